@@ -355,3 +355,33 @@ async def test_sub_handlers_that_are_done_hear_of_a_change_that_comes_while_othe
         await objects.wait_handled("a")
     assert [call["spec"]["value"] for call in calls.of("a", "done")] == [1, 2]
     assert calls.of("a", "waiting")[-1]["spec"] == {"value": 2}
+
+
+@pytest.mark.feature("D-67")
+async def test_a_field_that_is_changed_back_as_a_creation_ends_is_handled_beside_another_change(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls, objects: Objects
+) -> None:
+    changed, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.field("widgets", field="spec.a", registry=registry, id="fn")
+    async def fn(retry: int, spec: webop.Spec, **kwargs: Any) -> None:
+        calls.note("fn", {**kwargs, "spec": spec, "retry": retry})
+        if retry == 0 and len(calls) == 1:
+            raise webop.TemporaryError("not yet", delay=1)
+        if len(calls) == 2:
+            changed.set()
+            await released.wait()
+
+    async with run_operator(build_settings()):
+        await objects.create("one", {"a": 0, "b": 0})
+        await calls.wait("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await changed.wait()
+        await objects.patch("one", {"spec": {"a": 0, "b": 1}})
+        await objects.pass_fence()
+        released.set()
+        await objects.wait_handled("one")
+        await eventually(lambda: len(calls.of("one")) == 3, "the handler is called again")
+        await objects.pass_fence()
+    assert [call["spec"]["a"] for call in calls.of("one")] == [0, 1, 0]
+    assert [(call["old"], call["new"]) for call in calls.of("one")][2:] == [(1, 0)]

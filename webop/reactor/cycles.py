@@ -85,8 +85,10 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         work.cycle = None
         if cycle.detour is not None or cycle.reason is not cause.reason:
             # An update follows, even if the object is out of scope or the same again by then.
-            last = cycle.essence if cycle.detour is None else cycle.detour
-            work.cycle = Cycle(Reason.UPDATE, last, frozenset())
+            last, other = cycle.essence, cause.new
+            if cycle.detour is not None:
+                last, other = cycle.detour, cycle.essence
+            work.cycle = Cycle(Reason.UPDATE, last, frozenset(), detour=other)
         if cycle.reason is cause.reason:  # else the change was undone, and is handled as another
             obj.initial = False
     else:
@@ -188,12 +190,12 @@ def _adjust_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> C
         if progress[key].is_finished:
             progress.restart(key)
             cycle.bases[key] = cycle.essence
-        elif key in plan.late and progress[key].retries:
+        elif key in plan.late and (progress[key].retries or cycle.detour is not None):
             cycle.bases.setdefault(key, cycle.essence)
         elif key in plan.late:
             progress.drop(key)  # the change was undone before it was called
     if plan.cause.reason is Reason.UPDATE:
-        cycle.essence = plan.cause.new
+        cycle.essence, cycle.detour = plan.cause.new, None
     return cycle
 
 

@@ -231,8 +231,10 @@ class Dispatcher:
             self._hand_over(obj)
         elif obj.is_gone:
             self._settle(obj)
-        elif obj.is_unindexed and not obj.was_indexed:
+        elif obj.is_unindexed and not (obj.was_indexed and self._may_begin(obj)):
             self._start(obj, self._index(obj), lambda: None)
+        elif self._may_begin(obj):
+            self._begin(obj)
         elif self._is_holding:
             obj.phase = Phase.HELD
             obj.since = obj.since or time.monotonic()
@@ -242,8 +244,6 @@ class Dispatcher:
             self._come_back(obj, rest)
         elif self._slots.is_blocked(obj.uid):
             self._come_back(obj, _BLOCK_POLLING)
-        elif self._slots.is_free or (obj.has_pending and not self._slots.is_limited):
-            self._begin(obj)
         else:
             if obj.phase is not Phase.WAITING:
                 obj.phase = Phase.WAITING
@@ -251,6 +251,12 @@ class Dispatcher:
                 is_urgent = obj.event_type is not None
                 self._slots.wait(self._begin_waiting, obj, is_urgent=is_urgent)
             self._pack(obj)
+
+    def _may_begin(self, obj: Tracked) -> bool:
+        """Return whether work on an object can start now."""
+        if self._is_holding or obj.find_rest() or self._slots.is_blocked(obj.uid):
+            return False
+        return self._slots.is_free or (obj.has_pending and not self._slots.is_limited)
 
     def run(self, obj: Tracked, work: Working, on_end: OnEnd) -> asyncio.Task[Any]:
         """Start a worker for an object; react to its end even if it never ran."""
@@ -458,7 +464,7 @@ class Dispatcher:
         delay = None if has_failed else task.result()
         if self._is_paused:
             self._hand_over(obj)
-        elif obj.is_dirty and not self._is_closing and not has_failed:
+        elif (obj.is_dirty or obj.is_unindexed) and not self._is_closing and not has_failed:
             self.check(obj)
         elif delay is None or obj.is_gone or self._is_closing:
             self._settle(obj)

@@ -95,7 +95,9 @@ class Cycle:
         essence: the newest state of the object that the cycle is about; it is stored as handled
             when the cycle ends. A creation keeps the state at its start: a change that arrives
             meanwhile is an update, which is handled after it.
-        detour: another state that handlers of a creation were called for.
+        detour: another state that handlers of a creation were called for. If handlers must still be
+            called after the end of a cycle: the state that is stored as handled if the object goes
+            back to ``essence`` before the next event.
         standing: the state of the handlers' calls.
         handler_ids: the handlers at the start.
         trace: the span of the first calls, if there is one; later calls continue it.
@@ -202,8 +204,8 @@ class Tracked:
         is_dirty: whether a newer state arrived since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
         indexing: the lock that is held while the indexes are updated.
-        was_indexed: whether a state was indexed since the last work. Then the work comes first:
-            states can arrive faster than they can be indexed.
+        was_indexed: whether a state was indexed since the last work. Then the work comes first if
+            it can start now: states can arrive faster than they can be indexed.
         is_provided: whether the daemons for the newest state were started; daemons that end later
             are started again only after another event.
         work: the state of the work, if there is any.

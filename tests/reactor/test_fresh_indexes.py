@@ -1,0 +1,140 @@
+"""The indexes have the newest states, also of objects that wait, and that change all the time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from tests.reactor.test_dispatcher import Processor, build, make_slots, open_gate, settle
+from webop.client.events import parse_version
+from webop.reactor.dispatcher import Dispatcher
+from webop.reactor.index_gate import IndexGate
+from webop.reactor.process import Processor as RealProcessor
+from webop.reactor.tracking import Tracked
+
+
+class Indexer(Processor):
+    """A processor with an index of versions, and event handlers that use it."""
+
+    def __init__(self, *, wants_every_event: bool = False) -> None:
+        super().__init__(wants_every_event=wants_every_event)
+        self.has_indexes = True
+        self.index_of_versions: dict[str, int] = {}
+        self.shown_indexes: list[int | None] = []
+        self.on_indexing: Callable[[], object] = lambda: None
+
+    async def index(self, raw: dict[str, Any]) -> None:
+        self.on_indexing()
+        await super().index(raw)
+        self.index_of_versions[raw["metadata"]["uid"]] = parse_version(raw)
+
+    async def index_newest(self, obj: Tracked) -> None:
+        await RealProcessor.index_newest(cast("RealProcessor", self), obj)
+
+    async def show_event(self, obj: Tracked, event_type: Any, raw: dict[str, Any]) -> None:
+        if obj.is_being_indexed:
+            await self.index_newest(obj)
+        self.shown_indexes.append(self.index_of_versions.get(obj.uid))
+
+
+def dispatch(
+    processor: Processor, *, limit: int | None = None, gate: IndexGate[Any] | None = None
+) -> Dispatcher:
+    """Start a stream that is not in its first listing."""
+    return Dispatcher(
+        processor,
+        spawn=asyncio.create_task,
+        gate=gate or open_gate(),
+        slots=make_slots(limit),
+        is_resuming=False,
+    )
+
+
+async def change(dispatcher: Dispatcher, uid: str, versions: range) -> None:
+    for version in versions:
+        dispatcher.feed("MODIFIED", build(uid, version))
+        await settle()
+
+
+@pytest.mark.parametrize("wants_every_event", [False, True])
+async def test_states_of_an_object_that_waits_for_a_slot_are_indexed(
+    wants_every_event: bool,
+) -> None:
+    processor, released = Indexer(wants_every_event=wants_every_event), asyncio.Event()
+    dispatcher = dispatch(processor, limit=1)
+    processor.work = lambda obj: released.wait()
+    processor.is_needed = lambda obj: obj.uid == "busy"
+    await change(dispatcher, "busy", range(1, 2))
+    await change(dispatcher, "a", range(1, 5))
+    assert processor.index_of_versions["a"] == 4
+    assert processor.shown_indexes == ([1, 1, 2, 3, 4] if wants_every_event else [])
+    released.set()
+    await settle()
+    assert processor.index_of_versions["a"] == 4
+
+
+async def test_states_of_an_object_that_rests_after_an_error_are_indexed() -> None:
+    processor = Indexer(wants_every_event=True)
+    dispatcher = dispatch(processor)
+
+    async def fail(obj: Tracked) -> None:
+        obj.open_work().paused_until = asyncio.get_running_loop().time() + 600
+
+    processor.work, processor.delays = fail, {"a": [600.0]}
+    await change(dispatcher, "a", range(1, 5))
+    assert processor.versions("a") == [1]
+    assert processor.shown_indexes == [1, 2, 3, 4]
+    await dispatcher.drain(0.1)
+
+
+async def test_states_of_an_object_that_waits_for_other_indexes_are_indexed() -> None:
+    processor = Indexer()
+    gate: IndexGate[str] = IndexGate()
+    gate.expect(["others"])
+    await change(dispatch(processor, gate=gate), "a", range(1, 4))
+    assert processor.versions("a") == []
+    assert processor.index_of_versions == {"a": 3}
+
+
+@pytest.mark.parametrize("is_needed", [False, True])
+@pytest.mark.parametrize("count", [3, 4, 6, 7, 9, 10])
+async def test_the_last_state_of_an_object_that_changed_while_it_was_indexed_is_indexed(
+    is_needed: bool, count: int
+) -> None:
+    processor, version = Indexer(), 1
+    dispatcher = dispatch(processor)
+
+    def change_meanwhile() -> None:
+        nonlocal version
+        if version < count:
+            version += 1
+            loop = asyncio.get_running_loop()
+            loop.call_soon(dispatcher.feed, "MODIFIED", build("a", version))
+
+    processor.on_indexing, processor.is_needed = change_meanwhile, lambda obj: is_needed
+    dispatcher.feed("ADDED", build("a"))
+    for _ in range(5):
+        await settle()
+    assert processor.index_of_versions["a"] == version
+    assert not is_needed or processor.versions("a")[-1] == version
+
+
+async def test_an_object_that_changes_whenever_it_is_indexed_is_worked_on() -> None:
+    processor, version = Indexer(), 1
+    dispatcher = dispatch(processor)
+
+    def change_meanwhile() -> None:
+        nonlocal version
+        version += 1
+        loop = asyncio.get_running_loop()
+        loop.call_soon(dispatcher.feed, "MODIFIED", build("a", version))
+
+    processor.on_indexing = change_meanwhile
+    dispatcher.feed("ADDED", build("a"))
+    for _ in range(5):
+        await settle()
+    assert len(processor.versions("a")) > 1
+    await dispatcher.drain(0.1)
