@@ -319,7 +319,7 @@ def test_options_that_do_not_fit_are_told_of(
         (webop.on.event, {"annotations": {"a": None}}, "annotations.*'a'.*ABSENT, got None"),
         (webop.on.validate, {"operation": "create"}, "'CREATE'.*, got 'create'"),
         (webop.on.mutate, {"operations": ["CREATE", "PATCH"]}, "'CREATE'.*, got 'PATCH'"),
-        (webop.on.create, {"field": "spec..a"}, "empty key"),
+        (webop.on.create, {"field": "spec..a"}, "strings that are not empty"),
         (webop.on.create, {"field": 5}, "field"),
         (webop.on.create, {"retries": -1}, "retries= must be .* 0, got -1"),
         (webop.on.create, {"timeout": -1}, "timeout= must be .* 0, got -1"),
