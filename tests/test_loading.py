@@ -134,7 +134,10 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
             ["TypeError", "field=", "line 2"],
         ),
         ("import webop\nwebop.nonexistent", ["AttributeError", "nonexistent", "line 2"]),
-        ("import webop\n@webop.on.create()\ndef fn(**_): ...", ["must name a resource", "py, line 2: @"]),
+        (
+            "import webop\n@webop.on.create()\ndef fn(**_): ...",
+            ["must name a resource", "py, line 2: @"],
+        ),
         ("from . import others", ["relative import", "-m package.module"]),
     ],
 )
