@@ -138,3 +138,29 @@ async def test_an_object_that_changes_whenever_it_is_indexed_is_worked_on() -> N
         await settle()
     assert len(processor.versions("a")) > 1
     await dispatcher.drain(0.1)
+
+
+async def test_an_object_that_changes_whenever_it_is_indexed_keeps_its_place_in_the_queue() -> None:
+    processor, version = Indexer(), 1
+    dispatcher = dispatch(processor, limit=1)
+
+    async def refill(obj: Tracked) -> None:
+        await asyncio.sleep(0)
+        for uid in {*"bcd"} - {obj.uid}:  # the queue is never empty
+            dispatcher.feed("MODIFIED", build(uid, 10 + len(processor.seen)))
+
+    def change_meanwhile() -> None:
+        nonlocal version
+        version += 1
+        loop = asyncio.get_running_loop()
+        loop.call_soon(dispatcher.feed, "MODIFIED", build("a", version))
+
+    processor.work, processor.on_indexing = refill, change_meanwhile
+    for uid in "bcd":
+        dispatcher.feed("ADDED", build(uid))
+    dispatcher.feed("ADDED", build("a"))
+    for _ in range(10):
+        await settle()
+    assert len(processor.versions("b")) > 1
+    assert len(processor.versions("a")) > 1
+    await dispatcher.drain(0.1)

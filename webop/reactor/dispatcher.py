@@ -114,6 +114,7 @@ class Dispatcher:
         self._held: OrderedDict[str, Tracked] = OrderedDict()  # quick at its front
         self._objects: dict[str, Tracked] = {}
         self._workers: dict[asyncio.Task[Any], Tracked] = {}
+        self._indexed_waiting: set[str] = set()  # uids of objects indexed while they wait
         self._is_closing = False
         self.is_complete = not is_resuming
         self._is_resuming = is_resuming
@@ -231,10 +232,8 @@ class Dispatcher:
             self._hand_over(obj)
         elif obj.is_gone:
             self._settle(obj)
-        elif obj.is_unindexed and not (obj.was_indexed and self._may_begin(obj)):
+        elif obj.is_unindexed and (not obj.was_indexed or self._must_rest(obj)):
             self._start(obj, self._index(obj), lambda: None)
-        elif self._may_begin(obj):
-            self._begin(obj)
         elif self._is_holding:
             obj.phase = Phase.HELD
             obj.since = obj.since or time.monotonic()
@@ -244,19 +243,33 @@ class Dispatcher:
             self._come_back(obj, rest)
         elif self._slots.is_blocked(obj.uid):
             self._come_back(obj, _BLOCK_POLLING)
+        elif self._slots.is_free or (obj.has_pending and not self._slots.is_limited):
+            self._begin(obj)
         else:
             if obj.phase is not Phase.WAITING:
                 obj.phase = Phase.WAITING
                 obj.since = obj.since or time.monotonic()
                 is_urgent = obj.event_type is not None
                 self._slots.wait(self._begin_waiting, obj, is_urgent=is_urgent)
-            self._pack(obj)
+            self._index_or_pack(obj)
 
-    def _may_begin(self, obj: Tracked) -> bool:
-        """Return whether work on an object can start now."""
-        if self._is_holding or obj.find_rest() or self._slots.is_blocked(obj.uid):
-            return False
-        return self._slots.is_free or (obj.has_pending and not self._slots.is_limited)
+    def _must_rest(self, obj: Tracked) -> bool:
+        """Return whether work on an object cannot start now, even with a free slot."""
+        rests = obj.find_rest() or self._slots.is_blocked(obj.uid)
+        return self._is_holding or bool(rests)
+
+    def _index_or_pack(self, obj: Tracked) -> None:
+        """Index the state of an object that waits for a slot, and keeps its place; then pack it."""
+        if not obj.is_unindexed:
+            self._pack(obj)
+        elif obj.uid not in self._indexed_waiting:
+            self._indexed_waiting.add(obj.uid)
+            self.run(obj, self._processor.index_newest(obj), self._finish_waiting_index)
+
+    def _finish_waiting_index(self, obj: Tracked, task: asyncio.Task[None]) -> None:
+        self._indexed_waiting.discard(obj.uid)
+        if obj.phase is Phase.WAITING and not self.is_stopped and not task.cancelled():
+            self._index_or_pack(obj)
 
     def run(self, obj: Tracked, work: Working, on_end: OnEnd) -> asyncio.Task[Any]:
         """Start a worker for an object; react to its end even if it never ran."""
