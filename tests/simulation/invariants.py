@@ -135,7 +135,7 @@ class Judge:
             return  # it was changed, and changed back
         # Nobody waits for a thread so long.
         is_long = last.plan.is_sync and last.end - last.begin > _EXIT
-        if is_long and self._has_kind_changed(last.begin):
+        if is_long and (self._has_kind_changed(last.begin) or self._were_credentials_lost(last)):
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
@@ -153,6 +153,16 @@ class Judge:
 
     def _is_deaf(self, last: Call, call: Call) -> bool:
         return self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
+
+    def _were_credentials_lost(self, call: Call) -> bool:
+        """Tell whether requests could be answered with 401 during a call."""
+        return any(
+            step.fault is not None
+            and step.fault.status == 401
+            and step.at < (call.end or self.world.loop.time())
+            and step.at + step.seconds > call.begin
+            for step in self.world.plan.steps
+        )
 
     def _has_kind_changed(self, since: float) -> bool:
         """Tell whether the kind has changed since some time before a moment."""

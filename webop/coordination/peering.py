@@ -124,7 +124,7 @@ class PeeringObject:
                             pause = min(pause, backoff.next() or 0)
                     except APIError as exc:
                         self._note_failure("Cannot renew the record in the peering", exc)
-                        pause = min(pause, choose_pause(backoff, exc) or 0)
+                        pause = min(pause, choose_pause(backoff, exc, limit=_HEADROOM[0]) or 0)
                 self.is_settled = self._is_known
                 self._peering.changed.set()
                 await _within(pause, self.moved.wait())
