@@ -15,8 +15,8 @@ from tests.reactor.timeline import Timeline
 LATE = 0.35  # seconds; how late a busy machine may be
 
 
-def is_about(actual: float, expected: float) -> bool:
-    return expected - 0.02 <= actual <= expected + LATE
+def is_about(actual: float, expected: float, late: float = LATE) -> bool:
+    return expected - 0.02 <= actual <= expected + late
 
 
 @pytest.mark.feature("TMR-01", "TMR-09", "TMR-22", "TMR-24", "TMR-25", "DMN-04")
@@ -196,12 +196,12 @@ async def test_a_timer_with_idle_and_interval_ticks_between_changes(
         created = time.monotonic()
         first = await timeline.wait("called")
         await timeline.wait("called", 4)
-        assert is_about(first - created, 0.9)
+        assert is_about(first - created, 0.9, late=1.0)  # with the requests before it
         await objects.patch("one", {"spec": {"a": 1}})
         changed = time.monotonic()
         count = len(timeline.of("called"))
         again = await timeline.wait("called", count + 1)
-        assert is_about(again - changed, 0.9)
+        assert is_about(again - changed, 0.9, late=1.0)
         await timeline.wait("called", count + 3)
     gaps = timeline.measure_gaps("called")
     short = [gap for gap in gaps if gap < 0.7]
