@@ -39,10 +39,10 @@ This page lists what webop logs, raises and prints. Search it for words of a mes
 
 `<name>` is a value, and `<handler>` reads `Handler 'provision'`, `Timer 'check'` and the like; `…`
 is text that differs. Log lines about an object begin with its namespace and name. Those about a
-change of an object, of `INFO` and above, are also [Events](events.md) of the object. The module
-says where a message comes from. It is also the [logger](logging.md#loggers), except for lines
-about objects. The texts of your handlers' exceptions are yours. `make reference` writes this page
-from the code.
+change of an object, of `INFO` and above, are also [Events](events.md) of the object. The step is
+what webop does when the message occurs. The module says where it comes from. It is also the
+[logger](logging.md#loggers), except for lines about objects. The texts of your handlers' exceptions
+are yours. `make reference` writes this page from the code.
 """
 _LEVELS = {
     "critical": "ERROR",
@@ -74,6 +74,7 @@ class Entry(NamedTuple):
     group: str
     text: str
     module: str
+    step: str
 
     @property
     def subject(self) -> str:
@@ -293,7 +294,16 @@ def collect(name: str, source: str) -> Iterator[Entry]:
                     if called == "PydanticCustomError":
                         shown = re.sub(r"\{(\w+)\}", r"<\1>", shown)
                     if has_words(shown) and (" " in shown or group != "Exceptions"):
-                        yield Entry(group, shown, name)
+                        yield Entry(group, shown, name, find_step(module.tree, around))
+
+
+def find_step(tree: ast.Module, around: Around) -> str:
+    """Return what webop does as it says a text: the summary of the innermost function with one."""
+    for node in (*reversed(around), tree):
+        summary = (ast.get_docstring(node) or "").partition("\n\n")[0]
+        if summary:
+            return " ".join(re.sub(r":\w+:`~?|``", "`", summary).split()).replace("|", r"\|")
+    return ""
 
 
 def find_texts(
@@ -358,17 +368,18 @@ def build_page() -> str:
         lines += [f"## {group}", "", about, ""]
         rows = sorted(
             (
-                (entry.subject, entry.text, entry.module)
+                (entry.subject, entry.text, entry.module, entry.step)
                 for entry in entries
                 if entry.group == group
             ),
             key=lambda row: (row[0], row[1].lower(), row),
         )
         for subject, texts in itertools.groupby(rows, key=lambda row: row[0]):
-            lines += [f"### {group}: {subject}", "", "| message | module |", "|---|---|"]
+            lines += [f"### {group}: {subject}", "", "| message | step | module |", "|---|---|---|"]
             for text, same in itertools.groupby(texts, key=lambda row: row[1]):
-                modules = ", ".join(f"`{module}`" for _, _, module in same)
-                lines.append(f"| {_format_code(text)} | {modules} |")
+                _, _, modules, steps = zip(*same, strict=True)
+                where = ", ".join(f"`{module}`" for module in dict.fromkeys(modules))
+                lines.append(f"| {_format_code(text)} | {steps[0]} | {where} |")
             lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
