@@ -83,8 +83,8 @@ async def recording(cluster: LocalCluster) -> AsyncIterator[Recorder]:
                 recorder.requests.append(asked)
                 kind = {"Content-Type": found.headers.get("Content-Type", "")}
                 response = web.StreamResponse(status=found.status, headers=kind)
-                await response.prepare(request)
                 with contextlib.suppress(ConnectionError, aiohttp.ClientError):
+                    await response.prepare(request)
                     async for chunk in found.content.iter_any():
                         await response.write(chunk)
                     await response.write_eof()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -146,10 +147,11 @@ async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
 
     await admin.until(is_open, "the access")
     assert edited.is_set()
-    for duration in ("2h", "3h"):
-        await admin.merge(f"{grants}/jane", {"spec": {"duration": duration}})
+    # Changes in quick succession can be handled as one.
+    durations = itertools.cycle(("2h", "3h", "4h"))
 
     async def is_told_twice() -> bool:
+        await admin.merge(f"{grants}/jane", {"spec": {"duration": next(durations)}})
         events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
         return any(event.get("count", 0) > 1 for event in events)
 
