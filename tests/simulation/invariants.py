@@ -74,6 +74,7 @@ class Judge:
         self._guarded: set[str] = set()  # deleted with our finalizer
         self.gone: set[str] = set()
         self._created: dict[str, float] = {}  # by name
+        self._ended: dict[tuple[str, str], float] = {}  # the last call, by process and object
         self._counts: dict[tuple[str, str, str], int] = {}  # of timers, by process and object
         self._values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
         self.touched: dict[str, float] = {}  # when anybody has written an object
@@ -94,7 +95,10 @@ class Judge:
             process.identity == identity and process.is_stopping for process in self.world.processes
         ):
             return  # it has but some seconds to hand over, and to withdraw
-        is_other = self._created.get(path.rpartition("/")[2], 0.0) >= since - LAG
+        name = path.removesuffix("/status").rpartition("/")[2]
+        is_other = self._created.get(name, 0.0) >= since - LAG
+        # What a handler adds can be in the second request of a patch; the first is as before.
+        writes_more |= self._ended.get((identity, name), 0.0) >= since - LAG
         if PLURAL in path and (writes_more or is_other or self._has_kind_changed(since)):
             return
         self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
@@ -244,6 +248,7 @@ class Judge:
         """Take note of what is done."""
         if call in self.active[call.uid]:
             self.active[call.uid].remove(call)
+        self._ended[call.process.identity, call.name] = self.world.loop.time()
         if call.outcome in FAILED | FINAL and not call.plan.is_sync:  # threads cannot be stopped
             self.leadership.judge_step(call.process, call)
         if call.outcome in FINAL:
