@@ -155,6 +155,18 @@ async def test_a_permission_that_is_missing_is_told_with_the_remedy(
     assert "Traceback" not in command.output
 
 
+@pytest.mark.feature("SCP-02", "CLI-18")
+async def test_a_pattern_that_matches_no_namespace_is_named_in_a_warning(
+    workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    arguments = ("-n", "team-nobody-*", workshop.write(HANDLERS))
+    async with workshop.start(*arguments, KUBECONFIG=str(webop_cluster.kubeconfig)) as command:
+        await command.wait_for("no namespace matches team-nobody-*.")
+        assert await command.stop() == 0
+    (line,) = (line for line in command.output.splitlines() if "no namespace matches" in line)
+    assert "[WARNING ]" in line
+
+
 @pytest.mark.feature("PRB-01", "PRB-02", "CLI-09")
 def test_a_liveness_endpoint_must_be_http(tmp_path: Path) -> None:
     output = fail(

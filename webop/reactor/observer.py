@@ -177,13 +177,21 @@ class Observer:
 
     def _report_start(self) -> None:
         """Log once what is served: a silent operator would seem to hang."""
-        kinds = _enumerate({resource.name for resource, _ in self._streams})
         if not self._operator.registry.select_resource_handlers():
             return  # the webhooks were logged already
-        if self._scope.clusterwide:
+        places = _enumerate(self._operator.cluster_view.namespaces or ())
+        kinds = _enumerate({resource.name for resource, _ in self._streams})
+        if not self._scope.clusterwide and not places:
+            logger.warning(
+                "The operator is running, but no namespace matches %s. webop serves namespaces as "
+                "soon as they match.",
+                ", ".join(map(str, self._scope.patterns)),
+            )
+        elif not kinds:
+            logger.info("The operator is running. The cluster has none of its kinds yet.")
+        elif self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
         else:
-            places = _enumerate(self._operator.cluster_view.namespaces or ())
             logger.info("The operator is running. It serves %s in namespaces: %s.", kinds, places)
 
     def _report_broken(self, broken: dict[tuple[str, str], str]) -> None:
@@ -407,4 +415,4 @@ def _enumerate(names: Collection[str]) -> str:
     """Return names for a log line, shortened if there are many."""
     shown = sorted(names)[:_SHOWN]
     more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-    return ", ".join([*shown, *more]) or "nothing yet"
+    return ", ".join([*shown, *more])

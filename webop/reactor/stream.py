@@ -139,9 +139,8 @@ class Stream:
                 if isinstance(item, tuple):
                     event_type, raw = item
                     if self.feeds and event_type == "DELETED":
-                        operator.indices.discard(
-                            get_uid(raw)
-                        )  # the former stream can have added it
+                        # The former stream can have added it.
+                        operator.indices.discard(get_uid(raw))
                         indexed.discard(get_uid(raw))
                     elif self.feeds:
                         indexed.add(get_uid(raw))

@@ -317,8 +317,6 @@ class OperatorSettings(Section):
         Raises:
             ConfigurationError: a value is invalid, or the setting can be set only in code.
         """
-        settings = (
-            cls.model_construct()
-        )  # validators are built at the first assignment, as that is slow
+        settings = cls.model_construct()  # its validators are slow to build; the first use does it
         apply_environment(settings, environment)
         return settings
