@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from tests.simulation.patience import AFTERMATH, LAG, NOTICE, SETTLING, SILENCE
@@ -24,6 +25,8 @@ class LeadershipJudge:
         self._judge = judge
         self._renewed: tuple[float, str | None] = 0.0, None
         self._peer_records: dict[str, float] = {}  # since when they are in the peering object
+        self._members: set[str] = set()  # all that ever had a record there
+        self._absent_until = 0.0  # the peering object; infinite while it does not exist
 
     @property
     def holder(self) -> str | None:
@@ -61,6 +64,9 @@ class LeadershipJudge:
             # Operators learn of kinds, that of peerings among them, at different moments.
             notice = NOTICE if self._world.plan.discovery_lag else LAG
             if not is_rival or min(moments) > now - notice:
+                continue
+            # Without a peering object, an operator acts by itself. Its peers cannot know of it.
+            if other.identity not in self._members and now - 2 * notice < self._absent_until:
                 continue
             since = now - _AFTERMATH_OF_PEERS
             is_deaf = was_disturbed(other.started_at - SILENCE, other.started_at + LAG, "watches")
@@ -101,3 +107,8 @@ class LeadershipJudge:
         known, now = self._peer_records, self._world.loop.time()
         records = (change.new or {}).get("status", {})
         self._peer_records = {identity: known.get(identity, now) for identity in records}
+        self._members.update(records)
+        if change.new is None:
+            self._absent_until = math.inf
+        elif change.old is None:
+            self._absent_until = now

@@ -71,9 +71,8 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         cycle.detour = seen.restore()
     deliver_results(outcomes, cause.patch)
     commits.subtract_from(cause.patch)
-    body = Body(obj.get_freshest() or cause.body.raw)  # including what was written meanwhile
-    if work.pending is not None:
-        body = Body(apply_merge_patch(body.raw, work.pending.own))
+    # Including what was written meanwhile, or will be before this: also by timers, for this worker.
+    body = Body(work.add_records(obj.get_freshest() or cause.body.raw))
     if progress.is_finished:
         leftovers = cause.own
         if cause.reason is Reason.DELETE:

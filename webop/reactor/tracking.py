@@ -12,7 +12,7 @@ import asyncio
 import enum
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -128,8 +128,8 @@ class Work:
         writing: the lock of all writes, so that an older value never follows a newer one.
         tries: number of attempts to write pending patches.
         failure: the error of the last attempt; None if there was none.
-        is_recording: whether webop's own records, such as outcomes, are being written: until then,
-            their handlers must not be called again.
+        recording: webop's own records, such as outcomes, that are being written: until then, their
+            handlers must not be called again. None if there are none.
         backoff: the pauses after errors outside of handlers; None if there is no such error.
         paused_until: the end of such a pause, by the clock of the event loop.
         trouble: the type and the text of the last of these errors, to log it once.
@@ -141,7 +141,7 @@ class Work:
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     tries: int = 0
     failure: APIError | LoginError | None = None
-    is_recording: bool = False
+    recording: Patch | None = None
     backoff: Backoff | None = None
     paused_until: float = 0.0
     trouble: tuple[str, str] = ("", "")
@@ -155,6 +155,12 @@ class Work:
     def is_denied(self) -> bool:
         """Whether the API server rejected the pending patches for good."""
         return self.pending is not None and self.pending.is_denied
+
+    def add_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the state of the object when all records are written."""
+        for own in (self.recording, self.pending and self.pending.own):
+            raw = apply_merge_patch(raw, own) if own else raw
+        return raw
 
     def leave_cycle(self) -> Cycle | None:
         """Return the cycle of an update, which can be undone; records restore other cycles."""

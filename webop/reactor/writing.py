@@ -94,7 +94,7 @@ async def save(
             raise work.failure
         work.tries, work.failure = work.tries + 1, None
         (wanted, own, _), work.pending = work.pending, None
-        work.is_recording = bool(own)
+        work.recording = own or None
         try:
             if wanted:
                 merged = Patch(merge_patches(wanted, own), fns=wanted.fns)
@@ -120,7 +120,7 @@ async def save(
             work.failure = None if isinstance(exc, asyncio.CancelledError) else exc
             raise
         finally:
-            work.is_recording = False
+            work.recording = None
 
 
 async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
@@ -129,7 +129,7 @@ async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
     A write in progress comes first; if it fails, the object can have to pause.
     """
     work = obj.work or NOTHING
-    if obj.has_pending or work.is_recording:
+    if obj.has_pending or work.recording:
         async with work.writing:
             pass
         if not obj.find_rest():
