@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from webop.cli.tables import build_table
+
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
     from webop.controlplane.state import ClusterState
@@ -161,10 +163,7 @@ def list_() -> None:
     for state in load_all_states():
         owner = "webop cluster start" if state.owner is None else f"process {state.owner.pid}"
         rows.append((state.name, _detect_condition(state), state.version, state.server, owner))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo(line.rstrip())
+    click.echo(build_table(rows))
 
 
 def _find_running(name: str) -> LocalCluster | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from webop.cli.options import check_names, choose_scope
+from webop.cli.tables import build_table
 from webop.errors import APIConnectionError, APIError
 
 if TYPE_CHECKING:
@@ -210,10 +211,7 @@ def _print_table(held: list[HeldObject]) -> None:
         age = describe_seconds((now - (one.deleted_at or one.created_at)).total_seconds())
         state = f"being deleted for {age}" if one.deleted_at else f"created {age} ago"
         rows.append((one.kind, one.path, state, ", ".join(one.others) or "none"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+    click.echo(build_table(rows))
 
 
 def _report_problems(found: Search) -> None:

@@ -7,18 +7,16 @@ import enum
 import functools
 import inspect
 import json
-import re
 import shutil
 import sys
-import textwrap
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from webop.cli.options import load_quietly, source_options
+from webop.cli.tables import build_table
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -33,8 +31,6 @@ from webop.kopf_alias import advise_about_kopf
 from webop.objects.resources import Selector
 
 _HEADINGS = ("HANDLER", "RESOURCE", "ID", "SOURCE", "FILTERS AND OPTIONS")
-_GAP = 2
-_NARROWEST = 10
 
 _FILTERS = ("labels", "annotations", "field", "value", "old", "new", "when")
 _SHOWN_ELSEWHERE = {
@@ -42,12 +38,6 @@ _SHOWN_ELSEWHERE = {
     *("id", "fn", "selector", "activity", "reason", "initial", "needs_change", "is_fallback"),
     "inherited_field",
 }
-
-
-class _Wrapper(textwrap.TextWrapper):
-    """Wraps at spaces, and within names after their separators."""
-
-    wordsep_re = re.compile(r"(\s+|(?<=[./|=-])(?=[^\s./|=-]))")
 
 
 @click.command(short_help="List the handlers of files and modules.")
@@ -86,22 +76,6 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> Non
         click.echo(build_table([_HEADINGS, *_build_rows(found)], width))
     else:
         click.echo(f"There are no handlers.{advise_about_kopf()}")
-
-
-def build_table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Return rows as lines with aligned columns; wrap cells to fit into the width."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    if width is not None:
-        available = width - _GAP * (len(widths) - 1)
-        while sum(widths) > available and (widest := max(widths)) > _NARROWEST:
-            widths[widths.index(widest)] -= 1
-    lines = []
-    for row in rows:
-        cells = [_Wrapper(width).wrap(cell) for cell, width in zip(row, widths, strict=True)]
-        for parts in zip_longest(*cells, fillvalue=""):
-            padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
-            lines.append((" " * _GAP).join(padded).rstrip())
-    return "\n".join(lines)
 
 
 def _build_rows(found: Collection[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
