@@ -147,17 +147,15 @@ def release(
             if not chosen:
                 hint = " Other objects have it: see 'webop finalizers list'." if found.held else ""
                 click.echo(f"Found no objects to release from {finalizer}.{hint}")
-            elif _confirm(chosen, is_sure=is_sure or dry):
+            else:
+                _print_table(chosen)
+                if not (is_sure or dry):
+                    objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
+                    click.confirm(f"Remove the finalizer from {objects}?", abort=True)
                 await _release_all(client, chosen, finalizer, everything=everything, dry=dry)
             _report_problems(found)
 
     asyncio.run(run())
-
-
-def _confirm(chosen: list[HeldObject], *, is_sure: bool) -> bool:
-    _print_table(chosen)
-    objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
-    return is_sure or click.confirm(f"Remove the finalizer from {objects}?", abort=True)
 
 
 async def _release_all(

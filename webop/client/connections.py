@@ -32,6 +32,7 @@ _KEEPALIVE = 60.0
 # Seconds until the next address is tried if the first one does not respond (RFC 8305).
 _NEXT_ADDRESS = 0.25
 
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _HANDSHAKE_TIMEOUT = 60.0  # seconds, if a server or proxy accepts but sends nothing
 _BUFFER = 64 * 1024  # bytes
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # of SO_LINGER
@@ -73,10 +74,9 @@ class ConnectionPool:
         url = urlsplit(info.server)
         self._server = _locate(url)
         self._proxy = _find_proxy(info, self._server)
-        default_port = 443 if self._server.scheme == "https" else 80
         host = str(self._server)
-        if self._server.port == default_port:
-            host = host.removesuffix(f":{default_port}")
+        if self._server.port == _DEFAULT_PORTS.get(self._server.scheme):
+            host = host.removesuffix(f":{self._server.port}")
         lines = [f"Host: {host}"]
         if self._server.authorization and not info.authorization:
             lines.append(f"Authorization: {self._server.authorization}")
@@ -239,8 +239,8 @@ def _locate(url: SplitResult) -> _Address:
     if url.username is not None:
         pair = f"{unquote(url.username)}:{unquote(url.password or '')}"
         credentials = "Basic " + base64.b64encode(pair.encode()).decode("ascii")
-    default_port = 443 if url.scheme == "https" else 80
-    return _Address(url.scheme, url.hostname or "", url.port or default_port, credentials)
+    port = url.port or _DEFAULT_PORTS.get(url.scheme, 80)
+    return _Address(url.scheme, url.hostname or "", port, credentials)
 
 
 def _find_proxy(info: ConnectionInfo, server: _Address) -> _Address | None:
