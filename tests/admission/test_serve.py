@@ -232,6 +232,20 @@ async def test_a_patch_that_cannot_be_applied_is_a_refusal_with_the_reason(
     assert response["status"]["message"].startswith(reason)
 
 
+async def test_a_patch_that_json_cannot_represent_is_logged_with_its_handler(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.mutate("kopfexamples", id="fill-in", registry=registry)
+    def fill_in(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = object()
+
+    async with serve(registry=registry) as site:
+        with caplog.at_level("INFO"):
+            await site.review()
+    (line,) = (line for line in caplog.messages if line.startswith("Denied: "))
+    assert "refused by fill-in (code 500" in line
+
+
 @pytest.mark.feature("ADM-17")
 async def test_a_handler_whose_failures_are_ignored_warns_where_it_would_refuse(
     registry: webop.OperatorRegistry,

@@ -153,26 +153,28 @@ class AdmissionService:
                 exc.request = review.build_reference()
                 raise
             except AdmissionError as exc:  # about the patch
-                errors = [exc]
-                denying = [h.id for h in chosen if h.reason is WebhookType.MUTATING]
+                errors, denying = [exc], _list_mutating(chosen)
             except asyncio.CancelledError:
                 log_interruption(cause.logger, review)
                 raise
             except Exception as exc:  # in a filter or in patch.fns
                 cause.logger.exception("A filter or a patch function of a webhook failed.")
                 errors = [exc]
+            failure = rank_errors(errors) if errors else None
             result = build_response(
                 review,
                 warnings=cause.warnings,
                 audit_annotations=cause.audit_annotations,
                 patch_ops=patch_ops,
-                error=rank_errors(errors) if errors else None,
+                error=failure,
             )
+            outcome, is_allowed = "allowed", result["response"]["allowed"]
+            if failure is None and not is_allowed:  # JSON cannot represent the patch
+                failure = TypeError(result["response"]["status"]["message"])
+                denying = _list_mutating(chosen)
             log_response(cause.logger, review, result["response"], denying)
-            outcome, failure = "allowed", None
-            if not result["response"]["allowed"]:
+            if not is_allowed:
                 label = denying[0] if denying else self._counters.find_label(webhook)
-                failure = rank_errors(errors)
                 outcome = "denied" if is_denial(failure) else "error"
                 self._counters.rejections[label, outcome] += 1
             if span is not None:
@@ -333,6 +335,10 @@ class AdmissionService:
             name=review.name,
             namespace=review.namespace,
         )
+
+
+def _list_mutating(handlers: Iterable[WebhookHandler]) -> list[str]:
+    return [handler.id for handler in handlers if handler.reason is WebhookType.MUTATING]
 
 
 @functools.lru_cache(maxsize=1024)
