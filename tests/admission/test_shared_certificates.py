@@ -7,7 +7,6 @@ import base64
 import contextlib
 import dataclasses
 import itertools
-import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import pytest
 
 import webop
 from tests.admission.managing import Site, open_site, until
+from tests.commands import find_free_port
 from tests.operating import Kind, build_settings, define_kinds, get_connection, operate
 from tests.servers.clustering import replicate, shake_hands
 from webop.admission.access import ClientAccess
@@ -99,11 +99,6 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
             writer.write(data)
             await writer.drain()
         writer.close()
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def build_registry(site: Site) -> webop.OperatorRegistry:

@@ -2,8 +2,8 @@
 
 ``python -m tests.docs.reference`` (``make reference``) fills in what is between the comments
 ``<!-- settings: GROUP ... -->``, ``<!-- options: CLASS ... -->``, ``<!-- commands -->`` or
-``<!-- metrics -->`` and ``<!-- end -->`` in the pages; the rest of them is written by hand. The
-page of messages is written as a whole, by :mod:`tests.docs.messages`.
+``<!-- metrics -->`` and ``<!-- end -->`` in the pages; the rest of them is written by hand. All of
+the messages page comes from :mod:`tests.docs.messages`.
 ``test_reference_pages.py`` compares the pages with the code.
 """
 

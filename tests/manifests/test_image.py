@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -20,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invoking import invoke
+from tests.commands import find_free_port
 from webop.manifests.image import BASE
 from webop.version import __version__
 
@@ -226,10 +226,3 @@ def wait_for_health(process: subprocess.Popen[bytes], port: int) -> object:
                 return json.load(answer)
         time.sleep(0.05)
     return None
-
-
-def find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import socket
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.invoking import invoke
+from tests.commands import find_free_port
 from tests.manifests.deploying import Admin, Deployed, administer, load, run_as_pod
 from tests.manifests.recording import Asked, Recorder, recording
 from tests.manifests.stories import (
@@ -191,7 +191,7 @@ async def collect_evidence(
     namespace = cluster.create_namespace()
     async with administer(cluster) as admin, recording(cluster) as recorder:
         try:
-            async with run_as_pod(deployed, admin, recorder, folder, _find_free_port()):
+            async with run_as_pod(deployed, admin, recorder, folder, find_free_port()):
                 if deployed.find("Service"):
                     await rotate(admin, deployed, recorder)
                 await story(admin, recorder, namespace)
@@ -214,13 +214,6 @@ def list_forbidden(requests: list[Asked]) -> list[str]:
 def find_names(deployed: Deployed, plural: str) -> set[str]:
     """Return the names of the objects that rules are limited to."""
     return {name for one in list_rights(deployed) if one.resource == plural for name in one.names}
-
-
-def _find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def rotate(admin: Admin, deployed: Deployed, recorder: Recorder) -> None:
