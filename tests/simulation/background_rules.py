@@ -12,6 +12,7 @@ from tests.simulation.replicas import (
     PLURAL,
     Call,
     ReplicaProcess,
+    list_keys,
 )
 
 if TYPE_CHECKING:
@@ -118,9 +119,10 @@ class BackgroundJudge:
                 index = process.operator.context.indices[plan.id]
                 seen = {name: list(store) for name, store in index.items()}
                 wanted = {
-                    name: [(body["metadata"]["uid"], body["spec"]["value"])]
+                    key: [(body["metadata"]["uid"], body["spec"]["value"])]
                     for name, body in objects.items()
                     if self._judge.wants(plan, body)
+                    for key in list_keys(name, body["spec"]["value"])
                 }
                 if seen != wanted:
                     problems.append(f"index: {plan.id} of {process}: {seen}, not {wanted}")

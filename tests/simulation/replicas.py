@@ -393,4 +393,10 @@ async def _index(
     plan: HandlerPlan, name: str, uid: str, spec: Mapping[str, Any], **_: Any
 ) -> dict[str, Any]:
     await asyncio.sleep(plan.seconds * (1 + len(name) % 3))  # some objects are slower than others
-    return {name: (uid, spec.get("value", 0))}
+    value = spec.get("value", 0)
+    return dict.fromkeys(list_keys(name, value), (uid, value))
+
+
+def list_keys(name: str, value: int) -> tuple[str, str]:
+    """Return the keys of an object in each index: one of them moves with its value."""
+    return name, f"{name} has {value}"

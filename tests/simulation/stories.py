@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.simulation.cluster import Json
 from tests.simulation.network import Fault
-from tests.simulation.replicas import DIFFBASE, FINALIZER, NAMESPACE, Wish
+from tests.simulation.replicas import DIFFBASE, FINALIZER, NAMESPACE, Wish, list_keys
 from tests.simulation.scenes import QUIET, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS
@@ -339,12 +339,17 @@ async def run_daemons(
 
 
 async def fill_index(
-    scene: Scene, *, values: Iterable[int], labels: Json | None = None, dies: bool = False
+    scene: Scene,
+    *,
+    values: Iterable[int],
+    keys: Iterable[str] = ("one", "one has 1"),
+    labels: Json | None = None,
+    dies: bool = False,
 ) -> None:
     """Have values of an object in the index of a replica."""
     process, body = scene.add_replica(), scene.create(labels=labels or {})
     seen = [(get_uid(body), value) for value in values]
-    process.operator.context.indices["index0"] = {"one": seen} if seen else {}
+    process.operator.context.indices["index0"] = dict.fromkeys(keys, seen) if seen else {}
     if dies:
         scene.world.kill(process)
 
@@ -427,4 +432,4 @@ async def look_into_index(
     await asyncio.sleep(pause)
     process.operator.context.indices["index0"] = {name: [] for name in names}
     scene.world.judge.background.judge_sight(process, "event0")
-    process.operator.context.indices["index0"] = {"one": [(uid, 1)]}
+    process.operator.context.indices["index0"] = {key: [(uid, 1)] for key in list_keys("one", 1)}

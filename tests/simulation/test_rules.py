@@ -408,6 +408,8 @@ STATES = (
     tell("index", "empty", fill_index, values=(), plan=INDEX),
     tell("index", "an older value", fill_index, values=(0,), plan=INDEX),
     tell("index", "a value too many", fill_index, values=(1, 1), plan=INDEX),
+    tell("index", "under a former key", fill_index, values=(1,),
+         keys=("one", "one has 0", "one has 1"), plan=INDEX),
     tell("index", "not chosen", fill_index, values=(1,),
          plan={"handlers": make("index0", is_choosy=True)}),
     tell("", "equal", fill_index, values=(1,), plan=INDEX),
