@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.background_rules import BackgroundJudge
 from tests.simulation.calm_rules import CalmJudge, Cycle
 from tests.simulation.leadership_rules import LeadershipJudge
-from tests.simulation.patience import AFTERMATH, LAG, LATENESS, REPLACING, SILENCE
+from tests.simulation.patience import AFTERMATH, LAG, PROMPTNESS, REPLACING, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
     DIFFBASE,
@@ -241,7 +241,7 @@ class Judge:
             if other.uid == call.uid and other.plan.kind in STATE_KINDS
             if other.handler == other.plan.id and other.begin >= (last.end or 0) and other.end
         )
-        if pause > last.delay + busy + LATENESS and not is_excused:
+        if pause > last.delay + busy + PROMPTNESS and not is_excused:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
 
     def judge_end(self, call: Call) -> None:
