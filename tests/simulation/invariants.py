@@ -230,15 +230,7 @@ class Judge:
         is_deaf = self._is_deaf(last, call)  # then peers act beside each other, too
         if last.process is not call.process and self.world.plan.mode == "peering" and is_deaf:
             return
-        # A peer that acts beside it writes the same record; whether it may is judged elsewhere.
-        is_shared = last.process is call.process and self.world.plan.mode == "peering"
-        is_shared &= any(
-            other.process is not call.process
-            and (other.uid, other.handler) == (call.uid, call.handler)
-            and call.begin - AFTERMATH < other.begin
-            for other in self.world.calls
-        )
-        if pause < last.delay - 0.01 and not is_shared:
+        if pause < last.delay - 0.01 and not self._has_rival(call, last):
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
         is_disturbed = self.world.was_disturbed(last.begin - AFTERMATH, call.begin)
@@ -251,6 +243,17 @@ class Judge:
         )
         if pause > last.delay + busy + PROMPTNESS and not is_excused:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
+
+    def _has_rival(self, call: Call, last: Call) -> bool:
+        """Tell whether a peer beside it writes the same record; other rules judge if it may."""
+        if last.process is not call.process or self.world.plan.mode != "peering":
+            return False
+        return any(
+            other.process is not call.process
+            and (other.uid, other.handler) == (call.uid, call.handler)
+            and call.begin - AFTERMATH < other.begin
+            for other in self.world.calls
+        )
 
     def judge_end(self, call: Call) -> None:
         """Take note of what is done."""
