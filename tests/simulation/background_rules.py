@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.patience import LAG, NOTICE, SILENCE
+import webop
+from tests.simulation.patience import LAG, NOTICE, PROMPTNESS, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
+    FAILED,
     GROUP,
     PLURAL,
     Call,
@@ -21,6 +23,13 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _QUICK = 0.1  # seconds; for one call of an indexer
+_GRAIN = 0.01  # seconds by which moments may differ
+
+
+def _was_stopped(call: Call) -> bool:
+    """Tell whether the run of a call was asked to stop, and has not just ended."""
+    reason = call.run.reason if call.run is not None else None
+    return reason not in {None, webop.DaemonStoppingReason.DONE}
 
 
 class BackgroundJudge:
@@ -29,6 +38,7 @@ class BackgroundJudge:
     def __init__(self, world: World, judge: Judge) -> None:
         self._world = world
         self._judge = judge
+        self._last: dict[tuple[ReplicaProcess, str, str], Call] = {}  # of timers and daemons
 
     def judge_daemon(self, process: ReplicaProcess, plan: HandlerPlan, uid: str) -> None:
         """A daemon runs once, and not again after it has ended by itself."""
@@ -36,17 +46,88 @@ class BackgroundJudge:
         self._judge.leadership.judge_rivals(process, key)
         if process.daemons.get(key):
             self._judge.complain(f"daemon: {key} is started in {process} while it runs")
-        is_left_alone = self._world.plan.mode == "alone" and not plan.is_choosy
-        if key in process.ended_daemons and is_left_alone:
+        if key in process.ended_daemons and self._is_left_alone(plan):
             self._judge.complain(
                 f"daemon: {key} is started in {process} after it has ended by itself"
             )
 
-    def judge_timer(self, call: Call) -> None:
+    def judge_call(self, call: Call) -> None:
+        """Calls of a timer or daemon come one after another, when they are wanted."""
+        key = call.process, call.handler, call.uid
+        last, self._last[key] = self._last.get(key), call
+        if call.plan.kind == "timer":
+            self._judge_idle(call)
+        if last is None:
+            self._judge_first(call)
+        elif call.run is last.run:
+            self._judge_next(call, last)
+        elif not _was_stopped(last) and self._is_left_alone(call.plan):
+            self._judge.complain(f"daemon: {call} is started again after {last}")
+
+    def _is_left_alone(self, plan: HandlerPlan) -> bool:
+        return self._world.plan.mode == "alone" and not plan.is_choosy
+
+    def _judge_first(self, call: Call) -> None:
+        """The first call in a process comes after the initial delay."""
+        since = max(call.process.started_at, self._judge.born.get(call.uid, 0.0))
+        if call.begin < since + call.plan.initial_delay - _GRAIN:
+            self._judge.complain(f"too early: {call}, {call.begin - since:.3f} s after the start")
+        if call.retry:
+            self._judge.complain(f"count of attempts: {call} is the first one")
+
+    def _judge_next(self, call: Call, last: Call) -> None:
+        """The next call in a run comes after the interval, or after the delay of a failure."""
+        if last.end is None:
+            self._judge.complain(f"overlap: {call} while {last}")
+            return
+        has_failed = last.outcome in FAILED
+        if not has_failed and (call.plan.kind == "daemon" or last.outcome == "permanent"):
+            self._judge.complain(f"daemon: {call} after {last}, which was the last one")
+            return
+        if call.retry != (last.retry + 1 if has_failed else 0):
+            self._judge.complain(f"count of attempts: {call} after {last}")
+        pause = last.delay if has_failed else call.plan.interval
+        since = last.begin if call.plan.is_sharp and not has_failed else last.end
+        if call.begin < since + pause - _GRAIN:
+            self._judge.complain(f"too early: {call} after {last}, {pause:g} s wanted")
+            return
+        self._judge_lateness(call, last, last.end + pause)
+
+    def _judge_lateness(self, call: Call, last: Call, due: float) -> None:
+        """They come in time; those with a sharp interval come at its multiples."""
+        since = last.begin - SILENCE
+        if self._world.was_disturbed(since, call.begin) or self._world.peers.is_anybody_known:
+            return
+        if call.plan.idle is not None and not call.retry:
+            due = max(due, self._judge.touched.get(call.uid, 0.0) + call.plan.idle)
+        elif call.plan.is_sharp and not call.retry:
+            shift = (call.begin - last.begin + _GRAIN) % call.plan.interval
+            if shift > 2 * _GRAIN:
+                self._judge.complain(f"too late: {call} after {last}, by {shift:.3f} s")
+        if call.begin > due + PROMPTNESS:
+            self._judge.complain(f"too late: {call} after {last}, due at {due:.3f}")
+
+    def list_silent_timers(self, objects: Json, since: float) -> list[str]:
+        """Timers without ``idle`` have been called for each object since some time ago."""
+        called = {
+            (call.handler, call.uid)
+            for call in self._world.calls
+            if call.plan.kind == "timer" and (call.end is None or call.end > since)
+        }
+        return [
+            f"timer: {plan.id} of {name} was not called for {self._world.loop.time() - since:g} s"
+            for plan in self._world.handlers
+            if plan.kind == "timer" and plan.idle is None
+            if all(attempt.end != "permanent" for attempt in plan.attempts)
+            for name, body in objects.items()
+            if self._judge.wants(plan, body) and (plan.id, body["metadata"]["uid"]) not in called
+        ]
+
+    def _judge_idle(self, call: Call) -> None:
         """A timer waits until the object has not changed for a while."""
         times = call.begin - SILENCE, call.begin
         is_deaf = any(self._world.was_disturbed(*times, what) for what in (PLURAL, "watches"))
-        if call.plan.idle is None or is_deaf or self._world.cluster.lag:
+        if call.plan.idle is None or call.retry or is_deaf or self._world.cluster.lag:
             return
         age = call.begin - self._judge.changed.get(call.uid, 0.0)
         if 0.2 < age < call.plan.idle - 0.2:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.patience import LAG, LATENESS, REPLACING, SETTLING
 from tests.simulation.replicas import (
+    BACKGROUND_KINDS,
     DIFFBASE,
     FINAL,
     FINALIZER,
@@ -86,6 +87,10 @@ class CalmJudge:
                 self._judge.complain(f"unrest: {call} in the calm")
         for problem in self.list_unfinished():
             self._judge.complain(f"{problem} (any more)")
+        quiet_since = self._world.loop.time() - _QUIET
+        objects = self._world.list_objects()
+        for problem in self._judge.background.list_silent_timers(objects, quiet_since):
+            self._judge.complain(problem)
         tasks = len(asyncio.all_tasks(self._world.loop))
         if tasks > _MAX_TASKS:
             self._judge.complain(f"growth: {tasks} tasks")
@@ -114,8 +119,7 @@ class CalmJudge:
             problems.append(f"progress: {name} has some left over: {progress}")
         ended = {key for process in self._world.processes for key in process.ended_daemons}
         is_guarded = any(
-            plan.kind in {"delete", "timer"}
-            or (plan.kind == "daemon" and (plan.id, uid) not in ended)
+            plan.kind == "delete" or (plan.kind in BACKGROUND_KINDS and (plan.id, uid) not in ended)
             for plan in plans
         )
         if is_guarded != (FINALIZER in meta.get("finalizers", [])):

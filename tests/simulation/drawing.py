@@ -39,6 +39,7 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     )
     for add in (_add_meddling, _add_upgrade, _add_peers, _add_kind_changes, _add_mismatch):
         plan = add(plan, length)
+    plan = _vary_background(plan)
     has_webhooks = theme.has_webhooks and mode != "peering"
     return _add_admission(plan, length) if has_webhooks else plan
 
@@ -104,7 +105,7 @@ def _draw_settings(rng: random.Random, theme: Theme, mode: str) -> dict[str, Any
         "execution": {"default_backoff": rng.choice((0.5, 5.0))},
         "watching": {
             "inactivity_timeout": 70.0,
-            "streaming_list": rng.random() < 0.6,
+            "streaming_list": rng.random() < theme.streaming,
             "server_timeout": rng.choice((None, 20.0)),
         },
     }
@@ -247,6 +248,35 @@ def _add_mismatch(plan: Plan, length: float) -> Plan:
     steps = [Step(at - 2.0, "create", name), Step(at, "toggle", name)]
     steps += [Step(at + 5.0, "toggle", name)] if rng.random() < 0.5 else []
     return dataclasses.replace(plan, steps=_sort([*plan.steps, *steps]))
+
+
+def _vary_background(plan: Plan) -> Plan:
+    """Let some timers and daemons fail, wait before their first call, or not end when asked to."""
+    rng = random.Random(f"background {plan.seed}")
+    if rng.random() > 0.6:
+        return plan
+    return dataclasses.replace(
+        plan, handlers=tuple(_vary(rng, handler) for handler in plan.handlers)
+    )
+
+
+def _vary(rng: random.Random, plan: HandlerPlan) -> HandlerPlan:
+    if plan.kind not in {"timer", "daemon"}:
+        return plan
+    attempts = []
+    for _ in range(rng.choice((0, 0, 1, 2, 4))):
+        end = rng.choice(("temporary", "temporary", "error"))
+        attempts.append(Attempt(end, rng.choice((0.3, 1.0, 5.0, 15.0))))
+    if rng.random() < 0.1:
+        attempts.append(Attempt("permanent"))
+    return dataclasses.replace(
+        plan,
+        attempts=tuple(attempts),
+        effect=rng.choice((plan.effect, "count-fn", "count")),
+        initial_delay=rng.choice((0.0, 0.0, 0.3, 4.0)),
+        is_sharp=plan.kind == "timer" and rng.random() < 0.4,
+        is_stubborn=plan.kind == "daemon" and rng.random() < 0.25,
+    )
 
 
 def _sort(steps: list[Step]) -> tuple[Step, ...]:

@@ -57,7 +57,8 @@ def _draw_lockout(rng: random.Random, at: float, seconds: float, _: int) -> Iter
 def _draw_relisting(rng: random.Random, at: float, _: float, __: int) -> Iterator[Step]:
     """The history is lost, and the new listing shows what was true some seconds ago."""
     late = Fault("late", (), ("GET",), "things", seconds=rng.choice((2.0, 5.0)))
-    yield Step(max(0.0, at - 0.1), "update", rng.choice(("one", "one", "two")))
+    for name in rng.sample(NAMES, 2):
+        yield Step(max(0.0, at - rng.choice((0.1, 0.1, 0.5, 2.8))), "update", name)
     yield Step(at, "compact")
     yield Step(at, "fault", None, 3.0, late)
     yield Step(at, "fault", None, 0.0, Fault("cut", path="things"))
@@ -109,6 +110,13 @@ def _draw_deafness(rng: random.Random, at: float, _: float, replica: int) -> Ite
     yield Step(at, "fault", None, 0.0, Fault("mute", rng.choice(((), (0,), (replica,)))))
 
 
+def _draw_past(rng: random.Random, _: float, __: float, ___: int) -> Iterator[Step]:
+    """The watch cache lags when records of peers are renewed; then watches begin again."""
+    at = rng.uniform(40.0, 50.0)
+    yield Step(at, "lag", None, 35.0)
+    yield Step(at + rng.uniform(15.0, 30.0), "fault", None, 0.0, Fault("cut"))
+
+
 def _draw_policy(rng: random.Random, _: float, __: float, ___: int) -> Iterator[Step]:
     """The API server denies some of what handlers want, for ever."""
     content = rng.choice(('"of-create', '"of-update', '"of-'))
@@ -128,6 +136,7 @@ _SERIES = {
     "freeze": _draw_freeze,
     "hiccup": _draw_hiccup,
     "deafness": _draw_deafness,
+    "past": _draw_past,
     "policy": _draw_policy,
 }
 """Steps that belong together: from a moment, for some seconds, and which replica suffers."""

@@ -20,6 +20,8 @@ from tests.simulation.leadership_rules import LeadershipJudge
 from tests.simulation.patience import AFTERMATH, LAG, PROMPTNESS, REPLACING, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
+    BACKGROUND_KINDS,
+    COUNTING,
     DIFFBASE,
     FAILED,
     FINAL,
@@ -63,7 +65,7 @@ class Judge:
         self.background = BackgroundJudge(world, self)
         self.calm = CalmJudge(world, self)
         plans = (*world.plan.handlers, *world.plan.upgraded)
-        self._is_counting = any(plan.effect == "count" for plan in plans)
+        self._is_counting = any(p.kind == "timer" and p.effect in COUNTING for p in plans)
         self.active: dict[str, list[Call]] = defaultdict(list)
         self._last: dict[tuple[str, str, str], Call] = {}
         self._finals: dict[str, set[str]] = defaultdict(set)  # handlers, by uid
@@ -73,7 +75,9 @@ class Judge:
         self._reshaped: dict[str, list[float]] = defaultdict(list)  # when essences have changed
         self._guarded: set[str] = set()  # deleted with our finalizer
         self.gone: set[str] = set()
-        self._created: dict[str, float] = {}  # by name
+        self._renewed: dict[str, float] = {}  # when a name was given to another object
+        self._names: set[str] = set()
+        self.born: dict[str, float] = {}  # when objects were created, by uid
         self._ended: dict[tuple[str, str], float] = {}  # the last call, by process and object
         self._counts: dict[tuple[str, str, str], int] = {}  # of timers, by process and object
         self._values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
@@ -88,26 +92,35 @@ class Judge:
             self.violations.append(problem)
 
     def judge_impatience(
-        self, identity: str, path: str, since: float, until: float, writes_more: bool
+        self, identity: str, method: str, path: str, since: float, until: float, writes_more: bool
     ) -> None:
         """What was refused with Retry-After comes no earlier, unless there is more to write."""
+        if method == "GET":
+            self._judge_reading(identity, path, since, until)
+            return
         if "webhookconfigurations" in path and any(
             process.identity == identity and process.is_stopping for process in self.world.processes
         ):
             return  # it has but some seconds to hand over, and to withdraw
         name = path.removesuffix("/status").rpartition("/")[2]
-        is_other = self._created.get(name, 0.0) >= since - LAG
+        is_other = self._renewed.get(name, 0.0) >= since - LAG
         # What a handler adds can be in the second request of a patch; the first is as before.
-        writes_more |= self._ended.get((identity, name), 0.0) >= since - LAG
+        writes_more |= self._ended.get((identity, name), 0.0) > since
         if PLURAL in path and (writes_more or is_other or self._has_kind_changed(since)):
             return
         self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
 
+    def _judge_reading(self, identity: str, path: str, since: float, until: float) -> None:
+        """So do lists and watches of objects, unless another stream reads them, or a login."""
+        if not path.endswith(f"/{PLURAL}"):
+            return
+        self.complain(f"impatience: {identity} reads {path} before {until:.3f}")
+
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
         self.leadership.judge_step(call.process, call)
-        if call.plan.kind == "timer":
-            self.background.judge_timer(call)
+        if call.plan.kind in BACKGROUND_KINDS:
+            self.background.judge_call(call)
         if call.plan.kind not in {*STATE_KINDS, "event"}:
             return
         if call.handler != call.plan.id:
@@ -291,7 +304,7 @@ class Judge:
             self.changed[new["metadata"]["uid"]] = self.world.loop.time()
         meta, before = new["metadata"], (old or {}).get("metadata", {})
         if old is None:
-            self._created[meta["name"]] = self.world.loop.time()
+            self._note_creation(meta)
         if "deletionTimestamp" in meta and FINALIZER in before.get("finalizers", ()):
             self._guarded.add(meta["uid"])
         handled, last = (m.get("annotations", {}).get(DIFFBASE) for m in (meta, before))
@@ -301,6 +314,12 @@ class Judge:
             now = self.world.loop.time()
             self.cycles[meta["uid"]] = Cycle(before, json.loads(handled), user, now)
         self._note_records(old or {}, new)
+
+    def _note_creation(self, meta: Json) -> None:
+        now = self.born[meta["uid"]] = self.world.loop.time()
+        if meta["name"] in self._names:
+            self._renewed[meta["name"]] = now
+        self._names.add(meta["name"])
 
     def _note_records(self, old: Json, new: Json) -> None:
         before, now = (body.get("metadata", {}).get("annotations", {}) for body in (old, new))

@@ -89,8 +89,9 @@ class Network:
         cluster: what the requests go to.
         rng: for delays, and for who is hit by a fault.
         on_request: called for each request that is carried out, with its sender.
-        on_impatience: called when a process patches again before the time that a 429 has told: with
-            the process, the path, the times from and until, and whether it writes more.
+        on_impatience: called when a process patches or reads again before the time that
+            ``Retry-After`` has told: with the process, the method, the path, the times from and
+            until, and whether it writes more.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Network:
         cluster: servers.Cluster,
         rng: random.Random,
         on_request: Callable[[Sender, servers.Request], None],
-        on_impatience: Callable[[str, str, float, float, bool], None],
+        on_impatience: Callable[[str, str, str, float, float, bool], None],
     ) -> None:
         self.faults: list[Fault] = []
         self.policies: list[Fault] = []
@@ -108,8 +109,8 @@ class Network:
         self._rng = rng
         self._on_request = on_request
         self._on_impatience = on_impatience
-        # By process and path, since when, until when and for what: 429 was the answer.
-        self._pauses: dict[tuple[str, str], tuple[float, float, set[str]]] = {}
+        # By process, method and path, since when, until when and for what it was refused.
+        self._pauses: dict[tuple[str, str, str], tuple[float, float, set[str]]] = {}
         self._patched: dict[tuple[str, str], float] = {}  # the last time
         self._context = contextvars.Context()  # of no process: it goes on when one stands still
         self._watches: dict[WatchAnswer, Sender] = {}
@@ -158,10 +159,10 @@ class Network:
             request.method, path, {**query}, headers, request.content, sender.identity
         )
         is_watch = query.get("watch") in {"true", "1"}
-        key = sender.identity, path
+        key = sender.identity, request.method, path
         since, until, refused = self._pauses.get(key, (0.0, 0.0, set()))
         now, place = self._loop.time(), (sender.identity, path.removesuffix("/status"))
-        if request.method == "PATCH" and now < until - _LATENCY[1]:
+        if now < until - _LATENCY[1]:
             # What comes after a part that is new must not stay behind.
             is_next = now - self._patched.get(place, -1.0) < _SAVE
             writes_more = is_next or not _list_values(sent.body) <= refused
@@ -178,12 +179,12 @@ class Network:
             self.later(delay, fail, waiter, "connection refused")
         elif fault.kind == "status":
             self.later(delay, succeed, waiter, _refuse(fault))
-            if request.method == "PATCH" and fault.status == 429:
+            if request.method in {"PATCH", "GET"} and fault.status in {429, 503}:
                 answered, values = self._loop.time() + delay, _list_values(sent.body)
                 if answered < until:  # what a timer writes meanwhile makes a pause no longer
                     refused |= values
                 else:
-                    self._pauses[key] = answered, answered + fault.seconds, values
+                    self._pauses[key] = now, answered + fault.seconds, values
         elif fault.kind in {"lost", "silent"} and not is_watch:
             self.later(delay, self._lose, sender, sent, waiter, fault)
 

@@ -35,14 +35,17 @@ class HandlerPlan:
         attempts: how the first attempts for each cause end; all others succeed.
         seconds: how long an attempt takes, or a daemon needs to stop.
         is_sync: whether it runs in a thread.
-        effect: what it changes: nothing, "status", "label", "fn" (of the patch), "result"; timers:
-            "count".
+        effect: what it changes: nothing, "status", "label", "fn" (of the patch), "result"; timers
+            and daemons: "count", "count-fn".
         subs: the number of its sub-handlers.
         is_choosy: whether it takes objects with a label only.
         life: after how many seconds a daemon ends by itself; None if it does not.
         idle: of a timer, in seconds.
         is_general: whether it selects a category, to which the kind belongs after "regroup".
         interval: of a timer, in seconds.
+        is_sharp: whether a timer counts its interval from the begin of the last call.
+        initial_delay: of a timer or daemon, in seconds.
+        is_stubborn: whether a daemon ignores ``stopped`` and swallows its cancellation.
     """
 
     id: str
@@ -57,6 +60,13 @@ class HandlerPlan:
     idle: float | None = None
     is_general: bool = False
     interval: float = 7.0
+    is_sharp: bool = False
+    initial_delay: float = 0.0
+    is_stubborn: bool = False
+
+    def get_attempt(self, retry: int) -> Attempt:
+        """Return how an attempt ends; the first one is 0."""
+        return self.attempts[retry] if retry < len(self.attempts) else Attempt()
 
 
 @dataclass(frozen=True)

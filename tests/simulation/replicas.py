@@ -37,6 +37,9 @@ DIFFBASE = f"{PREFIX}/last-handled-configuration"
 FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
 FAILED = {"temporary", "error"}  # outcomes of attempts
 FINAL = {"ok", "permanent"}
+COUNTING = {"count", "count-fn"}  # effects
+BACKGROUND_KINDS = {"timer", "daemon"}
+_UNTIL_FAILURE = 0.5  # seconds that a daemon runs before its attempt fails
 
 
 class Wish(NamedTuple):
@@ -73,6 +76,7 @@ class Call:
         end: when it ended; None until then.
         outcome: "ok", "temporary", "error", "permanent", "cancelled"; nothing until then.
         delay: until the next attempt, as the handler wants it.
+        run: of a timer or daemon: its ``stopped``. Each time it is started, it gets another one.
     """
 
     process: ReplicaProcess
@@ -88,6 +92,7 @@ class Call:
     end: float | None = None
     outcome: str = ""
     delay: float = 0.0
+    run: webop.DaemonStopped | None = None
 
     def __str__(self) -> str:
         times = f"{self.begin:.3f} to {'...' if self.end is None else f'{self.end:.3f}'}"
@@ -102,7 +107,7 @@ class ReplicaProcess(Process):
         handlers: of its version.
         daemons: those that run, by handler and uid.
         started_daemons: when they have started last.
-        ended_daemons: those that have ended by themselves.
+        ended_daemons: those that have ended by themselves, and timers that failed for good.
         stopped_daemons: when they have ended last, if not for a pause.
         task: the whole operator.
         is_dead: whether it was killed.
@@ -222,6 +227,7 @@ class _Act:
                 kwargs.get("retry", 0) or 0,
                 str(kwargs.get("reason") or kwargs.get("type") or ""),
                 self.world.loop.time(),
+                run=kwargs.get("stopped"),
             )
         )
 
@@ -231,10 +237,11 @@ class _Act:
         Raises:
             Exception: as the plan wants it.
         """
-        attempts, retry = self.plan.attempts, self.call.retry
-        attempt = attempts[retry] if retry < len(attempts) else None
-        if attempt is None or attempt.end == "ok":
+        attempt = self.plan.get_attempt(self.call.retry)
+        # What the attempts of timers and daemons change is written even if they fail.
+        if attempt.end == "ok" or self.plan.kind in BACKGROUND_KINDS:
             self._change(self.kwargs["patch"])
+        if attempt.end == "ok":
             is_told = self.plan.effect == "result"
             return {"uid": self.call.uid, "count": self.world.count()} if is_told else None
         self.call.delay = attempt.delay
@@ -253,8 +260,12 @@ class _Act:
             patch.status[key] = value
         elif self.plan.effect == "label":
             patch.metadata.labels[key] = uid
-        elif self.plan.effect == "count":
-            patch.status[key := f"count-{self.plan.id}"] = number
+        elif self.plan.effect in COUNTING:
+            key = f"count-{self.plan.id}"
+            if self.plan.effect == "count":
+                patch.status[key] = number
+            else:
+                patch.fns.append(partial(_note_in_status, key=key, value=number))
             pause = self.plan.seconds if self.is_in_thread else 0.0  # webop gets it at the end
             note = self.world.judge.note_value
             self.world.network.later(pause, note, self.process, uid, key, number)
@@ -285,13 +296,15 @@ class _Act:
     def finish(self, outcome: str) -> None:
         """Note the end; that of a call in a thread is later."""
         self.call.outcome = outcome
+        if outcome == "permanent":
+            self.process.ended_daemons.add((self.handler, self.call.uid))
         if self.is_in_thread:
             self.world.network.later(self.plan.seconds, self.world.end_call, self.call)
         else:
             self.world.end_call(self.call)
 
 
-def _note_in_status(body: dict[str, Any], *, key: str, value: str) -> None:
+def _note_in_status(body: dict[str, Any], *, key: str, value: Any) -> None:
     body.setdefault("status", {})[key] = value
 
 
@@ -299,15 +312,7 @@ def _declare(
     registry: webop.OperatorRegistry, plan: HandlerPlan, act: Any, process: ReplicaProcess
 ) -> None:
     """Put a handler into a registry."""
-    options: dict[str, Any] = {"registry": registry, "id": plan.id}
-    if plan.is_choosy:
-        options["labels"] = {LABEL: "yes"}
-    if plan.kind == "field":
-        options["field"] = "spec.value"
-    if plan.kind == "timer":
-        options["interval"] = plan.interval
-        if plan.idle is not None:
-            options["idle"] = plan.idle
+    options = {"registry": registry, **_build_options(plan)}
     decorate = {
         "index": webop.index,
         "daemon": webop.daemon,
@@ -317,7 +322,7 @@ def _declare(
     if plan.kind == "index":
         fn: Any = partial(_index, plan)
     elif plan.kind == "daemon":
-        fn = partial(_run_daemon, process, plan)
+        fn = partial(_run_daemon, process, act, plan)
     elif plan.kind in {"event", "absent"}:
         fn = partial(_watch_events, act, plan)
     elif plan.is_sync:
@@ -328,6 +333,21 @@ def _declare(
         decorate(category=CATEGORY, **options)(fn)
     else:
         decorate(f"absent.{GROUP}" if plan.kind == "absent" else PLURAL, **options)(fn)
+
+
+def _build_options(plan: HandlerPlan) -> dict[str, Any]:
+    options: dict[str, Any] = {"id": plan.id}
+    if plan.is_choosy:
+        options["labels"] = {LABEL: "yes"}
+    if plan.kind == "field":
+        options["field"] = "spec.value"
+    if plan.kind == "timer":
+        options |= {"interval": plan.interval, "sharp": plan.is_sharp, "idle": plan.idle}
+    if plan.kind in BACKGROUND_KINDS:
+        options["initial_delay"] = plan.initial_delay
+    if plan.is_stubborn:
+        options |= {"cancellation_backoff": 0.5, "cancellation_timeout": 1.0}
+    return options
 
 
 async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
@@ -362,31 +382,34 @@ async def _watch_events(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
             await asyncio.sleep(plan.seconds)
 
 
-async def _run_daemon(
-    process: ReplicaProcess,
-    plan: HandlerPlan,
-    *,
-    uid: str,
-    stopped: webop.DaemonStopped,
-    **_: Any,
-) -> None:
-    key, loop = (plan.id, uid), asyncio.get_running_loop()
-    process.judge_daemon(plan, uid)
+async def _run_daemon(process: ReplicaProcess, act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
+    stopped: webop.DaemonStopped = kwargs["stopped"]
+    key, loop = (plan.id, kwargs["uid"]), asyncio.get_running_loop()
+    process.judge_daemon(plan, key[1])
     process.started_daemons[key] = loop.time()
     process.daemons[key] = process.daemons.get(key, 0) + 1
+    doing = act(plan.id, kwargs)
+    attempt = plan.get_attempt(doing.call.retry)
     try:
-        await stopped.wait(plan.life)
-        process.judge_step(key)
-        if stopped:
-            await asyncio.sleep(plan.seconds)
+        with doing.recording():
+            if plan.is_stubborn:
+                await asyncio.Event().wait()
+            await stopped.wait(plan.life if attempt.end == "ok" else _UNTIL_FAILURE)
             process.judge_step(key)
-        else:
-            process.ended_daemons.add(key)
+            if stopped:
+                await asyncio.sleep(plan.seconds)
+                process.judge_step(key)
+                return
+            if attempt.end == "ok":
+                process.ended_daemons.add(key)
+            doing.decide()
     finally:
         process.daemons[key] -= 1
         # After a pause, those that still ended are started again by themselves.
-        if not stopped.is_set(webop.DaemonStoppingReason.OPERATOR_PAUSING):
+        if stopped and not stopped.is_set(webop.DaemonStoppingReason.OPERATOR_PAUSING):
             process.stopped_daemons[key] = loop.time()
+        if plan.is_stubborn:
+            await asyncio.Event().wait()  # it is abandoned, until the operator ends
 
 
 async def _index(

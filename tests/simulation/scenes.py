@@ -139,9 +139,9 @@ class Scene:
         sent = Request(method, path, {}, {"content-type": kind}, content, process.identity)
         assert self.world.cluster.handle(sent).status < 300
 
-    def submit(self, process: Replica, path: str, patch: Any) -> None:
-        """Send a patch as a replica, by the network; nobody waits for the answer."""
-        sent = TransportRequest("PATCH", path, b"", json.dumps(patch).encode())
+    def submit(self, process: Replica, method: str, path: str, body: Any) -> None:
+        """Send a request as a replica, by the network; nobody waits for the answer."""
+        sent = TransportRequest(method, path, b"", json.dumps(body).encode())
         self.world.network.submit(process, sent, self.loop.create_future())
 
     def annotate(self, process: Replica) -> None:

@@ -14,6 +14,7 @@ from tests.simulation.replicas import DIFFBASE, FINALIZER, NAMESPACE, Wish, list
 from tests.simulation.scenes import QUIET, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS
+from webop.handling.stopping import AsyncDaemonStopped, DaemonStoppingReason, Stopper
 
 FIRST_PATCH: Json = {"metadata": {"annotations": {"a": "1"}, "resourceVersion": "1"}}
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
@@ -66,11 +67,12 @@ async def call_twice(
 async def call_timer(scene: Scene, *, age: float = 1.0, written: float = 0.0) -> None:
     """Change an object, let the replica write to it after a while, then call a timer for it."""
     await asyncio.sleep(0.5)
-    process, body = scene.add_replica(), scene.create(finalizers=[FINALIZER])
+    process, body = scene.add_replica(), scene.create()
     await asyncio.sleep(written)
     scene.annotate(process)
     await asyncio.sleep(age - written)
     scene.end(scene.begin(process, "timer0", uid=get_uid(body)))
+    scene.world.request("DELETE", "one")
 
 
 async def renew(scene: Scene, *, pause: float = 9.0, first: str = "one", then: str = "one") -> None:
@@ -360,9 +362,10 @@ async def start_tasks(scene: Scene, *, number: int) -> None:
         scene.loop.create_task(asyncio.sleep(QUIET + 60.0))
 
 
-async def patch_impatiently(
+async def ask_impatiently(
     scene: Scene,
     *,
+    method: str = "PATCH",
     first: Any = FIRST_PATCH,
     second: Any = FIRST_PATCH,
     at: float = 6.0,
@@ -371,20 +374,20 @@ async def patch_impatiently(
     is_stopping: bool = False,
     path: str = f"{OBJECTS}/one",
 ) -> None:
-    """Patch an object again, after a refusal in second 5 that has told to wait until second 10."""
+    """Ask for something again, after a refusal in second 5 that has told to wait until 10."""
     process = scene.add_replica()
-    if not is_new:
-        scene.create()
+    scene.create()
     await asyncio.sleep(5.0)
     fault = Fault("status", status=429, seconds=5.0)
     scene.world.network.begin(fault)
-    scene.submit(process, path, first)
+    scene.submit(process, method, path, first)
     scene.world.network.end(fault)
     await asyncio.sleep(at - 5.0)
     if is_new:
+        scene.world.request("DELETE", "one")
         scene.create()
     process.is_stopping = is_stopping
-    scene.submit(scene.add_replica() if is_other else process, path, second)
+    scene.submit(scene.add_replica() if is_other else process, method, path, second)
 
 
 async def overwrite(scene: Scene, *, count: int = 1, is_other: bool = True) -> None:
@@ -433,3 +436,50 @@ async def look_into_index(
     process.operator.context.indices["index0"] = {name: [] for name in names}
     scene.world.judge.background.judge_sight(process, "event0")
     process.operator.context.indices["index0"] = {key: [(uid, 1)] for key in list_keys("one", 1)}
+
+
+async def call_in_background(
+    scene: Scene,
+    *,
+    handler: str = "timer0",
+    outcome: str = "ok",
+    delay: float = 0.0,
+    age: float = 4.0,
+    pause: float | None = 7.0,
+    duration: float = 0.5,
+    retry: int = 0,
+    again: str = "same",
+    is_other: bool = False,
+    first_retry: int = 0,
+) -> None:
+    """Call a timer or daemon some time after its object was created, and again after a pause.
+
+    It is called again in the same run, in a new one, or in a new one after a stop of the former.
+    """
+    process, uid = scene.add_replica(), get_uid(scene.create())
+    await asyncio.sleep(age)
+    stopper = Stopper()
+    run = AsyncDaemonStopped(stopper)
+    first = scene.begin(process, handler, uid=uid, reason="", run=run, retry=first_retry)
+    if pause is not None:
+        await asyncio.sleep(duration)
+        scene.end(first, outcome, delay)
+        await asyncio.sleep(pause)
+    if again == "stopped":
+        stopper.set(DaemonStoppingReason.FILTERS_MISMATCH)
+    next_run = run if again == "same" else AsyncDaemonStopped(Stopper())
+    caller = scene.add_replica() if is_other else process
+    second = scene.begin(caller, handler, uid=uid, reason="", run=next_run, retry=retry)
+    scene.end(first)
+    scene.end(second)
+    scene.world.request("DELETE", "one")
+
+
+async def keep_timer(
+    scene: Scene, *, calls_at: float | None = QUIET, finalizers: Iterable[str] = (FINALIZER,)
+) -> None:
+    """Have a timer called for an object at a moment, or never."""
+    process, uid = scene.add_replica(), get_uid(scene.create(finalizers=[*finalizers]))
+    if calls_at is not None:
+        await asyncio.sleep(calls_at)
+        scene.end(scene.begin(process, "timer0", uid=uid, reason=""))

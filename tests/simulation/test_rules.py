@@ -20,8 +20,10 @@ from tests.simulation.replicas import FINALIZER, LABEL, PLURAL
 from tests.simulation.scenes import CALM, CONFIGURATIONS, QUIET, Case, disturb, make, tell
 from tests.simulation.stories import (
     act_after_takeover,
+    ask_impatiently,
     begin_beside_rival,
     call_beside_peer,
+    call_in_background,
     call_in_the_calm,
     call_timer,
     call_twice,
@@ -31,10 +33,10 @@ from tests.simulation.stories import (
     fill_index,
     go_on,
     keep_object,
+    keep_timer,
     look_into_index,
     make_value,
     overwrite,
-    patch_impatiently,
     renew,
     run_daemons,
     start_tasks,
@@ -44,6 +46,7 @@ from tests.simulation.stories import (
     write_in_the_calm,
 )
 from tests.simulation.webhook_stories import WEBHOOK_CALLS
+from tests.simulation.world import OBJECTS
 from webop.errors import WebopError
 
 MUTATING = CONFIGURATIONS.format("mutating")
@@ -67,8 +70,13 @@ UNLOCKED: Json = {"steps": (Step(0.5, "unlock"),)}
 ALTERED: Json = {"steps": (Step(0.5, "alter"),)}
 STATUSES: Json = {"handlers": make("create0", effect="status")}
 TIMERS: Json = {"handlers": make("timer0", idle=3.0)}
-COUNTERS: Json = {"handlers": make("timer0", effect="count")}
-SLOW_COUNTERS: Json = {"handlers": make("timer0", effect="count", seconds=3.0, is_sync=True)}
+COUNTERS: Json = {"handlers": make("timer0", effect="count", idle=3.0)}
+SLOW_COUNTERS: Json = {
+    "handlers": make("timer0", effect="count", idle=3.0, seconds=3.0, is_sync=True)
+}
+TICKING: Json = {"handlers": make("timer0")}
+SHARP: Json = {"handlers": make("timer0", is_sharp=True)}
+LATE_TIMERS: Json = {"handlers": make("timer0", initial_delay=3.0)}
 DELETES: Json = {"handlers": make("delete0")}
 DAEMONS: Json = {"handlers": make("daemon0")}
 CHOSEN: Json = {"handlers": make("daemon0", is_choosy=True)}
@@ -102,7 +110,7 @@ CALLS = (
     tell("overlap", "ends after a takeover", act_after_takeover, plan=LEASE),
     tell("overlap", "fails after a takeover", act_after_takeover, outcome="error", plan=LEASE),
     tell("overlap", "a timer after a takeover", act_after_takeover, what="begin",
-         handler="timer0", plan={**COUNTERS, "mode": "lease"}),
+         handler="timer0", plan={**TICKING, "mode": "lease"}),
     tell("overlap", "a daemon after a takeover", act_after_takeover, what="daemon", plan=LEASE),
     tell("overlap", "after a Lease was deleted, and taken", act_after_takeover,
          plan={**LEASE, **UNLOCKED}),
@@ -210,11 +218,53 @@ CALLS = (
     tell("", "who has just come", call_beside_peer, pause=1.0, plan=CREATIONS),
     tell("", "who has left", call_beside_peer, pause=11.0, plan=CREATIONS),
     tell("", "in a bad network", call_beside_peer, plan={**CREATIONS, **ROUGH}),
+    tell("too early", "5 of 7 s", call_in_background, pause=5.0, plan=TICKING),
+    tell("too early", "6 of 7 s since the begin", call_in_background, pause=5.5, plan=SHARP),
+    tell("too early", "before the initial delay", call_in_background, age=2.0, plan=LATE_TIMERS),
+    tell("too early", "1 of 5 s, of a timer", call_in_background, outcome="temporary", delay=5.0,
+         pause=1.0, retry=1, plan=TICKING),
+    tell("too early", "in a bad network, of a timer", call_in_background, pause=5.0,
+         plan={**TICKING, **ROUGH}),
+    tell("too late", "11 of 7 s", call_in_background, pause=11.0, plan=TICKING),
+    tell("too late", "beside the multiples", call_in_background, pause=8.0, plan=SHARP),
+    tell("too late", "5 of 1 s, of a timer", call_in_background, outcome="error", delay=1.0,
+         pause=5.0, retry=1, plan=TICKING),
+    tell("count of attempts", "of a timer after a success", call_in_background, retry=1,
+         plan=TICKING),
+    tell("count of attempts", "of a timer after a failure", call_in_background, outcome="error",
+         pause=1.0, plan=TICKING),
+    tell("count of attempts", "of the first call of a timer", call_in_background, first_retry=1,
+         plan=TICKING),
+    tell("overlap", "of one timer", call_in_background, pause=None, plan=TICKING),
+    tell("daemon", "a timer after a failure for good", call_in_background, outcome="permanent",
+         plan=TICKING),
+    tell("daemon", "after its end", call_in_background, handler="daemon0", plan=DAEMONS),
+    tell("daemon", "a timer that is started again", call_in_background, again="new",
+         plan=TICKING),
+    tell("", "7 s", call_in_background, plan=TICKING),
+    tell("", "7 s since the begin", call_in_background, pause=6.5, plan=SHARP),
+    tell("", "14 s since the begin", call_in_background, pause=6.5, duration=7.5, plan=SHARP),
+    tell("", "after the initial delay", call_in_background, plan=LATE_TIMERS),
+    tell("", "11 s in a bad network", call_in_background, pause=11.0, plan={**TICKING, **ROUGH}),
+    tell("", "5 s, of a daemon", call_in_background, handler="daemon0", outcome="temporary",
+         delay=5.0, pause=5.0, retry=1, plan=DAEMONS),
+    tell("", "a timer that was stopped", call_in_background, again="stopped", pause=1.0,
+         plan=TICKING),
+    tell("", "of two replicas", call_in_background, again="new", pause=1.0, is_other=True,
+         plan=TICKING),
+    tell("", "a new leader's timer", call_in_background, again="new", pause=1.0,
+         plan={**TICKING, "mode": "lease"}),
+    tell("timer", "never", keep_timer, calls_at=None, plan=TICKING),
+    tell("timer", "not any more", keep_timer, calls_at=1.0, plan=TICKING),
+    tell("", "in the calm", keep_timer, plan=TICKING),
+    tell("", "that waits for idle", keep_timer, calls_at=None, plan=TIMERS),
+    tell("", "of what does not match", keep_timer, calls_at=None, finalizers=(),
+         plan={"handlers": make("timer0", is_choosy=True)}),
     tell("idle", "1 of 3 s", call_timer, plan=TIMERS),
     tell("", "3 s", call_timer, age=3.0, plan=TIMERS),
     tell("", "a write of the replica", call_timer, age=4.0, written=3.0, plan=TIMERS),
     tell("", "a change that has not come yet", call_timer, age=0.1, plan=TIMERS),
-    tell("", "without idle", call_timer, plan=COUNTERS),
+    tell("", "without idle", call_timer, plan=TICKING),
     tell("", "1 s in a bad network", call_timer, plan={**TIMERS, **ROUGH}),
 )  # fmt: skip
 
@@ -270,24 +320,27 @@ WRITES = (
     tell("", "of a kind that is known", end_operator, seconds=0.5, error=WebopError("no access")),
     tell("exit", "never", stop_at_the_end, is_stubborn=True),
     tell("", "at once", stop_at_the_end, is_stubborn=False),
-    tell("impatience", "second 6 of 5 to 10", patch_impatiently, plan=EVENTS),
-    tell("impatience", "for a newer version", patch_impatiently, plan=EVENTS,
+    tell("impatience", "second 6 of 5 to 10", ask_impatiently, plan=EVENTS),
+    tell("impatience", "for a newer version", ask_impatiently, plan=EVENTS,
          second={"metadata": {"annotations": {"a": "1"}, "resourceVersion": "2"}}),
-    tell("impatience", "functions, for a newer version", patch_impatiently, plan=EVENTS,
+    tell("impatience", "functions, for a newer version", ask_impatiently, plan=EVENTS,
          first=[{"op": "test", "path": "/a", "value": 1}, {"op": "remove", "path": "/a"}],
          second=[{"op": "test", "path": "/a", "value": 2}, {"op": "remove", "path": "/a"}]),
-    tell("impatience", "less to write", patch_impatiently, second={"metadata": {}}, plan=EVENTS),
-    tell("impatience", "stopping", patch_impatiently, is_stopping=True, plan=EVENTS),
-    tell("impatience", "webhooks", patch_impatiently, path=MUTATING, plan=EVENTS),
-    tell("", "in second 11", patch_impatiently, at=11.0, plan=EVENTS),
-    tell("", "more to write", patch_impatiently, second={"status": {"a": 1}}, plan=EVENTS),
-    tell("", "another value", patch_impatiently,
+    tell("impatience", "less to write", ask_impatiently, second={"metadata": {}}, plan=EVENTS),
+    tell("impatience", "stopping", ask_impatiently, is_stopping=True, plan=EVENTS),
+    tell("impatience", "webhooks", ask_impatiently, path=MUTATING, plan=EVENTS),
+    tell("impatience", "a list", ask_impatiently, method="GET", path=OBJECTS, plan=EVENTS),
+    tell("", "another kind's list", ask_impatiently, method="GET",
+         path=OBJECTS.replace("things", "others"), plan=EVENTS),
+    tell("", "in second 11", ask_impatiently, at=11.0, plan=EVENTS),
+    tell("", "more to write", ask_impatiently, second={"status": {"a": 1}}, plan=EVENTS),
+    tell("", "another value", ask_impatiently,
          second={"metadata": {"annotations": {"a": "2"}}}, plan=EVENTS),
-    tell("", "by another replica", patch_impatiently, is_other=True, plan=EVENTS),
-    tell("", "another object of the name", patch_impatiently, is_new=True, plan=EVENTS),
-    tell("", "by the next watch of the kind", patch_impatiently,
+    tell("", "by another replica", ask_impatiently, is_other=True, plan=EVENTS),
+    tell("", "another object of the name", ask_impatiently, is_new=True, plan=EVENTS),
+    tell("", "by the next watch of the kind", ask_impatiently,
          plan={**EVENTS, "steps": (Step(5.5, "alter"),)}),
-    tell("", "webhooks at the end", patch_impatiently, path=MUTATING, is_stopping=True,
+    tell("", "webhooks at the end", ask_impatiently, path=MUTATING, is_stopping=True,
          plan=EVENTS),
 )  # fmt: skip
 

@@ -30,6 +30,7 @@ class Theme:
         least_replicas: how many there are, unless one is alone.
         worker_limits: how many objects are worked on at once.
         has_webhooks: whether there may be admission webhooks.
+        streaming: the share of operators that use streaming lists.
     """
 
     fate: tuple[str, ...] = (
@@ -54,6 +55,7 @@ class Theme:
     least_replicas: int = 1
     worker_limits: tuple[int | None, ...] = (None, None, 2)
     has_webhooks: bool = True
+    streaming: float = 0.6
 
 
 THEMES = {
@@ -68,6 +70,7 @@ THEMES = {
         kinds=("create", "update"),
         pool=("update", "field", "event"),
         modes=("alone",),
+        streaming=0.0,
     ),
     "writes": Theme(
         fate=("fault",),
@@ -130,7 +133,7 @@ THEMES = {
         has_webhooks=False,
     ),
     "peers": Theme(
-        fate=("deafness", "deafness", "unlock", "stop", "lag"),
+        fate=("deafness", "deafness", "unlock", "stop", "lag", "past"),
         kinds=("daemon", "daemon", "update"),
         modes=("peering",),
         has_webhooks=False,
