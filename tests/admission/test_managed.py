@@ -206,7 +206,8 @@ async def test_several_decorators_on_a_function_are_all_in_force(
         await site.objects.create("one")
         await site.objects.patch("one", {"spec": {"x": 1}})
         await site.objects.delete("one")
-    assert seen == ["CREATE", "DELETE"]
+    # The API server asks again if the state that it wanted to delete was outdated.
+    assert list(dict.fromkeys(seen)) == ["CREATE", "DELETE"]
 
 
 @pytest.mark.feature("ADM-27", "MEM-13")
