@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.patience import LAG, LATENESS, REPLACING, SETTLING
 from tests.simulation.replicas import (
-    BACKGROUND_KINDS,
     DIFFBASE,
     FINAL,
     FINALIZER,
@@ -19,7 +18,7 @@ from tests.simulation.replicas import (
     get_essence,
     get_wish,
 )
-from tests.simulation.themes import STATE_KINDS
+from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS
 
 if TYPE_CHECKING:
     from tests.simulation.invariants import Judge
@@ -117,7 +116,8 @@ class CalmJudge:
         is_known = is_known and self._world.plan.mode != "peering"
         if progress and (is_known or len(self._world.processes) == 1):
             problems.append(f"progress: {name} has some left over: {progress}")
-        ended = {key for process in self._world.processes for key in process.ended_daemons}
+        running = (process for process in self._world.processes if process.is_running)
+        ended = {key for process in running for key in process.ended_daemons}
         is_guarded = any(
             plan.kind == "delete" or (plan.kind in BACKGROUND_KINDS and (plan.id, uid) not in ended)
             for plan in plans

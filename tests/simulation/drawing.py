@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulation.fate import NAMES, draw_fate
 from tests.simulation.plans import AdmissionPlan, Attempt, HandlerPlan, Plan, Step
-from tests.simulation.themes import STATE_KINDS, THEMES, Theme
+from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS, THEMES, Theme
 
 
 def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
@@ -252,17 +252,19 @@ def _add_mismatch(plan: Plan, length: float) -> Plan:
 
 def _vary_background(plan: Plan) -> Plan:
     """Let some timers and daemons fail, wait before their first call, or not end when asked to."""
-    rng = random.Random(f"background {plan.seed}")
-    if rng.random() > 0.6:
+    if random.Random(f"background {plan.seed}").random() > 0.6:
         return plan
-    return dataclasses.replace(
-        plan, handlers=tuple(_vary(rng, handler) for handler in plan.handlers)
+    handlers, upgraded = (
+        tuple(_vary(handler, plan.seed) for handler in version)
+        for version in (plan.handlers, plan.upgraded)
     )
+    return dataclasses.replace(plan, handlers=handlers, upgraded=upgraded)
 
 
-def _vary(rng: random.Random, plan: HandlerPlan) -> HandlerPlan:
-    if plan.kind not in {"timer", "daemon"}:
+def _vary(plan: HandlerPlan, seed: int) -> HandlerPlan:
+    if plan.kind not in BACKGROUND_KINDS:
         return plan
+    rng = random.Random(f"background {seed} {plan.id}")  # the same in both versions
     attempts = []
     for _ in range(rng.choice((0, 0, 1, 2, 4))):
         end = rng.choice(("temporary", "temporary", "error"))

@@ -20,7 +20,6 @@ from tests.simulation.leadership_rules import LeadershipJudge
 from tests.simulation.patience import AFTERMATH, LAG, PROMPTNESS, REPLACING, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
-    BACKGROUND_KINDS,
     COUNTING,
     DIFFBASE,
     FAILED,
@@ -34,7 +33,7 @@ from tests.simulation.replicas import (
     ReplicaProcess,
     get_essence,
 )
-from tests.simulation.themes import STATE_KINDS
+from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS
 from tests.simulation.virtual import EPOCH
 
 if TYPE_CHECKING:

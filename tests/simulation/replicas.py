@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import webop
 from tests.simulation.network import SimulatedTransport
 from tests.simulation.plans import HandlerPlan, Plan
+from tests.simulation.themes import BACKGROUND_KINDS
 from tests.simulation.virtual import Process, VirtualThreads, block, current_process
 from webop.client.credentials import ConnectionInfo
 from webop.reactor.observer import Scope
@@ -38,7 +39,6 @@ FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
 FAILED = {"temporary", "error"}  # outcomes of attempts
 FINAL = {"ok", "permanent"}
 COUNTING = {"count", "count-fn"}  # effects
-BACKGROUND_KINDS = {"timer", "daemon"}
 _UNTIL_FAILURE = 0.5  # seconds that a daemon runs before its attempt fails
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 _FAULTS = ("refused", "hung", "silent", "lost", "slow", "late", "status")
 _KINDS = ("create", "update", "delete", "resume", "field", "event", "daemon", "timer", "index")
 
-
 STATE_KINDS = ("create", "update", "delete", "resume", "field")
+BACKGROUND_KINDS = ("timer", "daemon")
 _UNGUARDED_KINDS = ("create", "update", "resume", "field", "event", "index")
 
 
