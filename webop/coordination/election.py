@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 from collections.abc import Callable
 
@@ -43,6 +44,7 @@ _POLLING = 0.02  # seconds; while waiting for the end of handlers
 _REMINDER = 60.0  # seconds; until a missing permission is logged again
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons at the shutdown, as without a Lease
 _UNWINDING = 1.0  # seconds; for cancelled handlers to end
+_RESUMPTION = 10.0  # seconds; then handlers that still run, if any, hold up only their objects
 
 
 class Elector:
@@ -77,6 +79,7 @@ class Elector:
         self._problem = ""
         self._once = Once()
         self._is_leading = False
+        self._stood_down_at = -math.inf
         self._changed = asyncio.Event()
         self._renewed = asyncio.Event()
         self._logged_at = 0.0
@@ -241,9 +244,12 @@ class Elector:
         self._operator.pausing.cancel()
 
     def _resume(self, lease: ObservedLease) -> bool:
-        """Start to lead if no handlers of an earlier time still run; return whether it did."""
+        """Start to lead; return whether it did.
+
+        It waits for handlers from before a pause, but not forever: abandoned daemons never end.
+        """
         pausing = self._operator.pausing
-        if not pausing.is_idle:
+        if not pausing.is_idle and self._fence.clock() < self._stood_down_at + _RESUMPTION:
             return False
         logger.info("This replica is leading: it holds the lease %s.", lease)
         self._set_leading(is_leading=True)
@@ -252,6 +258,7 @@ class Elector:
 
     def _stand_down(self, lease: ObservedLease) -> None:
         """Call no new handlers, because the Lease was not renewed in time; log that once."""
+        self._stood_down_at = self._fence.clock()
         text = f"could not be renewed for {lease.age:.1f} s"
         if self._pause(f"the lease {text}"):
             why = f": {self._problem}" if self._problem else "."
