@@ -119,7 +119,8 @@ async def test_an_idle_connection_is_closed(fn: Recorder, has_served: bool) -> N
         if has_served:
             writer.write(HEAD + BODY)
             await read_head(reader)
-        await asyncio.wait_for(reader.read(), 3)
+        rest = await asyncio.wait_for(reader.read(), 3)
+    assert b"HTTP/1.1 503 " in rest  # for a request that is on its way
 
 
 async def test_a_client_that_does_not_read_its_answers_is_cut(fn: Recorder) -> None:

@@ -210,6 +210,30 @@ async def test_a_request_that_is_half_sent_is_awaited_and_answered(
     writer.close()
 
 
+async def test_a_request_that_crosses_the_end_of_its_idle_connection_is_not_lost(
+    fn: Recorder, hosting: Hosting, server_context: Any, client_context: Any
+) -> None:
+    """It arrives when nobody reads any more: its client must read that it can try again."""
+    async with listen(fn, hosting, server_context) as listener:
+        client = await asyncio.to_thread(open_slowly, listener.port, client_context)
+        client.sendall(REQUEST)
+        await until(lambda: len(fn.calls) == 1)
+        assert (await asyncio.to_thread(client.recv, 10_000)).startswith(b"HTTP/1.1 200 ")
+    with client:
+        client.sendall(REQUEST)
+        answer = client.recv(10_000)
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 1\r\n" in answer
+    assert b"connection: close\r\n" in answer
+    assert len(fn.calls) == 1
+
+
+def open_slowly(port: int, context: ssl.SSLContext | None) -> socket.socket:
+    """Connect as a client that notices nothing until it reads."""
+    client = socket.create_connection(("127.0.0.1", port), 10.0)
+    return context.wrap_socket(client, server_hostname="localhost") if context else client
+
+
 async def test_what_takes_too_long_is_answered_so_that_clients_try_elsewhere(
     fn: Recorder, server_context: Any, client_context: Any
 ) -> None:

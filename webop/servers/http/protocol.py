@@ -13,6 +13,7 @@ Guarantees:
     - Heads, trailers, pipelined requests and connections are limited in number and in bytes.
     - A connection is closed if a request is not received, or a response not read, within
       ``read_timeout``; and if it is idle for ``idle_timeout``.
+    - A request that crosses the end of an idle connection gets a response: 503 with Retry-After.
     - Requests that were received before a malformed one get their responses.
 
 It relies on names that uvicorn 0.39 to 0.54 have in common; see ``tests/servers/test_uvicorn.py``.
@@ -39,7 +40,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from webop.backoff import Once
 from webop.servers.hosting import Hosting, ServingLimits, get_hosting
-from webop.servers.http.responses import SSLPEER_EXTENSION, Response, build_refusal
+from webop.servers.http.responses import RETRY, SSLPEER_EXTENSION, Response, build_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +134,10 @@ class _Connection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close after the responses in flight; a new connection may still send one request."""
-        if self._idle_limit > _FRESH_SECONDS or self.cycle is not None:
+        if self._pending:
             super().shutdown()
+        elif self._idle_limit > _FRESH_SECONDS or self.cycle is not None:
+            self._close_idle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up a closed connection."""
@@ -291,6 +294,16 @@ class _Connection(HttpToolsProtocol):
             self.transport.write(_encode(refusal))
         self.transport.close()
 
+    def _close_idle(self) -> None:
+        """Close, with a response to a request that is on its way: its client then retries.
+
+        Without it, the client could not know whether the request was processed, and API servers
+        would fail it. Clients without a request ignore the response (RFC 9112, 9.2).
+        """
+        if not self.transport.is_closing():
+            self.transport.write(_CLOSED)
+            self.transport.close()
+
     def _watch(self) -> None:
         """Close the connection if the client does not send or read in time, or is idle."""
         limit, now = self._limits.read_timeout, self.loop.time()
@@ -306,7 +319,7 @@ class _Connection(HttpToolsProtocol):
             if now - self._arrival > limit and (self._is_in_head or not self._pending):
                 self._stop_parsing(None)
         elif not self._pending and now - self._idle_since > self._idle_limit:
-            self.transport.close()
+            self._close_idle()
         pause = min(limit, self._idle_limit) / 4
         self._check = self.loop.call_later(pause, self._watch)
 
@@ -470,6 +483,13 @@ def _encode(response: Response) -> bytes:
     """Encode a response that closes its connection."""
     headers = [b"%b: %b\r\n" % header for header in response._replace(closes=True).list_headers()]
     return b"".join((STATUS_LINE[response.status], *headers, b"\r\n", response.body))
+
+
+_CLOSED = _encode(
+    build_refusal(
+        503, "The connection was idle and is closed; send the request again.", headers=RETRY
+    )
+)
 
 
 def _split_target(url: bytes) -> tuple[str, bytes]:
