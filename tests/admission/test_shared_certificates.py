@@ -163,9 +163,10 @@ async def create_all_the_time(site: Site, relay: Relay) -> AsyncIterator[list[st
     """Create objects one after the other; yield what has gone wrong."""
     failures: list[str] = []
     counter = itertools.count()
+    is_over = asyncio.Event()
 
     async def go_on() -> None:
-        while True:
+        while not is_over.is_set():
             number = next(counter)
             answer = await site.create(f"letter-{number}", {"bad": bool(number % 2)})
             is_right = answer.status_code == (422 if number % 2 else 201)
@@ -174,14 +175,13 @@ async def create_all_the_time(site: Site, relay: Relay) -> AsyncIterator[list[st
             await relay.cut()
             await asyncio.sleep(0.01)  # the API server sees that it is closed
 
-    task = asyncio.create_task(go_on())
-    try:
-        yield failures
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-        assert task.cancelled()
-        assert next(counter) > 10
+    async with asyncio.TaskGroup() as group:
+        group.create_task(go_on())
+        try:
+            yield failures
+        finally:
+            is_over.set()  # httpx leaks a connection that is cancelled while it is opened
+    assert next(counter) > 10
 
 
 async def test_no_creation_fails_while_the_certificates_of_two_replicas_are_rotated(
