@@ -120,7 +120,7 @@ SWITCHED = (LEAF2, (b"ca2", b"ca1"))
             RETIRED, (LEAF2, (b"ca2",)), {"now": 1e4}, Step.WAIT, id="the rotation is over"
         ),
         pytest.param(RETIRED, SERVING1, {}, Step.ADVERTISE, id="back after a long absence"),
-        pytest.param(RETIRED, (LEAF1, (b"ca2",)), {}, Step.LOAD, id="then it loads without delay"),
+        pytest.param(RETIRED, ADVERTISING, {}, Step.LOAD, id="then it loads what is trusted"),
     ],
 )
 def test_one_step_of_a_rotation(
@@ -212,6 +212,17 @@ def test_nothing_is_promoted_before_it_is_trusted(
 ) -> None:
     rotation = remember(*ADVERTISING, uid="u1", trusted_since=trusted_since)
     assert choose(PREPARED, rotation, now=now) is expected
+
+
+def test_a_replica_that_has_missed_a_rotation_is_trusted_while_it_catches_up() -> None:
+    rotation = remember(*SERVING1, uid="u1")
+    assert choose(RETIRED, rotation) is Step.ADVERTISE
+    assert list(rotation.cas) == [b"ca2", b"ca1"]
+    assert choose(RETIRED, rotation, now=1e4) is Step.WAIT
+    rotation.trusted_since = 1e4
+    assert choose(RETIRED, rotation, since=1e4, now=1e4 + 15) is Step.LOAD
+    assert rotation.decide()[0] is Step.ADVERTISE
+    assert list(rotation.cas) == [b"ca2"]
 
 
 def test_a_larger_bundle_is_to_be_trusted_anew_and_a_smaller_one_is_not() -> None:

@@ -125,18 +125,16 @@ class Rotation:
         is_elsewhere = leaf != shared.leaf and self.uid != shared.uid and not shared.is_foreign
         if is_elsewhere and self._is_valid(leaf) and not set(_list_cas(leaf)) <= set(shared.cas):
             return Step.JOIN, _put(shared, cas=(*_list_cas(leaf), *shared.cas))
-        # A foreign Secret's owner may replace a CA at once, while replicas still use it.
         is_over = leaf == shared.leaf and self._has_seen(self.retirement)
-        has_all = is_over or not shared.is_foreign
-        cas = shared.cas if has_all else tuple(dict.fromkeys((*shared.cas, *self.cas)))
+        # A foreign Secret's owner may replace a CA at once, while replicas still use it. Others may
+        # have retired the CA in use here, if this replica could not read the Secret for long.
+        in_use = self.cas if shared.is_foreign else _list_cas(leaf)
+        cas = tuple(dict.fromkeys((*shared.cas, *(() if is_over else in_use))))
         if leaf is not None and set(cas) != set(self.cas):
             self.trusted_since = self.trusted_since if set(cas) <= set(self.cas) else None
             self.cas = cas
             return Step.ADVERTISE, shared
-        is_retired = not set(_list_cas(leaf)) <= set(
-            self.cas
-        )  # while this replica was disconnected
-        if leaf != shared.leaf and (not self._is_valid(leaf) or is_retired or self._is_trusted()):
+        if leaf != shared.leaf and (not self._is_valid(leaf) or self._is_trusted()):
             self.leaf, self.uid = shared.leaf, shared.uid
             return Step.LOAD, shared
         return (Step.WAIT, shared) if shared.is_foreign else self._advance(is_over=is_over)
