@@ -37,6 +37,9 @@ from tests.manifests.test_image import forgetting_modules
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
+# The evidence of six operators is collected in the set-up of the first test.
+pytestmark = pytest.mark.timeout(400)
+
 Json = dict[str, Any]
 
 _API = "/apis/rbac.authorization.k8s.io/v1"
@@ -246,16 +249,25 @@ async def take_away(
     )
     distinct = list({str(one): one for one in requests}.values())
 
-    async def send_all(user: str, chosen: list[Asked]) -> list[str]:
+    async def list_refused(user: str, chosen: list[Asked]) -> list[Asked]:
         answers = await asyncio.gather(*(repeat(admin, one, user) for one in chosen))
-        return [str(one) for one, code in zip(chosen, answers, strict=True) if code == 403]
+        return [one for one, code in zip(chosen, answers, strict=True) if code == 403]
+
+    waiting = distinct
 
     async def is_in_force() -> bool:
-        return not await send_all(f"{prefix}-nothing", distinct)
+        nonlocal waiting
+        waiting = await list_refused(f"{prefix}-nothing", waiting)
+        return not waiting
 
     await admin.until(is_in_force, "the rights")
     return {
-        right: await send_all(user, [one for one in distinct if right.may_be_needed_for(one)])
+        right: [
+            str(one)
+            for one in await list_refused(
+                user, [one for one in distinct if right.may_be_needed_for(one)]
+            )
+        ]
         for right, user in users.items()
     }
 
