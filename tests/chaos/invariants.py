@@ -13,7 +13,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 CREATION, UPDATE, DELETION = ("created", "settled"), ("updated", "adjusted"), ("deleted",)
@@ -33,7 +33,7 @@ class Process:
         died: the time of its end; infinite if it still runs.
         terms: the times when it began to lead, as it reports them.
         pauses: the times of SIGSTOP and SIGCONT.
-        samples: the time and the values of each measurement.
+        samples: the time and the values of each measurement; "kinds" counts the descriptors.
     """
 
     who: str
@@ -41,7 +41,7 @@ class Process:
     died: float = math.inf
     terms: list[float] = field(default_factory=list)
     pauses: list[tuple[float, float]] = field(default_factory=list)
-    samples: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    samples: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
 
 
 @dataclass
@@ -308,6 +308,7 @@ class Trend:
         growth: from the first to the last window, by the median slope of all pairs of windows:
             fluctuations do not count.
         is_steady: whether windows are above the previous ones much more often than below.
+        details: the kinds of descriptors whose number differs between these windows.
     """
 
     role: str
@@ -315,13 +316,14 @@ class Trend:
     last: float
     growth: float
     is_steady: bool
+    details: str = ""
 
     def __str__(self) -> str:
         rise = self.last / self.first - 1 if self.first else 0.0
         steady = "steady" if self.is_steady else "not steady"
         return (
             f"{self.first:g} -> {self.last:g} ({rise:+.1%}; trend {self.growth:+g}, {steady}), "
-            f"when it {self.role}"
+            f"when it {self.role}{self.details and f': {self.details}'}"
         )
 
 
@@ -344,8 +346,26 @@ def measure_growth(process: Process) -> dict[str, Trend]:
     for role, is_leader in (("leads", True), ("stands by", False)):
         chosen = [fields for fields in later if bool(fields["daemons"]) == is_leader]
         if len(chosen) >= _WINDOWS * _SAMPLES:
-            return {name: _find_trend(role, [f[name] for f in chosen]) for name in _FLOORS}
+            trends = {name: _find_trend(role, [f[name] for f in chosen]) for name in _FLOORS}
+            details = _compare_kinds(chosen)
+            return trends | {"descriptors": replace(trends["descriptors"], details=details)}
     return {}
+
+
+def _compare_kinds(samples: list[dict[str, Any]]) -> str:
+    """Return the kinds of descriptors that differ between the first and the last window."""
+    size = len(samples) // _WINDOWS
+    first, last = (
+        [sample.get("kinds", {}) for sample in window]
+        for window in (samples[:size], samples[-size:])
+    )
+    ends = {
+        kind: [statistics.median(kinds.get(kind, 0) for kinds in end) for end in (first, last)]
+        for kind in sorted({kind for kinds in (*first, *last) for kind in kinds})
+    }
+    return ", ".join(
+        f"{kind} {old:g} -> {new:g}" for kind, (old, new) in ends.items() if old != new
+    )
 
 
 def _find_trend(role: str, values: list[float]) -> Trend:

@@ -38,10 +38,12 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 import webop
 
 KIND = (os.environ['GROUP'], 'v1', os.environ['PLURAL'])
 FILE = os.open(os.environ['EVIDENCE'], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+PORT = int(os.environ['PORT'])
 NUMBERS = itertools.count()
 daemons = 0
 
@@ -101,11 +103,32 @@ async def configure(settings, **_):
 def sample(loop):
     with open('/proc/self/statm') as file:
         rss = int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
-    descriptors = len(os.listdir('/proc/self/fd'))
+    kinds = count_descriptors()
+    descriptors = kinds.total()
     tasks = len(asyncio.all_tasks(loop)) - daemons
     blocks = sys.getallocatedblocks()
-    note('sample', rss=rss, blocks=blocks, descriptors=descriptors, tasks=tasks, daemons=daemons)
+    note(
+        'sample', rss=rss, blocks=blocks, descriptors=descriptors, tasks=tasks, daemons=daemons,
+        kinds=kinds,
+    )
     loop.call_later(5, sample, loop)
+
+def count_descriptors():
+    sockets = {}
+    with open('/proc/self/net/tcp') as file:
+        for line in list(file)[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            side = 'reviews' if int(local.partition(':')[2], 16) == PORT else 'requests'
+            state = {'01': '', '08': ', half closed', '0A': ', listening'}.get(state, ', closing')
+            sockets[f'socket:[{inode}]'] = side + state
+    kinds = Counter()
+    for number in os.listdir('/proc/self/fd'):
+        try:
+            target = os.readlink(f'/proc/self/fd/{number}')
+        except OSError:  # that of the listing
+            continue
+        kinds[sockets.get(target) or target.partition(':')[0].rpartition('/')[2]] += 1
+    return kinds
 
 @webop.on.create(*KIND)
 async def created(**kwargs):

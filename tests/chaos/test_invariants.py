@@ -173,6 +173,14 @@ def test_a_growth_by_six_percent_is_one_and_by_four_is_none(
     assert not list(find_growth(live(grow(0.04), name, daemons=daemons)))
 
 
+def test_descriptors_that_grow_are_told_by_their_kinds() -> None:
+    process = live(grow_slowly(0.3), "descriptors")
+    for number, (_, fields) in enumerate(process.samples):
+        fields["kinds"] = {"pipe": 4, "requests": number // 30, "reviews": 9 - number // 100}
+    (found,) = find_growth(process)
+    assert found.text.endswith("when it leads: requests 0 -> 9, reviews 9 -> 7")
+
+
 @pytest.mark.parametrize("name", ["rss", "blocks", "descriptors", "tasks"])
 @pytest.mark.parametrize("course", [is_flat, spike, grow_slowly(-0.3)])
 def test_what_comes_and_goes_is_no_growth(course: Callable[[float], float], name: str) -> None:
