@@ -26,7 +26,6 @@ class Endpoint:
     port: int
     probe: str
     is_listed: bool = False
-    probing: asyncio.Task[None] | None = None
 
 
 @dataclass
@@ -39,6 +38,7 @@ class Balancer:
     endpoints: list[Endpoint] = field(default_factory=list)
     _turns: itertools.count[int] = field(default_factory=itertools.count)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _probing: set[asyncio.Task[None]] = field(default_factory=set)
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
@@ -49,25 +49,26 @@ class Balancer:
             yield
         finally:
             server.close()
-            probing = [end.probing for end in self.endpoints if end.probing is not None]
-            for task in (*probing, *self._tasks):
+            self.endpoints.clear()
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*probing, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._probing, *self._tasks, return_exceptions=True)
 
     def add(self, endpoint: Endpoint) -> None:
         """Add an endpoint, which gets connections while it is ready."""
         self.endpoints.append(endpoint)
-        endpoint.probing = asyncio.create_task(self._watch(endpoint))
+        task = asyncio.create_task(self._watch(endpoint))
+        self._probing.add(task)
+        task.add_done_callback(self._probing.discard)
 
     def remove(self, endpoint: Endpoint) -> None:
         """Remove an endpoint whose process has ended."""
         self.endpoints.remove(endpoint)
-        if endpoint.probing is not None:
-            endpoint.probing.cancel()
 
     async def _watch(self, endpoint: Endpoint) -> None:
         async with httpx.AsyncClient(trust_env=False, timeout=2, verify=False) as http:
-            while True:
+            # Not cancelled: httpx leaks a connection that is cancelled while it is opened.
+            while endpoint in self.endpoints:
                 is_ready = await _probe(http, endpoint.probe)
                 if is_ready != endpoint.is_listed:
                     await asyncio.sleep(self.lag)
