@@ -60,7 +60,8 @@ class Relay:
     backends: list[int]
     port: int = 0
     accepted: int = 0
-    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _forwarding: set[asyncio.StreamWriter] = field(default_factory=set)
+    _to_replicas: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @contextlib.asynccontextmanager
     async def listen(self) -> AsyncIterator[Relay]:
@@ -70,27 +71,30 @@ class Relay:
             await self.cut()
 
     async def cut(self) -> None:
-        """Close the connections that are there, so that the next request needs a handshake."""
-        for writer in list(self._writers):
-            writer.transport.abort()
-        while self._writers:
+        """Close the connections that are there, so that the next request needs a handshake.
+
+        The replica ends first, then the API server: it has taken notice when this returns.
+        """
+        while self._forwarding:
+            for writer in self._to_replicas:
+                writer.write_eof()
             await asyncio.sleep(0.001)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         port = self.backends[self.accepted % len(self.backends)]
-        self._writers.add(writer)
+        self._forwarding.add(writer)
         try:
             there, back = await asyncio.open_connection("127.0.0.1", port)
-            self._writers.add(back)
+            self._to_replicas.add(back)
             try:
                 await asyncio.gather(_pump(reader, back), _pump(there, writer))
             finally:
                 back.close()
-                self._writers.discard(back)
+                self._to_replicas.discard(back)
         finally:
             writer.close()
-            self._writers.discard(writer)
+            self._forwarding.discard(writer)
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,7 +102,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
-        writer.close()
+        writer.write_eof()
 
 
 def build_registry(site: Site) -> webop.OperatorRegistry:
@@ -173,7 +177,6 @@ async def create_all_the_time(site: Site, relay: Relay) -> AsyncIterator[list[st
             if not is_right or "checked" not in answer.headers.get("warning", ""):
                 failures.append(f"{number}: {answer.status_code} {answer.text}")
             await relay.cut()
-            await asyncio.sleep(0.01)  # the API server sees that it is closed
 
     async with asyncio.TaskGroup() as group:
         group.create_task(go_on())
