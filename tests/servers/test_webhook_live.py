@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
 from webop.handling.handlers import WebhookHandler, WebhookType
 from webop.objects.resources import Resource, parse_selector
+from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -92,6 +94,63 @@ class Judge:
         return build_response(review, warnings=["a warning"])
 
 
+class Relay:
+    """A network between the API server and a webhook server, slow enough for messages to cross.
+
+    Attributes:
+        is_slow: whether what the server sends on its present connections is held until the API
+            server sends, too.
+        held: set when something is held.
+    """
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.held = asyncio.Event()
+        self._ports = (0, 0)
+        self._tasks: set[asyncio.Task[Any] | None] = set()
+
+    def lead(self, config: webop.WebhookClientConfig) -> webop.WebhookClientConfig:
+        """Return the config of a server behind the relay."""
+        self._ports = (self._ports[0], urlsplit(config["url"] or "").port or 0)
+        return {**config, "url": f"https://localhost:{self._ports[0]}"}
+
+    @contextlib.asynccontextmanager
+    async def listen(self) -> AsyncIterator[Relay]:
+        async with await asyncio.start_server(self._forward, "localhost", 0) as listener:
+            self._ports = (listener.sockets[0].getsockname()[1], 0)
+            yield self
+            for task in self._tasks:
+                assert task is not None
+                task.cancel()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.add(asyncio.current_task())
+        there, back = await asyncio.open_connection("localhost", self._ports[1])
+        is_new, answered = self.is_slow, asyncio.Event()
+
+        async def pass_up() -> None:
+            while data := await reader.read(65536):
+                if self.is_slow:
+                    answered.set()
+                back.write(data)
+
+        async def pass_down() -> None:
+            while data := await there.read(65536):
+                if self.is_slow and not is_new:
+                    self.held.set()
+                    await answered.wait()
+                writer.write(data)
+            writer.write_eof()
+
+        try:
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await asyncio.gather(pass_up(), pass_down())
+        finally:
+            back.close()
+            writer.close()
+            self._tasks.discard(asyncio.current_task())
+
+
 @contextlib.asynccontextmanager
 async def manage(
     api: httpx.AsyncClient,
@@ -100,13 +159,15 @@ async def manage(
     namespace: str,
     *,
     timeout: int = 10,
+    relay: Relay | None = None,
 ) -> AsyncIterator[None]:
     """Serve, and register a handler in the cluster for one namespace."""
     path = CONFIGURATIONS.format(URL_PATHS[handler.reason])
     name = f"{namespace}.webop.test"
     async with webop.WebhookServer(port=0) as server:
         async for config in server(judge):
-            body = build(handler, config=config, name=name)
+            shown = config if relay is None else relay.lead(config)
+            body = build(handler, config=shown, name=name)
             labels = {"kubernetes.io/metadata.name": namespace}
             body["webhooks"][0]["namespaceSelector"] = {"matchLabels": labels}
             body["webhooks"][0]["timeoutSeconds"] = timeout
@@ -166,6 +227,26 @@ async def test_the_api_server_tries_again_when_it_is_told_to(
         assert response.status_code == 201, response.text
         assert 0.9 < time.monotonic() - start < 5
     assert len(judge.webhooks) == 2
+
+
+async def test_a_review_that_crosses_the_end_of_its_idle_connection_is_sent_again(
+    api: httpx.AsyncClient, webop_namespace: str
+) -> None:
+    judge, handler = Judge(), build_handler("check_numbers")
+    current_hosting.set(Hosting(DefaultLimits(idle_timeout=0.5)))
+    async with (
+        Relay().listen() as relay,
+        manage(api, judge, handler, webop_namespace, relay=relay),
+    ):
+        await create(api, webop_namespace, "one")
+        relay.is_slow = True
+        await asyncio.wait_for(relay.held.wait(), 10)  # the end of the connection
+        judge.webhooks.clear()
+        start = time.monotonic()
+        response = await create(api, webop_namespace, "two")
+        assert response.status_code == 201, response.text
+        assert 0.9 < time.monotonic() - start < 5
+    assert len(judge.webhooks) == 1
 
 
 async def test_a_deadline_leaves_the_decision_to_the_failure_policy(
