@@ -10,6 +10,7 @@ import pytest
 
 import webop
 from tests.admissions import build_object, build_review, read_patch, serve
+from tests.handling.occasions import UnreadableError
 
 Json = dict[str, Any]
 POD: Json = {"resource": ("", "v1", "pods"), "kind": "Pod"}
@@ -333,6 +334,19 @@ async def test_a_filter_that_fails_is_a_refusal_with_the_reason(
         response = await site.review()
     assert not response["allowed"]
     assert response["status"] == {"message": "'no-such'", "code": 500}
+
+
+async def test_a_filter_that_fails_without_a_readable_reason_is_a_refusal(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    def fail(**_: Any) -> bool:
+        raise UnreadableError(5)
+
+    webop.on.validate("kopfexamples", when=fail, registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert not response["allowed"]
+    assert "UnreadableError" in response["status"]["message"]
 
 
 async def test_handlers_that_are_registered_by_startup_handlers_are_served(

@@ -23,6 +23,18 @@ RESOURCE = Resource("kopf.dev", "v1", "kopfexamples", kind="KopfExample", namesp
 STORAGE = webop.AnnotationsDiffBaseStorage()
 
 
+class FailedTest(BaseException):
+    """As that of ``pytest.fail()``: no ``Exception``, so that few catch it."""
+
+
+class UnreadableError(Exception):
+    """Its text is no string: a mistake that shows when somebody reads it."""
+
+    def __str__(self) -> str:
+        number: str = self.args[0]
+        return number
+
+
 def build_body(
     spec: Any = None,
     *,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import threading
+import traceback
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.handling.occasions import build_body, build_change
+from tests.handling.occasions import FailedTest, UnreadableError, build_body, build_change
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import Cause
 from webop.handling.execute import attempt
@@ -203,6 +204,8 @@ async def test_a_time_out_of_the_handlers_own_is_an_error_as_any_other() -> None
         StopAsyncIteration(),
         ExceptionGroup("boo", [ValueError()]),
         BaseExceptionGroup("boo", [KeyboardInterrupt()]),
+        FailedTest("boo"),
+        UnreadableError(5),
     ],
     ids=repr,
 )
@@ -215,6 +218,7 @@ async def test_nothing_that_a_handler_raises_gets_out(exc: BaseException, is_syn
 
     outcome = await call(fail if is_sync else fail_async, backoff=5)
     assert isinstance(outcome.exception, Exception)
+    assert "str() failed" not in "".join(traceback.format_exception_only(outcome.exception))
     assert (outcome.final, outcome.delay) == (False, 5)
 
 

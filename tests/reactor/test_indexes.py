@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.handling.occasions import FailedTest, UnreadableError
 from tests.operating import (
     Calls,
     Kind,
@@ -268,6 +269,28 @@ async def test_errors_of_indexers_leave_others_alone(
         await window.until({"fine": ["a", "c"]})
         for name in ("a", "b", "c"):
             await calls.wait(name, "updated", count=2)
+
+
+@pytest.mark.feature("IDX-16")
+@pytest.mark.parametrize("exc", [FailedTest("boo"), UnreadableError(5)], ids=repr)
+async def test_an_odd_error_of_an_indexer_does_not_stop_the_handlers_of_its_kind(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    exc: BaseException,
+) -> None:
+    @webop.index("widgets", registry=registry, id="names", errors=webop.ErrorsMode.TEMPORARY)
+    async def names(name: str, **_: Any) -> str:
+        if name == "one":
+            raise exc
+        return name
+
+    @webop.on.create("widgets", registry=registry, id="made")
+    async def made(**_: Any) -> None: ...
+
+    await objects.create("one")
+    async with run_operator():
+        await objects.wait_handled("one")
 
 
 @pytest.mark.feature("IDX-22", "RES-18")

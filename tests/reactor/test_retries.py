@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 import webop
+from tests.handling.occasions import FailedTest, UnreadableError
 from tests.operating import (
     Calls,
     Objects,
@@ -197,7 +198,15 @@ async def test_a_handler_that_hangs_or_waits_holds_up_no_other_object(
 
 @pytest.mark.feature("ERR-01", "ERR-18", "CFG-26")
 @pytest.mark.parametrize(
-    "exc", [SystemExit(3), asyncio.CancelledError(), StopIteration()], ids=repr
+    "exc",
+    [
+        SystemExit(3),
+        asyncio.CancelledError(),
+        StopIteration(),
+        FailedTest("boo"),
+        UnreadableError(5),
+    ],
+    ids=repr,
 )
 @pytest.mark.parametrize("is_sync", [True, False])
 async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(

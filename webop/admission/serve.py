@@ -22,7 +22,7 @@ from webop.errors import AdmissionError, ReviewError
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
-from webop.handling.execute import attempt
+from webop.handling.execute import attempt, convert_exception
 from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
 from webop.handling.observing import is_denial
@@ -159,7 +159,7 @@ class AdmissionService:
                 raise
             except Exception as exc:  # in a filter or in patch.fns
                 cause.logger.exception("A filter or a patch function of a webhook failed.")
-                errors = [exc]
+                errors = [convert_exception(exc)]
             failure = rank_errors(errors) if errors else None
             result = build_response(
                 review,

@@ -175,8 +175,8 @@ async def attempt(
             result = await _call_in_time(handler, kwargs, handler.timeout - attempts.runtime)
         if invocation.subhandlers and not invocation.is_delegated:
             await execute_children(invocation, invocation.subhandlers)
-    except (Exception, BaseExceptionGroup, SystemExit, asyncio.CancelledError) as exc:  # noqa: BLE001
-        failure = _convert_exception(exc)
+    except BaseException as exc:  # noqa: BLE001
+        failure = convert_exception(exc)
         outcome = classify_failure(
             handler,
             failure,
@@ -289,13 +289,25 @@ def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
             patch.status[key] = outcome.result
 
 
-def _convert_exception(exc: BaseException) -> Exception:
-    """Return any exception of a handler as an ``Exception``; raise if this task is cancelled."""
-    if isinstance(exc, Exception):
-        return exc
+def convert_exception(exc: BaseException) -> Exception:
+    """Return any exception of a user's function as an ``Exception`` with a readable text.
+
+    Raises:
+        BaseException: Ctrl-C, or the end of this task.
+    """
+    if isinstance(exc, KeyboardInterrupt | GeneratorExit):
+        raise exc
     if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
         raise exc
-    return RuntimeError(f"The handler raised {exc!r}. Handlers cannot stop the operator.")
+    try:
+        if isinstance(exc, Exception) and (str(exc) or repr(exc)):
+            return exc
+        error = RuntimeError(f"The handler raised {exc!r}. Handlers cannot stop the operator.")
+    except Exception as failure:  # noqa: BLE001  the class of the error is the user's
+        kind, why = type(exc).__name__, type(failure).__name__
+        error = RuntimeError(f"{kind} was raised, but its text cannot be read: {why}.")
+    error.__cause__ = exc
+    return error
 
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
