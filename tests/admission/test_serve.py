@@ -16,6 +16,11 @@ Json = dict[str, Any]
 FORM = "application/x-www-form-urlencoded"
 
 
+class ForgetfulDenialError(webop.AdmissionError):
+    def __init__(self, number: str) -> None:  # it does not call that of the base class
+        self.number = number
+
+
 @pytest.mark.feature("ADM-01", "ADM-02", "ADM-10", "ADM-88")
 @pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
 @pytest.mark.parametrize("path", ["/", "/check", "/check/"])
@@ -41,6 +46,7 @@ async def test_a_handler_that_returns_allows_the_request(
     [
         (webop.AdmissionError("Meh!", code=422), "Meh!", 422),
         (webop.AdmissionError("Meh!"), "Meh!", 500),
+        (ForgetfulDenialError("Meh!"), "Meh!", 500),
         (webop.PermanentError("Meh!"), "Meh!", 500),
         (webop.TemporaryError("Meh!", delay=60), "Meh!", 500),
         (ValueError(), "ValueError()", 500),

@@ -28,6 +28,11 @@ class OwnTemporaryError(webop.TemporaryError):
     pass
 
 
+class ForgetfulError(webop.TemporaryError):
+    def __init__(self, number: int) -> None:  # it does not call that of the base class
+        self.number = number
+
+
 FIRST = Attempt(0, 0.0)
 
 
@@ -47,6 +52,7 @@ def judge(exc: Exception, attempt: Attempt = FIRST, **options: Any) -> Outcome:
     [
         (webop.TemporaryError("boo"), {}, 60),
         (webop.TemporaryError(), {}, 60),
+        (ForgetfulError(5), {}, 60),
         (webop.TemporaryError("boo", delay=5), {}, 5),
         (webop.TemporaryError("boo", delay=0), {}, 0),
         (webop.TemporaryError("boo", delay=None), {}, 0),
@@ -66,6 +72,13 @@ def test_a_failure_is_tried_again_after_a_delay(exc: Exception, options: Any, de
     assert not outcome.final
     assert outcome.delay == delay
     assert outcome.exception is exc
+
+
+@pytest.mark.parametrize("delay", ["5", float("nan"), object()])
+def test_a_delay_that_is_no_number_is_a_mistake_that_the_log_shows(delay: Any) -> None:
+    outcome = judge(webop.TemporaryError("boo", delay=delay))
+    assert (outcome.final, outcome.delay) == (False, BACKOFF)
+    assert f"delay= must be a number of seconds, got {delay!r}: boo" in outcome.message
 
 
 @pytest.mark.feature("ERR-04", "ERR-05", "ERR-07", "ERR-15", "ADM-03")

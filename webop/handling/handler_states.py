@@ -23,6 +23,8 @@ from webop.objects.storage.progress import ProgressRecord, ProgressStorage
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_DELAY = 1e9  # seconds, 31 years; dates end in the year 9999
+
 
 def digest_essence(essence: Any) -> str:
     """Return a digest of an essence, short enough to be stored for many handlers."""
@@ -122,14 +124,14 @@ class HandlerState:
 
     def with_outcome(self, outcome: Outcome) -> HandlerState:
         """Return the state after one more attempt."""
-        moment, delay = now(), outcome.delay
+        moment, delayed = now(), None
         failed = outcome.exception is not None
+        if not outcome.final and outcome.delay is not None:
+            delayed = moment + dt.timedelta(seconds=max(0, min(outcome.delay, _LONGEST_DELAY)))
         return replace(
             self,
             stopped=moment if outcome.final else None,
-            delayed=(
-                None if outcome.final or delay is None else moment + dt.timedelta(seconds=delay)
-            ),
+            delayed=delayed,
             retries=self.retries + 1,
             success=outcome.final and not failed,
             failure=outcome.final and failed,

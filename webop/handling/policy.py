@@ -88,6 +88,9 @@ def classify_failure(
         problem := find_setting_problem(exc) or _find_call_problem(exc)
     ):
         exc = PermanentError(problem)
+    elif isinstance(exc, TemporaryError) and not _is_delay(exc.delay):
+        kind, given = type(exc).__name__, repr(exc.delay)
+        exc = TypeError(f"{kind}: delay= must be a number of seconds, got {given}: {exc}")
     reason = str(exc) or repr(exc)
     if isinstance(exc, ChildrenRetryError):
         return Outcome(final=False, delay=exc.delay, exception=exc)
@@ -112,6 +115,11 @@ def classify_failure(
     delay = default_backoff if handler.backoff is None else handler.backoff
     suffix = f" and will try again in {delay:g} seconds"
     return _classify_retry(handler, exc, attempt, delay=delay, what=what, suffix=suffix)
+
+
+def _is_delay(value: object) -> bool:
+    """Return whether this is a number of seconds; NaN is none."""
+    return value is None or (isinstance(value, int | float) and value == value)  # noqa: PLR0124
 
 
 def _find_call_problem(exc: Exception) -> str | None:
