@@ -233,6 +233,27 @@ async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
     assert seen == dict.fromkeys(expected, "ObjectIndex")
 
 
+@pytest.mark.feature("IDX-21")
+@pytest.mark.parametrize("name", ["state", "handlers", "param", "retry", "client", "diff"])
+async def test_an_index_can_have_any_name_and_each_handler_gets_it(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, name: str
+) -> None:
+    seen: list[Any] = []
+
+    @webop.index("widgets", registry=registry, id=name)
+    async def index(**_: Any) -> int:
+        return 1
+
+    @webop.on.create("widgets", registry=registry, id="fn", field="spec.a", param="param")
+    async def fn(**kwargs: Any) -> None:
+        seen.append(kwargs[name])
+
+    async with run_operator():
+        await objects.create("one", {"a": 1})
+        await objects.wait_handled("one")
+    assert isinstance(seen[0], webop.Index)
+
+
 @pytest.mark.feature("IDX-16", "IDX-17", "IDX-18", "IDX-12")
 async def test_errors_of_indexers_leave_others_alone(
     registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, calls: Calls

@@ -71,7 +71,9 @@ async def execute(
     outcomes = dict(earlier)
     closes = asyncio.get_running_loop().time() + options.window
     while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
-        chosen = options.lifecycle(waiting, state=progress, **cause.kwargs)
+        offered = {**cause.kwargs, "state": progress}  # an index can have this name
+        offered.pop("handlers", None)  # or that of the first parameter
+        chosen = options.lifecycle(waiting, **offered)
         if not chosen:
             break
         for handler in chosen:
@@ -207,12 +209,14 @@ def _build_kwargs(
     kwargs["retry"] = state.retries
     kwargs["started"] = state.started
     kwargs["runtime"] = runtime
-    if (client := current_client.get()) is not None:  # an index can have this name
-        kwargs.setdefault("client", client if is_async(handler.fn) else client.sync)
+    if (client := current_client.get()) is not None:
+        kwargs["client"] = client if is_async(handler.fn) else client.sync
     if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
         inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()
         if path := handler.field or inherited:
             kwargs.update(cause.build_field_kwargs(path))
+    if cause.indices:  # few operators have any; they hide arguments of the same name
+        kwargs.update(cause.indices)
     return kwargs
 
 
