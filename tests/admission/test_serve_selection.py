@@ -10,7 +10,7 @@ import pytest
 
 import webop
 from tests.admissions import build_object, build_review, read_patch, serve
-from tests.handling.occasions import UnreadableError
+from tests.handling.occasions import Unhashable, UnreadableError
 
 Json = dict[str, Any]
 POD: Json = {"resource": ("", "v1", "pods"), "kind": "Pod"}
@@ -334,6 +334,12 @@ async def test_a_filter_that_fails_is_a_refusal_with_the_reason(
         response = await site.review()
     assert not response["allowed"]
     assert response["status"] == {"message": "'no-such'", "code": 500}
+
+
+async def test_a_handler_without_a_hash_is_called(registry: webop.OperatorRegistry) -> None:
+    webop.on.validate("kopfexamples", id="check", registry=registry)(Unhashable())
+    async with serve(registry=registry) as site:
+        assert (await site.review())["allowed"]
 
 
 async def test_a_filter_that_fails_without_a_readable_reason_is_a_refusal(

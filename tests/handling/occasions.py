@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import webop
@@ -21,6 +23,16 @@ Json = dict[str, Any]
 
 RESOURCE = Resource("kopf.dev", "v1", "kopfexamples", kind="KopfExample", namespaced=True)
 STORAGE = webop.AnnotationsDiffBaseStorage()
+
+
+@dataclass
+class Unhashable:
+    """A handler with settings of its own, as instances of dataclasses are: without a hash."""
+
+    size: int = 1
+
+    def __call__(self, **_: Any) -> str:
+        return threading.current_thread().name
 
 
 class FailedTest(BaseException):

@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 
 import webop
-from tests.handling.occasions import FailedTest, UnreadableError, build_body, build_change
+from tests.handling.occasions import (
+    FailedTest,
+    Unhashable,
+    UnreadableError,
+    build_body,
+    build_change,
+)
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import Cause
 from webop.handling.execute import attempt
@@ -79,6 +85,7 @@ class Callables:
         (Callables().method, True),
         (functools.partial(Callables().method, x=1), True),
         (Callables(), True),
+        (Unhashable(), False),
     ],
 )
 async def test_async_functions_run_in_the_loop_and_others_in_threads(

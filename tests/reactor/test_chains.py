@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -59,6 +60,39 @@ async def test_handlers_of_one_object_are_called_in_their_order(
         await objects.wait_handled("one")
         await objects.pass_fence()
     assert chain.calls.handlers("one") == ["a", "b", "c"]
+
+
+@dataclass
+class Noting:
+    """A handler without a hash, as all instances of dataclasses are."""
+
+    reasons: list[str] = field(default_factory=list)
+
+    def __call__(self, name: str, reason: str = "none", **_: Any) -> str:
+        if name == "one":
+            self.reasons.append(reason)
+        return name
+
+
+@pytest.mark.feature("HND-07", "HND-09")
+async def test_a_handler_without_a_hash_is_called_once_for_each_reason(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    noting, other = Noting(), Noting()
+    webop.on.resume("widgets", registry=registry, id="fn")(noting)
+    webop.on.create("widgets", registry=registry, id="fn")(noting)
+    webop.on.update("widgets", registry=registry, id="fn")(noting)
+    webop.index("widgets", registry=registry, id="names")(other)
+    webop.on.event("widgets", registry=registry, id="event")(other)
+    webop.timer("widgets", registry=registry, id="timer", interval=100)(other)
+    await objects.create("one", {"a": 1})
+    async with run_operator():
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert noting.reasons == ["create", "update"]
+    assert len(other.reasons) > 3
 
 
 @pytest.mark.feature("D-67", "EVT-11", "ERR-20")

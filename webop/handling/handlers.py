@@ -90,6 +90,15 @@ class Handler:
     def __str__(self) -> str:
         return f"Handler {self.id!r}"
 
+    @property
+    def key(self) -> tuple[Any, str]:
+        """What the declarations of one handler have in common: the function and the id."""
+        try:
+            hash(self.fn)
+        except TypeError:  # such as an instance of a dataclass
+            return id(self.fn), self.id
+        return self.fn, self.id
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActivityHandler(Handler):

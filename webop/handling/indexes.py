@@ -15,7 +15,7 @@ from webop.handling.causes import ResourceCause
 from webop.handling.execute import attempt
 from webop.handling.filters import prematches
 from webop.handling.handler_states import HandlerState, now
-from webop.handling.handlers import HandlerFn, IndexHandler
+from webop.handling.handlers import IndexHandler
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -200,14 +200,13 @@ class Indexes(Mapping[str, Index[Any, Any]]):
 
     def __init__(self, handlers: Iterable[IndexHandler] = ()) -> None:
         self._indexes: dict[str, ObjectIndex[Any, Any]] = {}
-        self._feeds: dict[tuple[HandlerFn, str], Feed] = {}
+        self._feeds: dict[tuple[Any, str], Feed] = {}
         self._turns: dict[str, object] = {}
         for handler in handlers:
-            key = (handler.fn, handler.id)
-            if key not in self._feeds:
+            if handler.key not in self._feeds:
                 index = self._indexes.setdefault(handler.id, ObjectIndex())
                 number = sum(feed.index is index for feed in self._feeds.values())
-                self._feeds[key] = Feed(index, number)
+                self._feeds[handler.key] = Feed(index, number)
 
     def __len__(self) -> int:
         return len(self._indexes)
@@ -224,7 +223,7 @@ class Indexes(Mapping[str, Index[Any, Any]]):
         Raises:
             KeyError: the indexes were created without this handler.
         """
-        return self._feeds[handler.fn, handler.id]
+        return self._feeds[handler.key]
 
     def discard(self, uid: str) -> None:
         """Remove an object from all indexes, and drop the results of its running indexing."""

@@ -57,9 +57,16 @@ def get_invocation(purpose: str) -> Invocation:
         raise LookupError(f"{purpose} is possible only inside of a handler.") from None
 
 
-@functools.lru_cache(maxsize=4096)
 def is_async(fn: Callable[..., Any]) -> bool:
     """Return whether a callable must be awaited, looking through wrappers (ASY-04)."""
+    try:
+        return _detect_async(fn)
+    except TypeError:  # it has no hash
+        return _detect_async.__wrapped__(fn)
+
+
+@functools.lru_cache(maxsize=4096)
+def _detect_async(fn: Callable[..., Any]) -> bool:
     while True:
         if inspect.iscoroutinefunction(fn):
             return True

@@ -62,7 +62,7 @@ class ResourceHandlers:
             else:
                 is_for = is_any if handler.reason is None else handler.reason is reason
             if is_for and matches(handler, cause):
-                key = (handler.fn, handler.id)
+                key = handler.key
                 if key not in chosen or chosen[key].initial:
                     chosen[key] = handler
         return list(chosen.values())
@@ -153,7 +153,7 @@ def deduplicated(handlers: Iterable[H]) -> Iterator[H]:
     """Yield each pair of a function and an id only once (HND-07 to HND-09)."""
     seen: set[tuple[Any, str]] = set()
     for handler in handlers:
-        key = (handler.fn, handler.id)
+        key = handler.key
         if key not in seen:
             seen.add(key)
             yield handler

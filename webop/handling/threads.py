@@ -83,7 +83,7 @@ class _Usage:
 
 
 _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
-_abandoned: Counter[Callable[..., Any]] = Counter()  # changed in the loop only
+_abandoned: Counter[int] = Counter()  # by the id() of the function; changed in the loop only
 
 _abandoned_calls: WeakKeyDictionary[asyncio.Task[Any], Future[Any]] = WeakKeyDictionary()
 
@@ -95,7 +95,7 @@ def find_abandoned(task: asyncio.Task[Any]) -> Future[Any] | None:
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
     """Return the number of abandoned calls of a function that still run."""
-    return _abandoned[fn] if _abandoned else 0
+    return _abandoned[id(fn)] if _abandoned else 0
 
 
 def is_crowded(pool: Pool) -> bool:
@@ -141,15 +141,15 @@ async def call_in_thread(fn: Callable[..., Any], kwargs: Mapping[str, Any], pool
 def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool: Pool) -> None:
     """Count a call until it ends in its thread."""
     loop = asyncio.get_running_loop()
-    _abandoned[fn] += 1
+    _abandoned[id(fn)] += 1
     if (task := asyncio.current_task()) is not None:
         _abandoned_calls[task] = submitted
 
     def finish() -> None:
         usage.remove(pool)
-        _abandoned[fn] -= 1
-        if not _abandoned[fn]:
-            del _abandoned[fn]
+        _abandoned[id(fn)] -= 1
+        if not _abandoned[id(fn)]:
+            del _abandoned[id(fn)]
 
     def schedule_finish(_: Future[Any]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody needs the count
