@@ -386,6 +386,17 @@ def test_definitions_tell_what_short_names_mean(make: Maker) -> None:
     assert message == f"There is no CustomResourceDefinition in '{crd}'."
 
 
+@pytest.mark.parametrize(
+    "spec",
+    ["", "{versions: [{}], names: dogs}", "{versions: [{name: 1, served: true}], names: {}}", "7"],
+)
+def test_a_definition_with_mistakes_is_a_message_not_a_traceback(make: Maker, spec: str) -> None:
+    crd = make.folder / "crd.yaml"
+    crd.write_text(f"kind: CustomResourceDefinition\nspec: {spec}\n")
+    message = make.fail(_PODS, "--crd", str(crd))
+    assert message.startswith((f"Cannot read definitions from '{crd}'", "There is no Custom"))
+
+
 def test_a_decorator_with_the_group_and_the_plural_says_enough(make: Maker) -> None:
     decorators = (
         "@webop.on.create('example.com', 'v1', 'dogs')\n@webop.daemon('dogs.v1.example.com')\n"

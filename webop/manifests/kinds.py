@@ -102,7 +102,7 @@ def read_definitions(paths: Iterable[Path]) -> Iterator[Resource]:
                 if document and document.get("kind") == "CustomResourceDefinition"
                 for resource in _parse_definition(document["spec"])
             ]
-        except (OSError, ValueError, yaml.YAMLError, LookupError, AttributeError) as exc:
+        except (OSError, ValueError, TypeError, yaml.YAMLError, LookupError, AttributeError) as exc:
             what = f"{type(exc).__name__}: {exc}"
             raise ConfigurationError(f"Cannot read definitions from '{path}': {what}") from exc
         if not found:
