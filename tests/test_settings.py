@@ -167,6 +167,9 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         # False is not "no limit", nor is infinity; there is None.
         ("networking", "connect_timeout", False),
         ("networking", "request_timeout", float("inf")),
+        ("admission", "shutdown_delay", float("inf")),
+        ("admission", "replica_lifetime", float("inf")),  # no record could hold it
+        ("execution", "commit_window", True),
         ("networking", "error_backoffs", True),
         ("admission", "server", webop.WebhookServer),
         ("persistence", "finalizer", ""),

@@ -35,7 +35,7 @@ from webop.handling.handlers import (
 )
 from webop.metrics.definitions import DEFINITIONS
 from webop.settings import PoolSection, Section
-from webop.settings.environment import find_setters
+from webop.settings.sections import find_setters
 
 PAGES = tuple(
     DOCS / f"{name}.md"

@@ -7,7 +7,6 @@ webop logs a warning with the nearest name. An invalid value is an error.
 from __future__ import annotations
 
 import difflib
-import inspect
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any, get_type_hints
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.settings.sections import LONGEST, Section, describe_mismatch
+from webop.settings.sections import LONGEST, Section, describe_mismatch, find_setters
 
 logger = logging.getLogger(__name__)
 
@@ -89,15 +88,6 @@ def list_variables(settings: Section) -> Iterator[tuple[str, tuple[str, str]]]:
 def is_option(variable: str) -> bool:
     """Return whether a variable is an option, or another known variable of webop."""
     return variable in OPTION_NAMES or _OTHERS.fullmatch(variable) is not None
-
-
-def find_setters(section: type[Section]) -> dict[str, property]:
-    """Return the settings that are properties: ``namespaced``, ``max_workers``."""
-    return {
-        name: item
-        for name, item in inspect.getmembers_static(section)
-        if isinstance(item, property) and item.fset is not None
-    }
 
 
 def _assign(section: Section, variable: str, path: tuple[str, str], text: str) -> None:

@@ -21,6 +21,7 @@ from webop.settings.sections import (
     Delays,
     Level,
     PoolSection,
+    Positive,
     Rights,
     Seconds,
     Section,
@@ -41,7 +42,7 @@ class ProcessSettings(Section):
 
     ultimate_exiting_timeout: Seconds | None = 10 * 60
     """The time from the signal to stop until the process kills itself; None for no limit."""
-    blocked_loop_threshold: float | None = Field(default=1.0, gt=0, allow_inf_nan=False)
+    blocked_loop_threshold: Positive | None = 1.0
     """If a handler blocks the event loop for longer, webop logs its stack; None to disable it."""
 
 
@@ -60,15 +61,15 @@ class PostingSettings(Section):
     """The instance of that component."""
     event_name_prefix: str = "webop-event-"
     """The prefix of the names of Events."""
-    rate: float = Field(default=50.0, gt=0, allow_inf_nan=False)
+    rate: Positive = 50.0
     """The average number of requests per second that the operator sends for Events."""
     burst: int = Field(default=500, ge=1)
     """The number of requests that it can send at once after a quiet time."""
     object_burst: int = Field(default=25, ge=1)
     """The number of requests that one object can cause at once, for each type of Event."""
-    object_interval: float = Field(default=300.0, gt=0, allow_inf_nan=False)
+    object_interval: Positive = 300.0
     """Seconds between requests for an object after its burst is used up."""
-    aggregation_interval: float = Field(default=600.0, ge=0)
+    aggregation_interval: Seconds = 600.0
     """Seconds within which a repeated message is counted in the same Event."""
     aggregation_limit: int = Field(default=20, ge=1)
     """The number of different messages for one object, type and reason; further messages share a
@@ -119,11 +120,11 @@ class LeadershipSettings(Section):
     """The name of the Lease; None for no leader election: every replica handles objects."""
     lease_namespace: str | None = None
     """The namespace of the Lease; by default that of the credentials, such as the pod's."""
-    lease_duration: float = Field(default=15.0, gt=0, allow_inf_nan=False)
+    lease_duration: Positive = 15.0
     """How long standbys wait after the last renewal that they saw before they take over."""
-    renew_deadline: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    renew_deadline: Positive = 10.0
     """How long the leader continues after its last renewal; less than ``lease_duration``."""
-    retry_period: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    retry_period: Positive = 2.0
     """The pause between attempts to acquire or renew the Lease; less than ``renew_deadline``."""
     exits_when_stuck: bool = True
     """Whether the process exits immediately if the leader loses the Lease while handlers run that
@@ -191,12 +192,12 @@ class AdmissionSettings(PoolSection):
     they take up to ten times as much: adapt it to the memory limit of the container."""
     max_connections: int = Field(default=_SERVING.max_connections, ge=1)
     """The maximum number of open connections of a webhook server."""
-    read_timeout: float = Field(default=_SERVING.read_timeout, gt=0)
+    read_timeout: Positive = _SERVING.read_timeout
     """The time in which a client must send a complete request; then webop closes the
     connection."""
-    idle_timeout: float = Field(default=_SERVING.idle_timeout, gt=0)
+    idle_timeout: Positive = _SERVING.idle_timeout
     """The time after which webop closes a connection without requests."""
-    review_timeout: float = Field(default=_SERVING.review_timeout, gt=0)
+    review_timeout: Positive = _SERVING.review_timeout
     """The limit for reviews of clients that send no timeout; API servers send one."""
     max_reviews: int = Field(default=_SERVING.max_reviews, ge=1)
     """The maximum number of reviews at once; further ones get 429, and the API server retries
@@ -209,12 +210,12 @@ class AdmissionSettings(PoolSection):
     memo_limit: int = Field(default=5000, ge=0)
     """The maximum number of memos for objects that webop knows only from reviews; it drops the
     oldest."""
-    shutdown_delay: float = Field(default=10.0, ge=0)
+    shutdown_delay: Seconds = 10.0
     """How long webop still accepts webhook requests after the signal to stop; it is not ready
     during this time."""
-    drain_timeout: float = Field(default=_SERVING.drain_timeout, ge=0)
+    drain_timeout: Seconds = _SERVING.drain_timeout
     """How long webop then waits for running reviews."""
-    replica_lifetime: float = Field(default=180.0, gt=0)
+    replica_lifetime: Positive = 180.0
     """The time after which a replica without a sign of life counts as dead."""
     exempt_namespace: bool = False
     """Whether managed webhooks skip objects in the operator's own namespace."""
@@ -231,7 +232,7 @@ class ExecutionSettings(PoolSection):
     """The thread pool of sync handlers, including timers."""
     default_backoff: Seconds = 60
     """The pause before a retry after an arbitrary error, for handlers without ``backoff``."""
-    commit_window: float = Field(default=0.2, ge=0)
+    commit_window: Seconds = 0.2
     """Handlers of one object that finish within this time share one patch of the object."""
 
 

@@ -68,6 +68,7 @@ def _check_rights(value: Any) -> Any:
 
 
 Seconds = Annotated[float, BeforeValidator(_check_seconds), Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Delays = Annotated[float | Iterable[float], PlainValidator(check_delays)]
 Level = Annotated[int, BeforeValidator(_parse_level)]
 Server = Annotated[Any, PlainValidator(_check_server)]
@@ -91,9 +92,18 @@ class UnknownSettingError(AttributeError):
     """Raised when code reads a setting or a group that does not exist."""
 
 
+def find_setters(section: type[Section]) -> dict[str, property]:
+    """Return the settings that are properties: ``namespaced``, ``max_workers``."""
+    return {
+        name: item
+        for name, item in inspect.getmembers_static(section)
+        if isinstance(item, property) and item.fset is not None
+    }
+
+
 def _suggest(name: str, kind: type[Section]) -> str:
-    setters = [key for key, item in inspect.getmembers_static(kind) if getattr(item, "fset", None)]
-    nearest = difflib.get_close_matches(name, [*kind.model_fields, *setters], n=1)
+    known = [*kind.model_fields, *find_setters(kind)]
+    nearest = difflib.get_close_matches(name, known, n=1)
     return f", did you mean {nearest[0]!r}?" if nearest else "."
 
 
