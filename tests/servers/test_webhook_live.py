@@ -16,7 +16,7 @@ import pytest
 
 import webop
 from webop.admission.managed.configurations import build_configuration
-from webop.admission.response import build_response
+from webop.admission.response import build_response, encode_patch
 from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
 from webop.handling.handlers import WebhookHandler, WebhookType
@@ -90,7 +90,7 @@ class Judge:
             raise ReviewError("There is no such webhook.", status=404)
         if webhook == "mutate_it":
             ops = [{"op": "add", "path": "/data", "value": {"added": "ü"}}]
-            return build_response(review, patch_ops=ops)
+            return build_response(review, patch=encode_patch(ops))
         return build_response(review, warnings=["a warning"])
 
 

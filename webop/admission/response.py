@@ -26,6 +26,10 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _AUDIT_KEY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
+class PatchError(TypeError):
+    """The patch has a value that JSON cannot represent."""
+
+
 def rank_errors(errors: Sequence[Exception]) -> Exception | None:
     """Return the error to report, by the ranking of ADM-06; None without errors."""
     for family in _RANKING:
@@ -40,26 +44,20 @@ def build_response(
     *,
     warnings: Sequence[str] = (),
     audit_annotations: Mapping[str, str] | None = None,
-    patch_ops: Sequence[Mapping[str, Any]] = (),
+    patch: str | None = None,
     error: Exception | None = None,
 ) -> dict[str, Any]:
     """Build the AdmissionReview with the response (ADM-03 to 05, 07, 09, 29).
 
-    The result can always be encoded as JSON: if the patch cannot, the request is denied.
+    The result can always be encoded as JSON.
 
     Args:
         review: the request.
         warnings: for the user who sent the request to the API server.
         audit_annotations: for the audit log. Invalid keys are dropped with a warning in the log.
-        patch_ops: the changes of the object, as a JSON patch; dropped with an error (D-63).
+        patch: the changes of the object (:func:`encode_patch`); dropped with an error (D-63).
         error: why the request is denied; None if it is allowed.
     """
-    patch = None
-    if patch_ops and error is None:
-        try:
-            patch = _encode_patch(patch_ops)
-        except TypeError as exc:
-            error = TypeError(f"The patch has a value that JSON cannot represent: {exc}.")
     response: dict[str, Any] = {"uid": review.uid, "allowed": error is None}
     if warnings:
         response["warnings"] = [clean_line(str(warning)) for warning in warnings]
@@ -121,10 +119,21 @@ def _build_audit_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     return usable
 
 
-def _encode_patch(patch_ops: Sequence[Mapping[str, Any]]) -> str:
-    text = orjson.dumps(patch_ops, default=unwrap_mapping)
+def encode_patch(patch_ops: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a JSON patch as the response has it: in base64; None without operations.
+
+    Raises:
+        PatchError: it has a value that JSON cannot represent.
+    """
+    if not patch_ops:
+        return None
+    what = "The patch has a value that JSON cannot represent"
+    try:
+        text = orjson.dumps(patch_ops, default=unwrap_mapping)
+    except TypeError as exc:
+        raise PatchError(f"{what}: {exc}.") from exc
     if is_lossy(text, patch_ops):
-        raise TypeError("JSON has no NaN and no infinity")
+        raise PatchError(f"{what}: JSON has no NaN and no infinity.")
     return base64.b64encode(text).decode("ascii")
 
 

@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from webop.admission.managed.configurations import build_service_id, build_typed_id
-from webop.admission.response import build_response, clean_line, rank_errors
+from webop.admission.response import (
+    PatchError,
+    build_response,
+    clean_line,
+    encode_patch,
+    rank_errors,
+)
 from webop.admission.review import Review, parse_review
 from webop.admission.review_logging import ReviewLogger, log_interruption, log_response
 from webop.backoff import Once
@@ -137,7 +143,7 @@ class AdmissionService:
         entered: Iterable[str] | None = None
         errors: list[Any] = []
         denying: list[str] = []
-        patch_ops: list[dict[str, Any]] = []
+        patch: str | None = None
         token = review_of_the_moment.set(review)
         try:
             try:
@@ -148,11 +154,11 @@ class AdmissionService:
                         errors.append(error)
                         denying.append(handler.id)
                 if cause.patch and not errors:
-                    patch_ops = self._build_patch_ops(review, cause)
+                    patch = encode_patch(self._build_patch_ops(review, cause))
             except ReviewError as exc:
                 exc.request = review.build_reference()
                 raise
-            except AdmissionError as exc:  # about the patch
+            except (AdmissionError, PatchError) as exc:  # about the patch
                 errors, denying = [exc], _list_mutating(chosen)
             except asyncio.CancelledError:
                 log_interruption(cause.logger, review)
@@ -165,15 +171,12 @@ class AdmissionService:
                 review,
                 warnings=cause.warnings,
                 audit_annotations=cause.audit_annotations,
-                patch_ops=patch_ops,
+                patch=patch,
                 error=failure,
             )
-            outcome, is_allowed = "allowed", result["response"]["allowed"]
-            if failure is None and not is_allowed:  # JSON cannot represent the patch
-                failure = TypeError(result["response"]["status"]["message"])
-                denying = _list_mutating(chosen)
             log_response(cause.logger, review, result["response"], denying)
-            if not is_allowed:
+            outcome = "allowed"
+            if failure is not None:
                 label = denying[0] if denying else self._counters.find_label(webhook)
                 outcome = "denied" if is_denial(failure) else "error"
                 self._counters.rejections[label, outcome] += 1
