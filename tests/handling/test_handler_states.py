@@ -188,7 +188,7 @@ class Outcomes:
 )
 def test_attempts_are_recorded(outcome: Outcome, expected: dict[str, Any]) -> None:
     handlers = build_handlers("a")
-    progress = Progress.start(handlers, purpose="create")
+    progress = Progress.start(handlers)
     started = progress["a"].started
     progress.record(handlers[0], outcome)
     state = progress["a"]

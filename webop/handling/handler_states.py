@@ -147,10 +147,10 @@ class Progress(Mapping[str, HandlerState]):
         self._states = states
 
     @classmethod
-    def start(cls, handlers: Iterable[Handler], *, purpose: str | None = None) -> Progress:
+    def start(cls, handlers: Iterable[Handler]) -> Progress:
         """Return states without attempts: for activities and events, which store no records."""
         moment = now()
-        return cls({h.id: HandlerState(started=moment, purpose=purpose) for h in handlers})
+        return cls({handler.id: HandlerState(moment) for handler in handlers})
 
     @classmethod
     def restore(

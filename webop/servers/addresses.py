@@ -5,8 +5,6 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import quote
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-
 
 def get_reachable_address(addr: str) -> str:
     """Return the address to connect to for a server that listens on an address.
@@ -27,7 +25,7 @@ def get_reachable_address(addr: str) -> str:
 def build_url(scheme: str, host: str, port: int, path: str | None) -> str:
     """Build the URL of a server, in the shortest form."""
     netloc = f"[{host}]" if ":" in host else host
-    if port != _DEFAULT_PORTS[scheme]:
+    if port != (443 if scheme == "https" else 80):
         netloc = f"{netloc}:{port}"
     stripped = quote((path or "").strip("/"))
     return f"{scheme}://{netloc}/{stripped}" if stripped else f"{scheme}://{netloc}"
