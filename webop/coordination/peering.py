@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Iterable
@@ -137,8 +138,9 @@ class PeeringObject:
                     logger.warning("Cannot remove the record of this operator %s: %s", self, exc)
 
     def _lose(self) -> None:
-        """Note that the object does not exist."""
+        """Note that the object does not exist; records without an end vanish with it."""
         self._uid = ""
+        self.peers = {key: peer for key, peer in self.peers.items() if peer.deadline < math.inf}
         self._peering.changed.set()
 
     async def _look(self, client: Client) -> None:
@@ -181,6 +183,7 @@ class PeeringObject:
             return  # an older state, in which records of running peers look expired
         self._version = version
         if metadata["uid"] != self._uid:
+            self._lose()
             self._deleted, self._uid, self._is_known = self.peers, metadata["uid"], True
             self.moved.set()
         peers, problems = parse_peers(raw.get("status"))
