@@ -130,9 +130,15 @@ def test_processes_of_another_host_are_left_alone(cache: Path, process: Process)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs the /proc of Linux")  # noqa: PTH112
-def test_a_process_that_was_started_but_not_recorded_is_found(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_a_process_that_was_started_but_not_recorded_is_found(
+    cache: Path, tmp_path: Path, is_linked: bool
+) -> None:
     _make_state(cache, owner=_ME)
     folder = cache / "clusters" / "one"
+    if is_linked:  # such as a home folder on another disk
+        (tmp_path / "link").symlink_to(cache)
+        folder = tmp_path / "link" / "clusters" / "one"
     executable = tmp_path / "etcd"
     executable.write_text("#!/bin/sh\nread line\n")
     executable.chmod(0o755)

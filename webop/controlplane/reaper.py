@@ -98,7 +98,7 @@ def _read_processes(folder: Path) -> list[tuple[int, str]]:
 
 
 def _find_unrecorded(folder: Path) -> list[int]:
-    found = []
+    found, folder = [], folder.resolve()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (entry / "cwd").readlink() != folder:
