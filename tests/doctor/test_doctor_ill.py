@@ -307,8 +307,17 @@ def absent(**_): ...
     assert (unknown.level, f"check.{site.name}" in unknown.text) == ("warning", True)
 
 
-async def test_a_name_without_configurations_is_a_failure(doctor: Doctor) -> None:
-    report = await doctor.examine(WEBOP_ADMISSION__MANAGED="nobody.example.com")
+@pytest.mark.parametrize("where", ["option", "variable", "startup handler"])
+async def test_a_name_without_configurations_is_a_failure(doctor: Doctor, where: str) -> None:
+    name = "nobody.example.com"
+    if where == "option":
+        report = await doctor.examine("--managed", name)
+    elif where == "variable":
+        report = await doctor.examine(WEBOP_ADMISSION__MANAGED=name)
+    else:
+        code = OPERATOR.format(name=name, names="'pods'")
+        report = await doctor.examine("--standalone", doctor.workshop.write(code))
+    assert report.find("existence").level == "failure"
     assert report.code == 1
     assert "nobody.example.com" in report.find("existence").text
 

@@ -38,9 +38,9 @@ async def examine(context: Context) -> Report:
 
 async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
     client, server = context.client, (await context.client.vault.get()).server
+    yield "Settings", await call_startup(context, urlsplit(server).hostname or "")
     if not context.registry or context.registry.select_webhooks():
         context.managed = context.managed or context.settings.admission.managed
-    yield "Settings", await call_startup(context, urlsplit(server).hostname or "")
     version = (await client.request("GET", "/version")).get("gitVersion")
     clock = ServerClock(client)
     await clock.adjust(0)

@@ -60,8 +60,8 @@ async def find_configurations(context: Context) -> tuple[Found, list[Finding]]:
 
 
 async def _list_names(context: Context) -> Sequence[str]:
-    if name := context.managed or context.settings.admission.managed:
-        return [name]
+    if context.managed:
+        return [context.managed]
     lists = [await context.read(kind.get_url()) for kind in KINDS.values()]
     everything = [body["metadata"] for listed in lists for body in listed.get("items") or ()]
     kept = (one for one in everything if PREFIX in " ".join(one.get("annotations") or ()))
