@@ -14,7 +14,7 @@ import yaml
 
 from tests.controlplane.controlplane_standins import Recorder
 from webop.controlplane.binaries import provide_binaries, provide_controller_manager
-from webop.controlplane.download import choose_archive, find_archive
+from webop.controlplane.download import Archive, choose_archive, download_archive, find_archive
 from webop.controlplane.versions import detect_platform, parse_wanted
 from webop.errors import ClusterError, SourceError
 
@@ -127,6 +127,14 @@ def test_the_controller_manager_is_taken_from_the_release_of_the_same_version(
     site.files[f"{path}.sha256"] = hashlib.sha256(b"#!/bin/sh\n").hexdigest().encode()
     manager = provide_controller_manager(provide_binaries(recorder), recorder)
     assert manager.read_bytes() == b"#!/bin/sh\n"
+
+
+def test_an_archive_at_an_impossible_url_is_a_missing_source(
+    recorder: Recorder, tmp_path: Path
+) -> None:
+    archive = Archive("1.36.1", "http://a\x00b/", "0" * 128)
+    with pytest.raises(SourceError, match="cannot download"):
+        download_archive(archive, tmp_path, recorder)
 
 
 def test_a_site_that_does_not_answer_is_given_up_within_seconds(

@@ -11,17 +11,16 @@ import hashlib
 import os
 import shutil
 import tarfile
-import threading
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from webop.dedicated_threads import DedicatedThreads
 from webop.errors import ClusterError, SourceError
 
 from .versions import Wanted, choose_newest, detect_platform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from .progress_bar import Progress
@@ -142,7 +141,7 @@ def _check(url: str, found: str, expected: str) -> None:
 
 
 def _fetch_text(url: str) -> str:
-    """Fetch a small text within some seconds, name resolution included."""
+    """Fetch a small text within some seconds, in a thread: httpx does not limit name resolution."""
     import httpx  # noqa: PLC0415 - not needed if the binaries are in the cache
 
     def fetch() -> str:
@@ -150,35 +149,18 @@ def _fetch_text(url: str) -> str:
         return response.raise_for_status().text
 
     try:
-        return _call_with_deadline(fetch, _FIRST_RESPONSE_TIMEOUT)
+        return DedicatedThreads("webop-download").submit(fetch).result(_FIRST_RESPONSE_TIMEOUT)
     except httpx.HTTPStatusError as error:
         raise SourceError(f"{url} responds with {error.response.status_code}") from None
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+    except TimeoutError:
+        why = f"no response within {_FIRST_RESPONSE_TIMEOUT:.0f} seconds"
+        raise SourceError(f"cannot reach {url}: {why}") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise SourceError(f"cannot reach {url}: {_explain(error)}") from None
 
 
 def _explain(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _call_with_deadline(fetch: Callable[[], str], seconds: float) -> str:
-    """Call a function in a thread, because socket timeouts do not cover name resolution."""
-    results: list[str | Exception] = []
-
-    def call() -> None:
-        try:
-            results.append(fetch())
-        except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
-            results.append(error)
-
-    thread = threading.Thread(target=call, name="webop-download", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not results:
-        raise TimeoutError(f"no response within {seconds:.0f} seconds")
-    if isinstance(results[0], Exception):
-        raise results[0]
-    return results[0]
 
 
 def _download(url: str, path: Path, digest: hashlib._Hash, progress: Progress) -> str:
@@ -197,7 +179,7 @@ def _download(url: str, path: Path, digest: hashlib._Hash, progress: Progress) -
                     digest.update(chunk)
                     done += len(chunk)
                     progress.step(what, done, total, "bytes")
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise SourceError(f"cannot download {url}: {_explain(error)}") from None
     finally:
         progress.finish()
