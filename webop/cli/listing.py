@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
-import inspect
 import json
 import shutil
 import sys
@@ -25,6 +23,7 @@ from webop.handling.handlers import (
     MetaFilterToken,
     ResourceHandler,
     WebhookHandler,
+    unwrap,
 )
 from webop.handling.registry import OperatorRegistry
 from webop.kopf_alias import advise_about_kopf
@@ -166,7 +165,7 @@ def describe_handler(handler: Handler) -> dict[str, Any]:
             for name, value in given.items()
             if value not in (None, (), {})
         }
-    plain = _unwrap(handler.fn)
+    plain = unwrap(handler.fn)
     code = getattr(plain, "__code__", None)
     return {
         "handler": detect_kind(handler),
@@ -217,14 +216,7 @@ def describe_value(value: Any) -> Any:
 
 
 def _detect_full_name(fn: Callable[..., Any]) -> str:
-    plain = _unwrap(fn)
+    plain = unwrap(fn)
     name = getattr(plain, "__qualname__", type(plain).__qualname__)
     module = getattr(plain, "__module__", None)
     return f"{module}.{name}" if module else str(name)
-
-
-def _unwrap(fn: Callable[..., Any]) -> Callable[..., Any]:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    plain: Callable[..., Any] = inspect.unwrap(fn)
-    return plain

@@ -256,15 +256,20 @@ def detect_name(fn: HandlerFn) -> str:
     Raises:
         ConfigurationError: the callable has no such name.
     """
+    fn = unwrap(fn)
+    if isinstance(fn, FunctionType) and fn.__name__ == "<lambda>":
+        return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
+    if isinstance(fn, (FunctionType, MethodType)):
+        return fn.__qualname__
+    raise ConfigurationError(f"Cannot derive a stable id from {fn!r}. Give the handler an id=.")
+
+
+def unwrap(fn: HandlerFn) -> HandlerFn:
+    """Return the function behind decorators and partials."""
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
         elif hasattr(fn, "__wrapped__"):
             fn = fn.__wrapped__
         else:
-            break
-    if isinstance(fn, FunctionType) and fn.__name__ == "<lambda>":
-        return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
-    if isinstance(fn, (FunctionType, MethodType)):
-        return fn.__qualname__
-    raise ConfigurationError(f"Cannot derive a stable id from {fn!r}. Give the handler an id=.")
+            return fn

@@ -15,7 +15,7 @@ import yaml
 
 from webop.errors import ConfigurationError
 from webop.handling.handlers import ResourceHandler
-from webop.objects.resources import EVERYTHING, Resource, Selector
+from webop.objects.resources import EVERYTHING, Resource, Selector, guess_plural
 from webop.objects.rights import Right
 
 # Kinds by API group; "+" if status is a subresource; ":" before each short name.
@@ -70,20 +70,13 @@ def list_builtin() -> Iterator[Resource]:
                 yield Resource(
                     group,
                     "v2" if group == "autoscaling" else "v1",
-                    _build_plural(kind.lower()),
+                    guess_plural(kind),
                     kind=kind,
                     singular=kind.lower(),
                     shortcuts=frozenset(shortcuts),
                     subresources=frozenset({"status"} if name != kind else ()),
                     namespaced=table is _NAMESPACED,
                 )
-
-
-def _build_plural(singular: str) -> str:
-    if singular.endswith("y"):
-        return f"{singular[:-1]}ies"
-    is_hissing = singular.endswith("s") and singular != "endpoints"
-    return singular if singular == "endpoints" else f"{singular}{'es' if is_hissing else 's'}"
 
 
 def read_definitions(paths: Iterable[Path]) -> Iterator[Resource]:

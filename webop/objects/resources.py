@@ -17,6 +17,15 @@ from typing import Any, Final, TypeAlias, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
 
+def guess_plural(kind: str) -> str:
+    """Return the usual plural name of a kind, as code generators do."""
+    name = kind.lower()
+    if name == "endpoints":
+        return name
+    stem = f"{name[:-1]}ie" if re.search("[^aeiou]y$", name) else name
+    return f"{stem}es" if re.search("([sxz]|[cs]h)$", name) else f"{stem}s"
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Resource:
     """A kind of resource that exists in a cluster, as discovery describes it.

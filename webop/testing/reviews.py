@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,7 @@ from webop.errors import ConfigurationError
 from webop.handling.options import parse_options
 from webop.handling.webhook_options import must_be
 from webop.objects.fields import unwrap_mapping
-from webop.objects.resources import Resource
+from webop.objects.resources import Resource, guess_plural
 
 Json = dict[str, Any]
 
@@ -138,11 +137,7 @@ def find_resource(body: Json, options: TargetOptions, known: Iterable[Resource] 
             "resource=webop.Resource(group, version, plural, kind=…)."
         )
     group, _, version = str(body["apiVersion"]).rpartition("/")
-    name = str(kind).lower()
-    stem = f"{name[:-1]}ie" if re.search("[^aeiou]y$", name) else name
-    plural = f"{stem}es" if re.search("([sxz]|[cs]h)$", name) else f"{stem}s"
-    plural = name if name == "endpoints" else plural
-    guess = Resource(group, version, resource or plural, kind=str(kind))
+    guess = Resource(group, version, resource or guess_plural(str(kind)), kind=str(kind))
     same = (each for each in known if each.api_version == guess.api_version)
     return next((r for r in same if r == guess or (not resource and r.kind == kind)), guess)
 
