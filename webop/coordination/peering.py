@@ -78,6 +78,7 @@ class PeeringObject:
         self._uid = ""
         self._version = 0
         self._deleted: dict[str, Peer] = {}
+        self._invalid: dict[str, str] = {}
         self._once = Once()
 
     def __str__(self) -> str:
@@ -188,9 +189,10 @@ class PeeringObject:
             self.moved.set()
         peers, problems = parse_peers(raw.get("status"))
         for identity, problem in problems.items():
-            if self._once.is_new(("record", identity), problem):
+            if self._invalid.get(identity) != problem:
                 text = "Ignoring the record of %r in the peering %r %s: %s."
                 logger.warning(text, identity, self._name, self, problem)
+        self._invalid = problems
         now, own = time.time(), self._peering.identity
         dead = {
             identity

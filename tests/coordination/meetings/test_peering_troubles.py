@@ -48,6 +48,17 @@ async def test_garbage_in_the_status_is_told_once_and_ignored(
     assert set(await meeting.read()) == {"kopf", "x", "y", "z"}
 
 
+async def test_garbage_that_was_removed_is_forgotten_and_told_again_if_it_comes_back(
+    run_operator: RunOperator, meeting: Meeting, objects: Objects, log: pytest.LogCaptureFixture
+) -> None:
+    await meeting.create(z="text")  # type: ignore[arg-type]
+    async with run_operator(standalone=False, identity="me"):
+        await objects.pass_fence()
+        await meeting.write("z", None)
+        await meeting.write("z", "text")
+        await eventually(lambda: log.text.count("Ignoring the record of 'z'") == 2)
+
+
 class TestWithoutTheServer:
     @pytest.fixture
     async def proxy(self, webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
