@@ -140,8 +140,8 @@ class PeeringObject:
 
     def _lose(self) -> None:
         """Note that the object does not exist; records without an end vanish with it."""
-        self._uid = ""
         self.peers = {key: peer for key, peer in self.peers.items() if peer.deadline < math.inf}
+        self._uid = ""
         self._peering.changed.set()
 
     async def _look(self, client: Client) -> None:

@@ -92,7 +92,7 @@ class Handler:
 
     @property
     def key(self) -> tuple[Any, str]:
-        """What the declarations of one handler have in common: the function and the id."""
+        """The function and the id: all declarations of one handler have them in common."""
         try:
             hash(self.fn)
         except TypeError:  # such as an instance of a dataclass
