@@ -125,6 +125,12 @@ async def test_the_memo_can_be_anything_from_outside(life: Life, memo: Any) -> N
     assert life.memo is memo
 
 
+@pytest.mark.feature("MEM-06")
+async def test_a_memo_that_objects_cannot_get_is_refused_before_the_start(life: Life) -> None:
+    with pytest.raises(webop.ConfigurationError, match=r"Put it into .* memo=webop\.Memo"):
+        await webop.operator(**life.build_options(memo=threading.Lock()))
+
+
 @pytest.mark.feature("EMB-01", "EMB-02", "EMB-06")
 @pytest.mark.parametrize("is_own_loop", [True, False])
 def test_an_operator_runs_in_a_thread_with_a_loop_of_its_own_or_a_given_one(

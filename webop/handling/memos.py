@@ -9,6 +9,8 @@ import copy
 from collections import OrderedDict
 from typing import Any
 
+from webop.errors import ConfigurationError
+
 
 class Memo(dict[Any, Any]):
     """A dict whose items are also attributes; the default memo of objects and operators.
@@ -43,14 +45,23 @@ class Memos:
     Args:
         operator_memo: the memo of the operator; the memo of each object starts as a shallow copy
             of it (MEM-07).
+
+    Raises:
+        ConfigurationError: the memo of the operator cannot be copied.
     """
 
     def __init__(self, operator_memo: Any) -> None:
+        try:
+            copy.copy(operator_memo)
+        except Exception as exc:
+            raise ConfigurationError(
+                f"memo= must be an object that can be copied, since each object gets a copy: {exc}."
+                " Put it into another one: memo=webop.Memo(mine=...)"
+            ) from exc
         self.operator_memo = operator_memo
         self._memos: dict[str, Any] = {}
-        self._review_memos: OrderedDict[str, Any] = (
-            OrderedDict()
-        )  # of objects known from reviews only, newest last
+        # Of objects known from reviews only, newest last.
+        self._review_memos: OrderedDict[str, Any] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._memos)
