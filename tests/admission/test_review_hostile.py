@@ -11,6 +11,7 @@ import pytest
 
 import webop
 from tests.admissions import build_object, build_review, read_patch, serve
+from tests.handling.occasions import UnreadableError
 from webop.admission.response import build_response
 from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
@@ -224,3 +225,21 @@ def test_a_response_can_be_put_into_json_whatever_is_in_it() -> None:
         error=AdmissionError("\ud800", reason="\udfff", causes=causes),
     )
     assert orjson.dumps(response)
+
+
+@pytest.mark.parametrize("where", ["warnings", "values", "keys", "reason", "nothing"])
+async def test_a_denial_is_not_lost_because_other_values_have_no_text(
+    registry: webop.OperatorRegistry, where: str
+) -> None:
+    unreadable: Any = UnreadableError(5)
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(warnings: list[str], audit_annotations: dict[Any, Any], **_: Any) -> None:
+        warnings.extend([unreadable] if where == "warnings" else [])
+        audit_annotations.update({"key": unreadable} if where == "values" else {})
+        audit_annotations.update({unreadable: "value"} if where == "keys" else {})
+        raise AdmissionError("No.", 422, reason=unreadable if where == "reason" else None)
+
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert (response["allowed"], response["status"]["message"]) == (False, "No.")

@@ -60,7 +60,7 @@ def build_response(
     """
     response: dict[str, Any] = {"uid": review.uid, "allowed": error is None}
     if warnings:
-        response["warnings"] = [clean_line(str(warning)) for warning in warnings]
+        response["warnings"] = [clean_line(warning) for warning in warnings]
     if audit_annotations and (usable := _build_audit_annotations(audit_annotations)):
         response["auditAnnotations"] = usable
     if error is not None:
@@ -82,15 +82,15 @@ def _build_status(review: Review, error: Exception) -> dict[str, Any]:
     }
     if isinstance(error, AdmissionError):
         if error.reason:
-            status["reason"] = _clean(str(error.reason))
+            status["reason"] = _clean(error.reason)
         if error.causes:
             names = {"name": _get_name(review), "group": review.group, "kind": review.kind}
             status["details"] = {key: value for key, value in names.items() if value}
             status["details"]["causes"] = [
                 {
-                    "reason": _clean(str(cause.reason)),
-                    "message": _clean(str(cause.message)),
-                    "field": _clean(str(cause.field)),
+                    "reason": _clean(cause.reason),
+                    "message": _clean(cause.message),
+                    "field": _clean(cause.field),
                 }
                 for cause in error.causes
             ]
@@ -108,8 +108,8 @@ def _build_audit_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the valid ones; API servers put the webhook's name before the keys."""
     usable = {}
     for key, value in annotations.items():
-        if _AUDIT_KEY.fullmatch(str(key)):
-            usable[str(key)] = _clean(str(value))
+        if _AUDIT_KEY.fullmatch(_clean(key)):
+            usable[_clean(key)] = _clean(value)
         else:
             logger.warning(
                 "Dropped the audit annotation %.99r: a key must have at most 63 letters, digits, "
@@ -143,11 +143,18 @@ def _get_code(error: Exception) -> int:
     return code if isinstance(code, int) and 400 <= code <= 599 else 500
 
 
-def clean_line(text: str) -> str:
+def clean_line(text: object) -> str:
     """Join the lines of a text: API servers drop warnings with control characters."""
-    return _clean(" ".join(_CONTROL_CHARACTERS.sub(" ", text).split()))
+    return " ".join(_CONTROL_CHARACTERS.sub(" ", _clean(text)).split())
 
 
-def _clean(text: str) -> str:
-    """Replace characters that UTF-8 cannot encode, such as surrogates from file names."""
+def _clean(value: object) -> str:
+    """Return a value of the user as text.
+
+    Characters that UTF-8 cannot encode are replaced, such as surrogates from file names.
+    """
+    try:
+        text = str(value)
+    except Exception as exc:  # noqa: BLE001  the class of the value is the user's
+        text = f"<{type(value).__name__}: {type(exc).__name__} in its __str__()>"
     return text.encode("utf-8", "replace").decode("utf-8")
