@@ -10,7 +10,7 @@ import pytest
 
 import webop
 from tests.admissions import build_object, build_review, read_patch, serve
-from tests.handling.occasions import Unhashable, UnreadableError
+from tests.handling.occasions import FailedTest, Unhashable, UnreadableError
 
 Json = dict[str, Any]
 POD: Json = {"resource": ("", "v1", "pods"), "kind": "Pod"}
@@ -342,17 +342,24 @@ async def test_a_handler_without_a_hash_is_called(registry: webop.OperatorRegist
         assert (await site.review())["allowed"]
 
 
-async def test_a_filter_that_fails_without_a_readable_reason_is_a_refusal(
-    registry: webop.OperatorRegistry, called: Called
+@pytest.mark.parametrize("exc", [UnreadableError(5), SystemExit(3), FailedTest("boo")], ids=repr)
+@pytest.mark.parametrize("is_in_patch", [False, True])
+async def test_a_filter_or_a_patch_function_with_an_odd_error_is_a_refusal(
+    registry: webop.OperatorRegistry, called: Called, exc: BaseException, is_in_patch: bool
 ) -> None:
-    def fail(**_: Any) -> bool:
-        raise UnreadableError(5)
+    def fail(*_: Any, **__: Any) -> bool:
+        raise exc
 
-    webop.on.validate("kopfexamples", when=fail, registry=registry)(called.build("check"))
+    @webop.on.mutate("kopfexamples", registry=registry, when=lambda **_: is_in_patch)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(fail)  # type: ignore[arg-type]
+
+    when = (lambda **_: True) if is_in_patch else fail
+    webop.on.validate("kopfexamples", when=when, registry=registry)(called.build("check"))
     async with serve(registry=registry) as site:
         response = await site.review()
     assert not response["allowed"]
-    assert "UnreadableError" in response["status"]["message"]
+    assert type(exc).__name__ in response["status"]["message"]
 
 
 async def test_handlers_that_are_registered_by_startup_handlers_are_served(

@@ -7,20 +7,28 @@ from typing import Any
 import pytest
 
 import webop
+from tests.handling.occasions import FailedTest
 from tests.operating import Objects, RunOperator, eventually
 
 
 @pytest.mark.feature("FLT-19")
+@pytest.mark.parametrize("exc", [KeyError("x"), FailedTest("x")], ids=repr)
 async def test_the_handler_whose_filter_fails_is_named_in_the_log(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
+    exc: BaseException,
 ) -> None:
+    def choose(spec: webop.Spec, **_: Any) -> bool:
+        if "x" not in spec:
+            raise exc
+        return True
+
     @webop.on.create("widgets", registry=registry, id="fine")
     async def fine(**_: Any) -> None: ...
 
-    @webop.on.create("widgets", registry=registry, id="fragile", when=lambda spec, **_: spec["x"])
+    @webop.on.create("widgets", registry=registry, id="fragile", when=choose)
     async def fragile(**_: Any) -> None: ...
 
     def find_complaints() -> list[str]:
@@ -32,5 +40,5 @@ async def test_the_handler_whose_filter_fails_is_named_in_the_log(
         await eventually(find_complaints)
         await objects.patch("one", {"spec": {"x": 1}})
         await objects.wait_handled("one")
-    assert "KeyError('x')" in find_complaints()[0]
+    assert repr(exc) in find_complaints()[0]
     assert "filter of Handler 'fragile'" in find_complaints()[0]

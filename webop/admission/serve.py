@@ -26,9 +26,10 @@ from webop.admission.review_logging import ReviewLogger, log_interruption, log_r
 from webop.backoff import Once
 from webop.errors import AdmissionError, ReviewError
 from webop.handling.call_options import CallOptions
+from webop.handling.cancellation import convert_exception
 from webop.handling.causes import WebhookCause
 from webop.handling.context import OperatorContext
-from webop.handling.execute import attempt, convert_exception
+from webop.handling.execute import attempt
 from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
 from webop.handling.observing import is_denial
@@ -163,9 +164,9 @@ class AdmissionService:
             except asyncio.CancelledError:
                 log_interruption(cause.logger, review)
                 raise
-            except Exception as exc:  # in a filter or in patch.fns
-                cause.logger.exception("A filter or a patch function of a webhook failed.")
+            except BaseException as exc:  # in a filter or in patch.fns
                 errors = [convert_exception(exc)]
+                cause.logger.exception("A filter or a patch function of a webhook failed.")
             failure = rank_errors(errors) if errors else None
             result = build_response(
                 review,

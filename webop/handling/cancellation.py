@@ -1,7 +1,8 @@
 """Helpers against lost cancellations: task groups that fail swallow them, and so do handlers.
 
 Code that catches the errors of a task group and continues must use the :class:`TaskGroup` of this
-module, and then call :func:`end_if_cancelled`. Handlers run in a :class:`WorkerGroup`.
+module, and then call :func:`end_if_cancelled`. Handlers run in a :class:`WorkerGroup`. Code that
+calls functions of users treats their errors with :func:`convert_exception`.
 """
 
 from __future__ import annotations
@@ -97,3 +98,24 @@ def end_if_cancelled() -> None:
     """
     if is_being_cancelled():
         raise asyncio.CancelledError
+
+
+def convert_exception(exc: BaseException) -> Exception:
+    """Return any exception of a user's function as an ``Exception`` with a readable text.
+
+    Raises:
+        BaseException: Ctrl-C, or the end of this task.
+    """
+    if isinstance(exc, KeyboardInterrupt | GeneratorExit):
+        raise exc
+    if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
+        raise exc
+    try:
+        if isinstance(exc, Exception) and (str(exc) or repr(exc)):
+            return exc
+        error = RuntimeError(f"The handler raised {exc!r}. Handlers cannot stop the operator.")
+    except Exception as failure:  # noqa: BLE001  the class of the error is the user's
+        kind, why = type(exc).__name__, type(failure).__name__
+        error = RuntimeError(f"{kind} was raised, but its text cannot be read: {why}.")
+    error.__cause__ = exc
+    return error

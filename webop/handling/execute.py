@@ -20,7 +20,7 @@ from typing import Any
 from webop.client import current_client
 from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handling.call_options import CallOptions
-from webop.handling.cancellation import is_being_cancelled
+from webop.handling.cancellation import convert_exception
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.fence import check_fence
 from webop.handling.filters import matches
@@ -291,27 +291,6 @@ def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
             patch.status[key] = dict(outcome.result) if merged is None else merged
         else:
             patch.status[key] = outcome.result
-
-
-def convert_exception(exc: BaseException) -> Exception:
-    """Return any exception of a user's function as an ``Exception`` with a readable text.
-
-    Raises:
-        BaseException: Ctrl-C, or the end of this task.
-    """
-    if isinstance(exc, KeyboardInterrupt | GeneratorExit):
-        raise exc
-    if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
-        raise exc
-    try:
-        if isinstance(exc, Exception) and (str(exc) or repr(exc)):
-            return exc
-        error = RuntimeError(f"The handler raised {exc!r}. Handlers cannot stop the operator.")
-    except Exception as failure:  # noqa: BLE001  the class of the error is the user's
-        kind, why = type(exc).__name__, type(failure).__name__
-        error = RuntimeError(f"{kind} was raised, but its text cannot be read: {why}.")
-    error.__cause__ = exc
-    return error
 
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from webop.handling.cancellation import convert_exception
 from webop.handling.causes import ResourceCause
 from webop.handling.handlers import (
     ABSENT,
@@ -78,9 +79,10 @@ def _fits(handler: ResourceHandler, cause: ResourceCause, *, is_about_change: bo
             and (not is_about_change or _has_matching_change(handler, cause))
             and (handler.when is None or bool(handler.when(**cause.kwargs)))
         )
-    except Exception as exc:
-        exc.add_note(f"This was in a filter of {handler}.")
-        raise
+    except BaseException as exc:  # noqa: BLE001
+        failure = convert_exception(exc)
+        failure.add_note(f"This was in a filter of {handler}.")
+        raise failure  # noqa: B904  it has the cause
 
 
 def _match_all(
