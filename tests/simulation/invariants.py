@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.background_rules import BackgroundJudge
 from tests.simulation.calm_rules import CalmJudge, Cycle
 from tests.simulation.leadership_rules import LeadershipJudge
-from tests.simulation.patience import AFTERMATH, LAG, PROMPTNESS, REPLACING, SILENCE
+from tests.simulation.patience import AFTERMATH, LAG, LATENESS, PROMPTNESS, REPLACING, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
     COUNTING,
@@ -110,8 +110,13 @@ class Judge:
         self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
 
     def _judge_reading(self, identity: str, path: str, since: float, until: float) -> None:
-        """So do lists and watches of objects, unless another stream reads them, or a login."""
-        if not path.endswith(f"/{PLURAL}"):
+        """So do lists and watches of objects, unless they begin anew for another reason."""
+        is_renewed = any(
+            step.kind in REPLACING or (step.fault is not None and step.fault.status == 401)
+            for step in self.world.plan.steps
+            if since - LATENESS < step.at + step.seconds and step.at < self.world.loop.time()
+        )
+        if not path.endswith(f"/{PLURAL}") or self.world.plan.mode != "alone" or is_renewed:
             return
         self.complain(f"impatience: {identity} reads {path} before {until:.3f}")
 
