@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.operating import CRDS, Json, connect, eventually, pace
+from tests.operating import CRDS, Json, connect, eventually, pace, wait_served
 from webop.client.api import Client
-from webop.errors import APIConflictError, APIError, APINotFoundError
+from webop.errors import APIConflictError, APINotFoundError
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def define_peerings(
         with contextlib.suppress(APIConflictError):
             await client.create(CRDS, None, document)
     for resource in (CLUSTER_PEERINGS, PEERINGS):
-        await _wait_until_served(client, replace(resource, group=group))
+        await wait_served(client, replace(resource, group=group))
 
 
 async def undefine_peerings(client: Client) -> None:
@@ -68,15 +68,6 @@ def provide_peerings(cluster: LocalCluster) -> None:
             await define_peerings(client)
 
     asyncio.run(define())
-
-
-async def _wait_until_served(client: Client, resource: Resource) -> None:
-    for pause in pace():
-        with contextlib.suppress(APIError):
-            await client.request("GET", resource.get_url())
-            return
-        await asyncio.sleep(pause)
-    raise AssertionError(f"{resource} is not served")
 
 
 @dataclass

@@ -41,7 +41,7 @@ CRDS = Resource(
 )
 
 
-_LONG_AGO = "2026-01-01T00:00:00Z"
+_LONG_AGO = "2000-01-01T00:00:00Z"
 _FENCE = "tests.webop.dev/fence"
 _fences = itertools.count()
 
@@ -83,6 +83,38 @@ async def connect(cluster: LocalCluster) -> AsyncIterator[Client]:
     vault = Vault({"test": get_connection(cluster)})
     async with Client(vault, NetworkingSettings()) as client:
         yield client
+
+
+async def wait_served(client: Client, resource: Resource) -> None:
+    """Wait until a definition, once it is in the cluster, is served."""
+    is_backdated = False
+    for pause in pace():
+        # The server asks for a second (429), but is ready after some hundredths of one.
+        with contextlib.suppress(APIConflictError, APINotFoundError, APITooManyRequestsError):
+            is_backdated = is_backdated or await _backdate(client, resource)
+            await client.perform(Call("GET", resource.get_url(), is_retried=False))
+            if is_backdated:
+                return
+        await asyncio.sleep(pause)
+    raise AssertionError(f"{resource} is not served in {_PATIENCE:g} s")
+
+
+async def _backdate(client: Client, resource: Resource) -> bool:
+    """Let a definition look established for long; return whether it is established at all.
+
+    In the two seconds after that, an API server takes two seconds for each creation, because other
+    API servers may not serve the kind yet. In a cluster of tests there are no others.
+    """
+    name = f"{resource.plural}.{resource.group}"
+    found = await client.get(CRDS, None, name)
+    conditions = (found.get("status") or {}).get("conditions") or []
+    if ("Established", "True") not in {(each["type"], each["status"]) for each in conditions}:
+        return False
+    version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+    conditions = [{**each, "lastTransitionTime": _LONG_AGO} for each in conditions]
+    patch = {"metadata": version, "status": {"conditions": conditions}}
+    await client.patch(CRDS, None, name, patch, "status")
+    return True
 
 
 @dataclass(frozen=True)
@@ -143,32 +175,7 @@ class Kind:
 
     async def wait_served(self, client: Client) -> None:
         """Wait until the definition, once it is in the cluster, is served."""
-        is_backdated = False
-        for pause in pace():
-            # The server asks for a second (429), but is ready after some hundredths of one.
-            with contextlib.suppress(APIConflictError, APINotFoundError, APITooManyRequestsError):
-                is_backdated = is_backdated or await self._backdate(client)
-                await client.perform(Call("GET", self.resource.get_url(), is_retried=False))
-                if is_backdated:
-                    return
-            await asyncio.sleep(pause)
-        raise AssertionError(f"{self.crd_name} is not served in {_PATIENCE:g} s")
-
-    async def _backdate(self, client: Client) -> bool:
-        """Let the definition look established for long; return whether it is established at all.
-
-        In the two seconds after that, an API server takes two seconds for each creation, because
-        other API servers may not serve the kind yet. In a cluster of tests there are no others.
-        """
-        found = await client.get(CRDS, None, self.crd_name)
-        conditions = (found.get("status") or {}).get("conditions") or []
-        if ("Established", "True") not in {(each["type"], each["status"]) for each in conditions}:
-            return False
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-        conditions = [{**each, "lastTransitionTime": _LONG_AGO} for each in conditions]
-        patch = {"metadata": version, "status": {"conditions": conditions}}
-        await client.patch(CRDS, None, self.crd_name, patch, "status")
-        return True
+        await wait_served(client, self.resource)
 
     async def undefine(self, client: Client) -> None:
         """Remove the definition with all of its objects, and wait until it is not served."""
