@@ -160,10 +160,15 @@ class Stage:
         self.balancer.add(replica.endpoint)
         await replica.wait_listed()
 
+    async def add_replicas(self, count: int) -> None:
+        """Start replicas at the same time, as a Deployment does."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(self.add_replica())
+
     async def replace_oldest(self, count: int = 1) -> None:
         """Do a rolling update: start new replicas first, then stop as many of the oldest."""
-        for _ in range(count):
-            await self.add_replica()
+        await self.add_replicas(count)
         oldest, self.replicas = self.replicas[:count], self.replicas[count:]
         await asyncio.gather(*map(self._stop, oldest))
 
@@ -259,8 +264,7 @@ async def set_up(
         }
         stage = Stage(http, cluster, namespace, kind, balancer, Plan(folder, variables, way))
         try:
-            for _ in range(3):
-                await stage.add_replica()
+            await stage.add_replicas(3)
             if way != "managed":
                 await _configure(stage)
             yield stage
