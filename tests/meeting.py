@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.operating import CRDS, Json, connect, eventually, pace, wait_served
+from tests.operating import CRDS, Json, connect, eventually, pace, undefine, wait_served
 from webop.client.api import Client
-from webop.errors import APIConflictError, APINotFoundError
+from webop.errors import APIConflictError
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
@@ -51,13 +51,7 @@ async def define_peerings(
 async def undefine_peerings(client: Client) -> None:
     """Remove the kinds, if they are there, with all objects, and wait for the end of them."""
     for resource in (CLUSTER_PEERINGS, PEERINGS):
-        try:
-            await client.delete(CRDS, None, f"{resource.plural}.{resource.group}")
-            for pause in pace():
-                await client.get(CRDS, None, f"{resource.plural}.{resource.group}")
-                await asyncio.sleep(pause)
-        except APINotFoundError:
-            continue
+        await undefine(client, resource)
 
 
 def provide_peerings(cluster: LocalCluster) -> None:

@@ -99,6 +99,22 @@ async def wait_served(client: Client, resource: Resource) -> None:
     raise AssertionError(f"{resource} is not served in {_PATIENCE:g} s")
 
 
+async def undefine(client: Client, resource: Resource) -> None:
+    """Remove a definition, if it is there, with all objects; wait until it is not served."""
+    name = f"{resource.plural}.{resource.group}"
+    with contextlib.suppress(APINotFoundError):
+        await client.delete(CRDS, None, name)
+    for path in (CRDS.get_url(name=name), resource.get_url()):  # the latter a moment later
+        for pause in pace():
+            try:
+                await client.request("GET", path)
+            except APINotFoundError:
+                break
+            await asyncio.sleep(pause)
+        else:
+            raise AssertionError(f"{resource} is not gone in {_PATIENCE:g} s")
+
+
 async def _backdate(client: Client, resource: Resource) -> bool:
     """Let a definition look established for long; return whether it is established at all.
 
@@ -179,14 +195,7 @@ class Kind:
 
     async def undefine(self, client: Client) -> None:
         """Remove the definition with all of its objects, and wait until it is not served."""
-        await client.delete(CRDS, None, self.crd_name)
-        for pause in pace():
-            try:
-                await client.get(CRDS, None, self.crd_name)
-            except APINotFoundError:
-                return
-            await asyncio.sleep(pause)
-        raise AssertionError(f"{self.crd_name} is not gone in {_PATIENCE:g} s")
+        await undefine(client, self.resource)
 
 
 def define_kinds(cluster: LocalCluster, kinds: Iterable[Kind]) -> Iterator[Kind]:

@@ -181,6 +181,8 @@ async def test_kinds_come_and_go(
             await eventually(lambda: log.text.count("is paused: there is no kind") == 2)
         await objects.create("second", labels={"x": "y"})
         await calls.wait("second")
+    await undefine_peerings(client)  # wait for the end of the deletion
+    await define_peerings(client)
 
 
 @pytest.mark.feature("PEE-06", "D-19")
