@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.operating import Calls, Kind, Objects, operate
+from tests.operating import Calls, Kind, Objects, eventually, operate
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 from webop.objects.resources import Resource
@@ -51,12 +51,15 @@ async def test_an_object_that_comes_together_with_its_kind_is_created_and_not_re
     client: Client,
     webop_namespace: str,
     calls: Calls,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     kind = Kind("latecomers.webop.dev", plural="latecomers", kind="Latecomer")
     declare(registry, kind.crd_name, calls)
     objects = Objects(client, kind, webop_namespace)
     try:
         async with operate(info, registry, namespaces=[webop_namespace]):
+            # What is there at the first look for kinds would be resumed.
+            await eventually(lambda: "is not in the cluster yet" in caplog.text)
             await kind.define(client)
             for name in ("one", "two"):
                 await objects.create(name)
