@@ -64,13 +64,13 @@ async def test_a_kind_that_is_not_there_yet_is_told_of_and_served_when_it_appear
     client: Client,
     webop_namespace: str,
 ) -> None:
-    kind = Kind(f"{webop_namespace}.cli.webop.dev", plural="latecomers", kind="Latecomer")
+    kind = Kind(f"{webop_namespace}.cli.webop.dev", plural="stragglers", kind="Straggler")
     code = HANDLERS.replace("'widgets'", f"{kind.crd_name!r}")
     kubeconfig = str(webop_cluster.kubeconfig)
     arguments = ("-n", webop_namespace, workshop.write(code))
     objects = Objects(client, kind, webop_namespace)
     async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
-        await command.wait_for("latecomers")
+        await command.wait_for("stragglers")
         await kind.define(client)
         await objects.create("one")
         await objects.wait_handled("one")
