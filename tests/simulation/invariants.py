@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import math
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +103,7 @@ class Judge:
         ):
             return  # it has but some seconds to hand over, and to withdraw
         name = path.removesuffix("/status").rpartition("/")[2]
-        is_other = self._renewed.get(name, 0.0) >= since - LAG
+        is_other = self._renewed.get(name, -math.inf) >= since - LATENESS
         # What a handler adds can be in the second request of a patch; the first is as before.
         writes_more |= self._ended.get((identity, name), 0.0) > since
         if PLURAL in path and (writes_more or is_other or self._has_kind_changed(since)):
