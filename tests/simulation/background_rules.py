@@ -86,6 +86,8 @@ class BackgroundJudge:
             return
         if call.retry != (last.retry + 1 if has_failed else 0):
             self._judge.complain(f"count of attempts: {call} after {last}")
+        elif has_failed and call.started != last.started:
+            self._judge.complain(f"count of attempts: {call} after {last}, from another start")
         pause = last.delay if has_failed else call.plan.interval
         since = last.begin if call.plan.is_sharp and not has_failed else last.end
         if call.begin < since + pause - _GRAIN:

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.patience import LAG, LATENESS, REPLACING, SETTLING
+from tests.simulation.patience import AFTERMATH, LAG, LATENESS, REPLACING, SETTLING
 from tests.simulation.replicas import (
     DIFFBASE,
     FINAL,
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _MAX_TASKS = 400  # of one history: some objects, some replicas
+_DENIALS = {400, 403, 405, 413, 415, 422}  # of patches, for good
 _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
 
 
@@ -66,7 +67,8 @@ class CalmJudge:
                 problems += self._list_unhandled(name, body)
         problems += self._judge.background.list_daemons(objects)
         problems += self._judge.background.list_indexes(objects)
-        return problems + self._list_unseen_deletions() + self._list_lost_effects(objects)
+        problems += self._list_unseen_deletions() + self._list_unresumed(objects)
+        return problems + self._list_lost_effects(objects)
 
     async def judge(self) -> None:
         """Complain about what has not converged, and about what goes on for ever."""
@@ -212,22 +214,75 @@ class CalmJudge:
         return [f"missed: {name} ({uid}): {essence}, by {sorted(missed)}"] if missed else []
 
     def _list_lost_effects(self, objects: Json) -> list[str]:
-        """What handlers want is on the objects, unless the API server has denied it."""
-        faults = [step.fault for step in self._world.plan.steps if step.fault]
-        can_be_denied = any(fault.kind == "status" and 400 < fault.status < 500 for fault in faults)
-        is_replaced = any(step.kind == "alter" for step in self._world.plan.steps)
-        if self._world.plan.mode != "alone" or can_be_denied or is_replaced:
+        """What handlers want is on the objects; peers do not know of each other's calls."""
+        if self._world.plan.mode == "peering":
             return []
         bodies = {body["metadata"]["uid"]: body for body in objects.values()}
+        return [
+            f"loss: the effect of {call}"
+            for call in self._world.calls
+            if call.uid in bodies and not self._may_be_lost(call)
+            if self.is_lost(call, bodies[call.uid])
+        ] + self._list_lost_values(bodies)
+
+    def is_lost(self, call: Call, body: Json) -> bool:
+        """Tell whether an object lacks what a handler wants, and the API server has not denied."""
+        plan = call.plan
+        if plan.effect == "result":
+            key = f"{plan.id}/spec.value" if plan.kind == "field" else call.handler
+        elif plan.effect in {"status", "label", "fn"} and call.handler == plan.id:
+            key = f"of-{plan.id}"
+        else:
+            return False
+        notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
+        is_done = plan.kind in STATE_KINDS and call.outcome == "ok"
+        return is_done and key not in notes and not self._can_be_denied(call.begin)
+
+    def _list_lost_values(self, bodies: Json) -> list[str]:
+        """The values of timers and daemons are on the objects, or newer ones."""
+        if self._world.plan.mode != "alone":
+            return []
+        running = {process.identity for process in self._world.processes if process.is_running}
         problems = []
-        for call in self._world.calls:
-            is_ours = call.handler == call.plan.id and call.process.is_running
-            is_done = call.outcome == "ok" and call.uid in bodies
-            if is_ours and is_done and call.plan.effect in {"status", "label", "fn"}:
-                body, key = bodies[call.uid], f"of-{call.plan.id}"
-                if key not in {**body.get("status", {}), **body["metadata"].get("labels", {})}:
-                    problems.append(f"loss: {key} of {call}")
+        for (identity, uid, key), known in self._judge.values.items():
+            before = self._world.loop.time() - LATENESS
+            at, value = max((pair for pair in known if pair[0] < before), default=(0.0, 0))
+            is_ours = identity in running and uid in bodies and not self._can_be_denied(at)
+            if is_ours and bodies[uid].get("status", {}).get(key, 0) < value:
+                problems.append(f"loss: {key} of {uid}, {value} since {at:.3f}")
         return problems
+
+    def _can_be_denied(self, since: float) -> bool:
+        """Tell whether the API server can have dropped a patch since some time."""
+        return any(
+            (step.kind == "alter" and step.at > since - AFTERMATH)
+            or (
+                step.fault is not None
+                and step.fault.status in _DENIALS
+                and step.fault.kind == "status"
+                and step.fault.path in PLURAL
+                and (not step.fault.methods or "PATCH" in step.fault.methods)
+                and (step.kind == "policy" or step.at + step.seconds >= since)
+            )
+            for step in self._world.plan.steps
+        )
+
+    def _list_unresumed(self, objects: Json) -> list[str]:
+        """An operator without others resumes the objects that are older than its process."""
+        process = self._world.processes[-1] if self._world.processes else None
+        if self._world.plan.mode != "alone" or process is None:
+            return []
+        since = process.started_at
+        # What another process has resumed can be on record, until other handlers are done.
+        done = {(c.handler, c.uid) for c in self._world.calls if c.outcome in FINAL}
+        return [
+            f"missed: {name} ({body['metadata']['uid']}), by {plan.id} in {process}"
+            for plan in process.handlers
+            if plan.kind == "resume" and not plan.is_choosy and not plan.is_general
+            for name, body in objects.items()
+            if self._judge.born[body["metadata"]["uid"]] < since > self._world.lagging_until
+            if (plan.id, body["metadata"]["uid"]) not in done
+        ]
 
     def _list_unseen_deletions(self) -> list[str]:
         """Event handlers get the deletions of all objects that their process has seen.

@@ -80,7 +80,8 @@ class Judge:
         self.born: dict[str, float] = {}  # when objects were created, by uid
         self._ended: dict[tuple[str, str], float] = {}  # the last call, by process and object
         self._counts: dict[tuple[str, str, str], int] = {}  # of timers, by process and object
-        self._values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
+        self.values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
+        self._told: set[tuple[str, str, str]] = set()  # of deletions: processes, by handler and uid
         self.touched: dict[str, float] = {}  # when anybody has written an object
         self.changed: dict[str, float] = {}  # when a user has changed an object
         self.writes: Counter[str] | None = None
@@ -138,10 +139,19 @@ class Judge:
         self.active[call.uid].append(call)
         self._judge_limit(call)
         if call.plan.kind == "event":
+            self._judge_deletion_event(call)
             return
         if call.reason == "resume" and self.world.plan.mode == "alone":
             self._judge_resumption(call)
         self._judge_repetition(call)
+
+    def _judge_deletion_event(self, call: Call) -> None:
+        """The deletion of an object is told once."""
+        key = call.process.identity, call.handler, call.uid
+        if call.reason == "DELETED" and key in self._told:
+            self.complain(f"repetition: {call}, which knows of the deletion")
+        if call.reason == "DELETED":
+            self._told.add(key)
 
     def _judge_repetition(self, call: Call) -> None:
         """What is done is not done again; attempts are counted, and come when they are wanted."""
@@ -171,6 +181,8 @@ class Judge:
             if last.outcome in FAILED and call.retry != last.retry + 1:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in FAILED and call.retry == last.retry + 1:
+            if call.started != last.started:  # the timeout of the handler counts from there
+                self.complain(f"count of attempts: {call} after {last}, from another start")
             self._judge_delay(call, last, call.begin - last.end)
 
     def _is_deaf(self, last: Call, call: Call) -> bool:
@@ -342,7 +354,7 @@ class Judge:
         for key in list_notes(new):
             former = self._former[uid, key]
             is_again = new[key] != old.get(key) and new[key] in former
-            if is_again and not self.had_faults():  # which hide answers
+            if is_again and not self._were_writes_disturbed():  # which hides answers
                 self.complain(
                     f"written twice: {user} writes {key} of {change.key}: {new[key]} again"
                 )
@@ -365,14 +377,14 @@ class Judge:
 
     def note_value(self, process: ReplicaProcess, uid: str, key: str, value: int) -> None:
         """Note what a timer wants to be written."""
-        self._values[process.identity, uid, key].append((self.world.loop.time(), value))
+        self.values[process.identity, uid, key].append((self.world.loop.time(), value))
 
     def _find_value(self, identity: str, uid: str, key: str) -> int:
         """Return the value that a process has had for a while, so that it writes no older one."""
         faults = [step.fault for step in self.world.plan.steps if step.fault is not None]
         if any(fault.kind in {"slow", "late"} or fault.status == 401 for fault in faults):
             return 0  # older ones can still be on their way, or wait for new credentials
-        known = self._values[identity, uid, key]
+        known = self.values[identity, uid, key]
         before = self.world.loop.time() - LAG
         return max((value for since, value in known if since < before), default=0)
 
@@ -398,6 +410,9 @@ class Judge:
         self.gone.add(uid)
         if uid not in self._guarded:
             return
+        for call in self.world.calls if self.world.plan.mode == "alone" else ():
+            if call.uid == uid and call.plan.kind == "delete" and self.calm.is_lost(call, body):
+                self.complain(f"loss: the effect of {call}, at the end of its object")
         for process in self.world.processes if self.world.plan.mode == "alone" else ():
             running = [key for key, count in process.daemons.items() if count and key[1] == uid]
             if running and not process.is_dead:
@@ -415,6 +430,15 @@ class Judge:
         if plan.is_general and not self.world.is_grouped:
             return False
         return not plan.is_choosy or body["metadata"].get("labels", {}).get(LABEL) == "yes"
+
+    def _were_writes_disturbed(self) -> bool:
+        """Tell whether patches of objects, or the processes, suffer or have suffered."""
+        now = self.world.loop.time()
+        return any(
+            step.at <= now <= step.at + step.seconds + AFTERMATH
+            for step in self.world.plan.steps
+            if step.kind == "pause" or (step.fault is not None and step.fault.path in PLURAL)
+        )
 
     def had_faults(self) -> bool:
         """Tell whether requests or the watch cache suffer, or have suffered."""

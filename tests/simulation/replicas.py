@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class Call:
         outcome: "ok", "temporary", "error", "permanent", "cancelled"; nothing until then.
         delay: until the next attempt, as the handler wants it.
         run: of a timer or daemon: its ``stopped``. Each time it is started, it gets another one.
+        started: when the first attempt began, as webop says.
     """
 
     process: ReplicaProcess
@@ -93,6 +95,7 @@ class Call:
     outcome: str = ""
     delay: float = 0.0
     run: webop.DaemonStopped | None = None
+    started: dt.datetime | None = None
 
     def __str__(self) -> str:
         times = f"{self.begin:.3f} to {'...' if self.end is None else f'{self.end:.3f}'}"
@@ -228,6 +231,7 @@ class _Act:
                 str(kwargs.get("reason") or kwargs.get("type") or ""),
                 self.world.loop.time(),
                 run=kwargs.get("stopped"),
+                started=kwargs.get("started"),
             )
         )
 
@@ -242,8 +246,7 @@ class _Act:
         if attempt.end == "ok" or self.plan.kind in BACKGROUND_KINDS:
             self._change(self.kwargs["patch"])
         if attempt.end == "ok":
-            is_told = self.plan.effect == "result"
-            return {"uid": self.call.uid, "count": self.world.count()} if is_told else None
+            return self.build_result()
         self.call.delay = attempt.delay
         if attempt.end == "temporary":
             raise webop.TemporaryError("not yet", delay=attempt.delay)
@@ -251,6 +254,11 @@ class _Act:
             raise webop.PermanentError("never")
         self.call.delay = self.world.plan.settings["execution"]["default_backoff"]
         raise ValueError("as planned")
+
+    def build_result(self) -> dict[str, Any] | None:
+        """Return what is to be put into the status, if anything."""
+        is_told = self.plan.effect == "result"
+        return {"uid": self.call.uid, "count": self.world.count()} if is_told else None
 
     def _change(self, patch: webop.Patch) -> None:
         key, uid = f"of-{self.plan.id}", self.call.uid
@@ -363,9 +371,11 @@ async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
         return doing.decide()
 
 
-async def _run_sub(act: Any, plan: HandlerPlan, number: int, **kwargs: Any) -> None:
-    with act(f"{plan.id}/sub{number}", kwargs).recording():
+async def _run_sub(act: Any, plan: HandlerPlan, number: int, **kwargs: Any) -> Any:
+    doing = act(f"{plan.id}/sub{number}", kwargs)
+    with doing.recording():
         await asyncio.sleep(plan.seconds / 2)
+        return doing.build_result()
 
 
 def run_sync(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:

@@ -175,12 +175,19 @@ async def count(scene: Scene, *, second: int = 3, is_other: bool = False) -> Non
     scene.annotate(one)
 
 
-async def make_value(scene: Scene, *, pause: float) -> None:
-    """Have a timer make a value, and write an older one some time after it has begun."""
+async def make_value(
+    scene: Scene, *, pause: float, is_lost: bool = False, is_dead: bool = False
+) -> None:
+    """Have a timer make a value, write an older one some time after it has begun, then this one."""
     body, process = scene.create(finalizers=[FINALIZER]), scene.add_replica()
     scene.run(process, "timer0", body)
     await asyncio.sleep(pause)
     scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {"count-timer0": 0}})
+    await asyncio.sleep(5.0)
+    if not is_lost:
+        scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {"count-timer0": 1}})
+    if is_dead:
+        scene.world.kill(process)
 
 
 async def end_operator(
@@ -239,6 +246,15 @@ async def keep_object(
         scene.world.kill(process)
     if is_deleted:
         scene.world.request("DELETE", "one")
+
+
+async def resume_object(scene: Scene, *, called: Iterable[str] = ()) -> None:
+    """Start a replica a second after an object was handled, and call handlers for it."""
+    await keep_object(scene, called=())
+    await asyncio.sleep(1.0)
+    process, uid = scene.add_replica(), get_uid(scene.world.list_objects()["one"])
+    for handler in called:
+        scene.end(scene.begin(process, handler, uid=uid, reason="resume"))
 
 
 async def update_object(
@@ -451,6 +467,7 @@ async def call_in_background(
     again: str = "same",
     is_other: bool = False,
     first_retry: int = 0,
+    started: dt.datetime | None = None,
 ) -> None:
     """Call a timer or daemon some time after its object was created, and again after a pause.
 
@@ -469,7 +486,8 @@ async def call_in_background(
         stopper.set(DaemonStoppingReason.FILTERS_MISMATCH)
     next_run = run if again == "same" else AsyncDaemonStopped(Stopper())
     caller = scene.add_replica() if is_other else process
-    second = scene.begin(caller, handler, uid=uid, reason="", run=next_run, retry=retry)
+    details = {"uid": uid, "reason": "", "run": next_run, "retry": retry, "started": started}
+    second = scene.begin(caller, handler, **details)
     scene.end(first)
     scene.end(second)
     scene.world.request("DELETE", "one")

@@ -38,6 +38,7 @@ from tests.simulation.stories import (
     make_value,
     overwrite,
     renew,
+    resume_object,
     run_daemons,
     start_tasks,
     stop_at_the_end,
@@ -45,6 +46,7 @@ from tests.simulation.stories import (
     watch_object,
     write_in_the_calm,
 )
+from tests.simulation.virtual import EPOCH
 from tests.simulation.webhook_stories import WEBHOOK_CALLS
 from tests.simulation.world import OBJECTS
 from webop.errors import WebopError
@@ -77,7 +79,10 @@ SLOW_COUNTERS: Json = {
 TICKING: Json = {"handlers": make("timer0")}
 SHARP: Json = {"handlers": make("timer0", is_sharp=True)}
 LATE_TIMERS: Json = {"handlers": make("timer0", initial_delay=3.0)}
+RESULTS: Json = {"handlers": make("create0", effect="result")}
+RESUMING: Json = {"handlers": make("resume0")}
 DELETES: Json = {"handlers": make("delete0")}
+MARKED_DELETES: Json = {"handlers": make("delete0", effect="status")}
 DAEMONS: Json = {"handlers": make("daemon0")}
 CHOSEN: Json = {"handlers": make("daemon0", is_choosy=True)}
 INDEX: Json = {"handlers": make("index0")}
@@ -168,6 +173,8 @@ CALLS = (
     tell("", "after a kill", call_twice, is_other=True, fate="killed", plan=LEASE),
     tell("count of attempts", "begun anew", call_twice, outcome="error", plan=ALONE),
     tell("count of attempts", "one left out", call_twice, outcome="error", retry=2, plan=ALONE),
+    tell("count of attempts", "another start", call_twice, outcome="error", retry=1,
+         started=EPOCH, plan=ALONE),
     tell("", "counted on", call_twice, outcome="error", retry=1, plan=ALONE),
     tell("", "after a cancellation", call_twice, outcome="cancelled", plan=ALONE),
     tell("limit", "two at once, one allowed", call_twice, pause=None, uid="u2", plan=_limit(1)),
@@ -229,6 +236,8 @@ CALLS = (
     tell("too late", "beside the multiples", call_in_background, pause=8.0, plan=SHARP),
     tell("too late", "5 of 1 s, of a timer", call_in_background, outcome="error", delay=1.0,
          pause=5.0, retry=1, plan=TICKING),
+    tell("count of attempts", "of a timer, another start", call_in_background, outcome="error",
+         retry=1, pause=1.0, started=EPOCH, plan=TICKING),
     tell("count of attempts", "of a timer after a success", call_in_background, retry=1,
          plan=TICKING),
     tell("count of attempts", "of a timer after a failure", call_in_background, outcome="error",
@@ -280,6 +289,13 @@ WRITES = (
     tell("", "by another replica", count, is_other=True, plan=COUNTERS),
     tell("order", "0 after 1 was made", make_value, pause=1.0, plan=COUNTERS),
     tell("order", "0 after a thread has made 1", make_value, pause=4.0, plan=SLOW_COUNTERS),
+    tell("loss", "1 of a timer", make_value, pause=0.1, is_lost=True, plan=COUNTERS),
+    tell("loss", "1 of a timer, refused for a while", make_value, pause=0.1, is_lost=True,
+         plan={**COUNTERS, **disturb("status", status=429)}),
+    tell("", "1 of a timer that is denied", make_value, pause=0.1, is_lost=True,
+         plan={**COUNTERS, **DENYING}),
+    tell("", "1 of a timer of a killed replica", make_value, pause=0.1, is_lost=True,
+         is_dead=True, plan=COUNTERS),
     tell("", "0 just when 1 is made", make_value, pause=0.1, plan=COUNTERS),
     tell("", "0 while a thread makes 1", make_value, pause=1.0, plan=SLOW_COUNTERS),
     tell("wrong object", "an effect", keep_object, status={"of-create0": "u0"}, plan=CREATIONS),
@@ -290,6 +306,8 @@ WRITES = (
     tell("", "of its own", keep_object, notes=["of-create0", "create0"], plan=CREATIONS),
     tell("", "a word of somebody else", keep_object, status={"note": "u0"}, plan=CREATIONS),
     tell("written twice", "over a user", overwrite),
+    tell("written twice", "in a network that is bad for Leases", overwrite,
+         plan=disturb("slow", path="leases")),
     tell("", "another value", overwrite, count=3),
     tell("", "with nobody between", overwrite, is_other=False),
     tell("", "in a bad network", overwrite, plan=ROUGH),
@@ -298,6 +316,11 @@ WRITES = (
     tell("deletion", "failed for now", delete_object, outcome="temporary", plan=DELETES),
     tell("", "handled", delete_object, outcome="ok", plan=DELETES),
     tell("", "failed for good", delete_object, outcome="permanent", plan=DELETES),
+    tell("loss", "at the end of an object", delete_object, outcome="ok", plan=MARKED_DELETES),
+    tell("", "at the end of an object, of a failure", delete_object, outcome="permanent",
+         plan=MARKED_DELETES),
+    tell("", "at the end of an object, denied", delete_object, outcome="ok",
+         plan={**MARKED_DELETES, **DENYING}),
     tell("", "not guarded", delete_object, finalizers=(), plan=DELETES),
     tell("", "released before", delete_object, is_released=True, plan=DELETES),
     tell("", "not created", delete_object, outcome="ok",
@@ -400,6 +423,8 @@ STATES = (
     tell("missed", "a deletion, not that of another", watch_object, again="u2", plan=EVENTS),
     tell("missed", "a deletion in a bad network", watch_object, plan={**EVENTS, **ROUGH}),
     tell("", "a deletion that was seen", watch_object, reasons=("ADDED", "DELETED"), plan=EVENTS),
+    tell("repetition", "a deletion", watch_object, reasons=("DELETED", "DELETED"), plan=EVENTS),
+    tell("", "the deletions of two", watch_object, reasons=("DELETED",), again="u2", plan=EVENTS),
     tell("", "a deletion of what was never seen", watch_object, reasons=(), plan=EVENTS),
     tell("", "a deletion of what matched once", watch_object,
          plan={"handlers": make("event0", is_choosy=True)}),
@@ -412,6 +437,22 @@ STATES = (
     tell("loss", "an effect", keep_object, plan=STATUSES),
     tell("loss", "an effect in a bad network", keep_object, plan={**STATUSES, **ROUGH}),
     tell("loss", "a label", keep_object, plan={"handlers": make("create0", effect="label")}),
+    tell("loss", "a result", keep_object, plan=RESULTS),
+    tell("loss", "a result of a sub-handler", keep_object, called=("create0", "create0/sub0"),
+         notes=["create0"], plan=RESULTS),
+    tell("", "a result that is there", keep_object, notes=["create0"], plan=RESULTS),
+    tell("loss", "an effect that is refused for a while", keep_object,
+         plan={**STATUSES, **disturb("status", status=429)}),
+    tell("loss", "an effect when Leases are denied", keep_object,
+         plan={**STATUSES, **disturb("status", status=403, path="leases")}),
+    tell("loss", "an effect under a Lease", keep_object, plan={**STATUSES, "mode": "lease"}),
+    tell("", "an effect under a Lease that cannot be renewed", keep_object,
+         plan={**STATUSES, "mode": "lease", **disturb("slow", path="leases")}),
+    tell("", "an effect in a peering", keep_object, plan={**STATUSES, "mode": "peering"}),
+    tell("missed", "a resumption", resume_object, plan=RESUMING),
+    tell("", "a resumption that was done", resume_object, called=("resume0",), plan=RESUMING),
+    tell("", "no resumption of what is no older", keep_object, called=(), plan=RESUMING),
+    tell("", "no resumption for a peer", resume_object, plan={**RESUMING, "mode": "peering"}),
     tell("", "an effect that is there", keep_object, notes=["of-create0"], plan=STATUSES),
     tell("", "the effect of a failure", keep_object, outcome="permanent", plan=STATUSES),
     tell("", "the effect of a killed replica", keep_object, is_dead=True, plan=STATUSES),
@@ -419,7 +460,6 @@ STATES = (
     tell("", "an effect that is denied", keep_object, plan={**STATUSES, **DENYING}),
     tell("", "an effect while the kind changes", keep_object,
          plan={**STATUSES, **ALTERED}),
-    tell("", "an effect under a Lease", keep_object, plan={**STATUSES, "mode": "lease"}),
     tell("progress", "an annotation", keep_object, annotations={"kopf.zalando.org/create0": "{}"},
          plan=UPDATES),
     tell("progress", "a status", keep_object, status={"kopf": {}}, plan=UPDATES),
