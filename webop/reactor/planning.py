@@ -37,8 +37,9 @@ class ResourceContext:
     """The context of the work on one resource.
 
     ``slots`` is shared by all namespaces of a kind. ``is_late`` means that the resource or the
-    namespace appeared while the operator was running: its unhandled objects are created, not
-    resumed, even if they are older than the watch.
+    namespace appeared while the operator was running, or is watched again: its unhandled objects
+    are created, not resumed, even if they are older than the watch. Those of a former watch are
+    what they were there.
     """
 
     operator: OperatorContext
@@ -206,7 +207,8 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
     elif stored is not None:
         old = persistence.progress_storage.clear(essence=stored)
     meta = body.meta
-    initial = obj.initial and not (ctx.is_late and stored is None)
+    is_new = ctx.is_late and stored is None and not obj.is_inherited
+    initial = obj.initial and not is_new
     reason = detect_reason(
         event_type=obj.event_type,
         deleting=meta.deletion_timestamp is not None,

@@ -76,8 +76,7 @@ class Processor:
             Exception: a filter has failed.
         """
         plan = make_plan(self.ctx, obj)
-        if plan is None:
-            obj.initial = False
+        obj.initial = plan is not None and plan.cause.initial
         return plan
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:

@@ -207,6 +207,7 @@ class Tracked:
         epoch: the listing (by its count) during which ``version`` came from a patch of our own.
         seen: the last listing in which the object was.
         initial: whether the object was there before the operator and must still be resumed.
+        is_inherited: whether a former stream of the same process had it.
         is_dirty: whether a newer state arrived since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
         indexing: the lock that is held while the indexes are updated.
@@ -230,6 +231,7 @@ class Tracked:
         "indexing",
         "initial",
         "is_dirty",
+        "is_inherited",
         "is_provided",
         "is_unindexed",
         "keeper",
@@ -263,6 +265,7 @@ class Tracked:
         self.version = 0
         self.epoch = -1
         self.seen = -1
+        self.is_inherited = False
         self.is_dirty = False
         self.is_unindexed = False
         self.indexing: asyncio.Lock | None = None
@@ -291,6 +294,7 @@ class Tracked:
     def inherit(self, left: Carryover) -> None:
         """Continue from the state of the former stream."""
         self.initial, self.work, self.background = left
+        self.is_inherited = True
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""
