@@ -191,6 +191,31 @@ async def test_objects_are_resumed_once_however_often_credentials_are_lost(
     assert resumed == {"old": 1, "pending": before + 1}
 
 
+async def test_a_retry_of_a_resume_handler_comes_though_credentials_are_lost_during_a_creation(
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
+) -> None:
+    resumed: Counter[str] = Counter()
+    is_allowed = False
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    @webop.on.resume("widgets", registry=registry, id="resumed")
+    async def resume(name: str, **_: Any) -> None:
+        resumed[name] += 1
+        if not is_allowed:
+            raise webop.TemporaryError("not yet", delay=0.2)
+
+    await objects.create("unhandled")
+    async with run_hosted() as hosted:
+        await eventually(lambda: resumed["unhandled"], "it is resumed")
+        await hosted.lock_out()
+        await hosted.let_in()
+        before, is_allowed = resumed["unhandled"], True
+        await objects.wait_handled("unhandled")
+    assert resumed == {"unhandled": before + 1}
+
+
 async def test_objects_of_two_versions_of_a_kind_are_resumed_once_however_credentials_are_lost(
     registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, client: Client
 ) -> None:

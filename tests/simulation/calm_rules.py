@@ -174,7 +174,6 @@ class CalmJudge:
             if last_creations.get(call.handler, call) is call  # it was lost, and called again
             if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
             if call.begin <= cycle.end  # later ones were for changes that were undone
-            and call.plan.kind != "resume"  # lost credentials end that without a trace
             and not self._may_be_lost(call)
             # Peers can act beside each other for a moment, and know nothing of each other then.
             and (self._world.plan.mode != "peering" or call.process.identity == cycle.user)
