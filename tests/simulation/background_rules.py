@@ -98,7 +98,8 @@ class BackgroundJudge:
     def _judge_lateness(self, call: Call, last: Call, due: float) -> None:
         """They come in time; those with a sharp interval come at its multiples."""
         since = last.begin - SILENCE
-        if self._world.was_disturbed(since, call.begin) or self._world.peers.is_anybody_known:
+        is_disturbed = self._world.was_disturbed(since, call.begin, ignored="start")
+        if is_disturbed or self._world.peers.is_anybody_known:
             return
         if call.plan.idle is not None and not call.retry:
             due = max(due, self._judge.touched.get(call.uid, 0.0) + call.plan.idle)

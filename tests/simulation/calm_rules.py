@@ -142,7 +142,12 @@ class CalmJudge:
         if world.plan.mode == "lease" and world.was_disturbed(end, end + LATENESS, "leases"):
             return True  # so it can lose the lease
         return world.plan.mode == "lease" and any(
-            (step.fault is not None and step.fault.status == 401 and step.at >= call.begin)
+            (
+                step.fault is not None
+                and step.fault.status == 401
+                and step.at >= call.begin
+                and (step.at <= end + LATENESS or world.was_disturbed(end, step.at, PLURAL))
+            )
             or (step.kind == "pause" and call.begin <= step.at <= end + 2 * LAG)
             for step in world.plan.steps
         )

@@ -159,11 +159,9 @@ class Judge:
         last, self._last[key] = self._last.get(key), call
         if last is None or last.end is None or last.essence != call.essence:
             return
-        if self.changed.get(call.uid, 0.0) > last.begin - LAG:  # to another state and back
-            return
         if call.uid in self.gone:  # a process can learn late that nothing is to be done any more
             return
-        if sum(at > last.begin for at in self._reshaped[call.uid]) > 1:
+        if sum(at > last.begin - LAG for at in self._reshaped[call.uid]) > 1:
             return  # it was changed, and changed back
         # Nobody waits for a thread so long.
         is_long = last.plan.is_sync and last.end - last.begin > _EXIT
@@ -263,7 +261,9 @@ class Judge:
         if pause < last.delay - 0.01 and not self._has_rival(call, last):
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
-        is_disturbed = self.world.was_disturbed(last.begin - AFTERMATH, call.begin)
+        ignored = "start" if last.process is call.process else ""
+        since = last.begin - AFTERMATH
+        is_disturbed = self.world.was_disturbed(since, call.begin, ignored=ignored)
         is_excused = is_crowded or is_deaf or is_disturbed or self.world.peers.is_anybody_known
         busy = sum(  # with other handlers of the object, one after another
             other.end - other.begin

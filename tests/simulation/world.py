@@ -220,7 +220,7 @@ class World:
             self.tell(f"{call}")
             self.judge.judge_end(call)
 
-    def was_disturbed(self, begin: float, end: float, path: str = "") -> bool:
+    def was_disturbed(self, begin: float, end: float, path: str = "", *, ignored: str = "") -> bool:
         """Tell whether anything was wrong with the network or the processes in a time.
 
         Args:
@@ -228,9 +228,13 @@ class World:
             end: by the loop's clock.
             path: if only faults of requests with this in their path count, or "start", "stop",
                 "unlock", "watches".
+            ignored: what does not count.
         """
         return any(
-            first <= end and last >= begin and (not concerned or path in concerned)
+            first <= end
+            and last >= begin
+            and (not concerned or path in concerned)
+            and not (ignored and ignored == concerned)
             for first, last, concerned in self._disturbances
         )
 
