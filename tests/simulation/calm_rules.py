@@ -128,16 +128,18 @@ class CalmJudge:
             problems.append(f"finalizer: of {name} ({uid}), wanted: {is_guarded}")
         return problems
 
-    def _may_be_lost(self, call: Call) -> bool:
+    def may_be_lost(self, call: Call) -> bool:
         """Tell whether an outcome may not be known to the last process.
 
         The one that called the handler may not have been able to write it before its end; or it has
         lost its credentials and, with a Lease, others could go on.
         """
         world, ended_at = self._world, call.process.ended_at
+        if ended_at is None and call.process.is_stopping:
+            ended_at = world.loop.time()
         if ended_at is not None and call.end is not None:
-            is_late = call.end > ended_at - LAG
-            return is_late or world.was_disturbed(call.end, ended_at, PLURAL)
+            last = ended_at - LAG  # its own end is no disturbance
+            return call.end > last or world.was_disturbed(call.end, last, PLURAL)
         end = call.end or 0
         if world.plan.mode == "lease" and world.was_disturbed(end, end + LATENESS, "leases"):
             return True  # so it can lose the lease
@@ -179,7 +181,7 @@ class CalmJudge:
             if last_creations.get(call.handler, call) is call  # it was lost, and called again
             if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
             if call.begin <= cycle.end  # later ones were for changes that were undone
-            and not self._may_be_lost(call)
+            and not self.may_be_lost(call)
             # Peers can act beside each other for a moment, and know nothing of each other then.
             and (self._world.plan.mode != "peering" or call.process.identity == cycle.user)
         )
@@ -225,7 +227,7 @@ class CalmJudge:
         return [
             f"loss: the effect of {call}"
             for call in self._world.calls
-            if call.uid in bodies and not self._may_be_lost(call)
+            if call.uid in bodies and not self.may_be_lost(call)
             if self.is_lost(call, bodies[call.uid])
         ] + self._list_lost_values(bodies)
 

@@ -171,6 +171,11 @@ class Judge:
         is_same, mode = last.process is call.process, self.world.plan.mode
         path = "leases" if is_same and mode == "lease" else ""
         is_disturbed = self.world.was_disturbed(last.begin - AFTERMATH, call.begin, path)
+        if not is_same and mode != "peering":
+            is_beside = last.process.ended_at is None and (
+                mode == "alone" or self.world.was_disturbed(last.begin, call.begin, PLURAL)
+            )
+            is_disturbed = is_beside or self.calm.may_be_lost(last)
         # Peers whose watches are mute act beside each other.
         is_disturbed |= not is_same and mode == "peering" and self._is_deaf(last, call)
         if not is_disturbed or (is_same and mode == "alone"):

@@ -42,7 +42,8 @@ class LeadershipJudge:
         """Nothing is done while an operator of others is there that goes first."""
         rival = self._world.peers.find_rival(call.process.number, NOTICE)
         since = call.begin - SETTLING
-        if rival is not None and not self._world.was_disturbed(since, call.begin):
+        is_disturbed = self._world.was_disturbed(since, call.begin, ignored="start")
+        if rival is not None and not is_disturbed:
             self._judge.complain(f"peering: {call} while {rival} is there")
 
     def judge_rivals(self, process: ReplicaProcess, what: object) -> None:

@@ -108,6 +108,7 @@ class Scene:
         serial = len(self.world.processes) + 1
         process = Replica(self.world, number, serial)
         self.world.processes.append(process)
+        self.world.disturb(0.0, "start")
         return process
 
     def begin(self, process: Replica, handler: str = "create0", **details: Any) -> Call:

@@ -56,6 +56,10 @@ async def call_twice(
             await asyncio.sleep(5)
             scene.end(other)
         await asyncio.sleep(pause)
+    if fate == "stopped":
+        one.is_stopping = True
+        one.operator.ending.set_result(None)
+        await asyncio.sleep(0.1)
     one.is_paused = fate == "paused"
     one.skew = 3.0 if fate == "skewed" else 0.0
     after = scene.begin(two, again, **{"uid": uid, "reason": cause, **details})

@@ -172,7 +172,7 @@ class World:
         process = ReplicaProcess(self, number, self._serials)
         self.replicas[number] = process
         self.processes.append(process)
-        self._disturb(0.0, "start")
+        self.disturb(0.0, "start")
         self.tell(f"{process} starts")
 
     def note_end(self, process: ReplicaProcess, task: asyncio.Task[Any]) -> None:
@@ -183,7 +183,7 @@ class World:
         error = None if task.cancelled() else task.exception()
         self.tell(f"{process} has ended: {error!r}")
         self.network.cut_off(process)
-        self._disturb(0.0)
+        self.disturb(0.0)
         self.judge.judge_leftovers(process)
         if self.admission is not None:
             self.admission.judge.judge_exit(process)
@@ -199,7 +199,7 @@ class World:
         self.network.cut_off(process)
         if self.admission is not None:
             self.admission.note_loss(process)
-        self._disturb(0.0)
+        self.disturb(0.0)
         for call in self.calls:
             if call.process is process and call.end is None:
                 call.outcome = "killed"
@@ -311,9 +311,10 @@ class World:
         else:
             self._strike(step)
         if step.kind in _DISTURBING:
-            self._disturb(abs(step.seconds), _name_disturbance(step))
+            self.disturb(abs(step.seconds), _name_disturbance(step))
 
-    def _disturb(self, seconds: float, path: str = "") -> None:
+    def disturb(self, seconds: float, path: str = "") -> None:
+        """Note that something is disturbed from now on: see :meth:`was_disturbed`."""
         self._disturbances.append((self.loop.time(), self.loop.time() + seconds, path))
 
     def _act_as_user(self, step: Step) -> None:
