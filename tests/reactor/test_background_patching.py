@@ -168,6 +168,33 @@ async def test_what_could_not_be_written_is_written_after_the_next_iteration(
     assert body["status"]["once"] == "yes"
 
 
+async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_is_back(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    proxy: Proxy,
+    webop_cluster: LocalCluster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        proxy.is_refusing = True
+        proxy.cut()
+        patch.fns.append(set_conditions)
+
+    quick: dict[str, dict[str, Any]] = {
+        "networking": {"error_backoffs": [], "request_timeout": 2},
+        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
+        "batching": {"error_delays": [0.1]},
+    }
+    info = get_connection(webop_cluster, proxy.url)
+    settings = build_settings(**quick)
+    async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
+        await objects.create("one")
+        await eventually(lambda: "Cannot write the patch" in caplog.text, "the patch is refused")
+        proxy.is_refusing = False
+        await objects.wait("one", lambda body: (body.get("status") or {}).get("conditions"))
+
+
 def put_garbage(body: webop.RawBody) -> None:
     body["spec"]["garbage"] = object()
 

@@ -249,11 +249,14 @@ class CalmJudge:
         if self._world.plan.mode != "alone":
             return []
         running = {process.identity for process in self._world.processes if process.is_running}
+        # Functions that a failed attempt could not write are written at the end of the next one.
+        busy = {(c.uid, f"count-{c.plan.id}") for c in self._world.calls if c.end is None}
         problems = []
         for (identity, uid, key), known in self._judge.values.items():
             before = self._world.loop.time() - LATENESS
             at, value = max((pair for pair in known if pair[0] < before), default=(0.0, 0))
-            is_ours = identity in running and uid in bodies and not self._can_be_denied(at)
+            is_ours = identity in running and uid in bodies and (uid, key) not in busy
+            is_ours = is_ours and not self._can_be_denied(at)
             if is_ours and bodies[uid].get("status", {}).get(key, 0) < value:
                 problems.append(f"loss: {key} of {uid}, {value} since {at:.3f}")
         return problems

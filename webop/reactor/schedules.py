@@ -63,11 +63,12 @@ class Run:
         if is_news:
             deliver_results({self.handler.id: outcome}, self.cause.patch)
 
-    async def save(self, attempts: int = writing.ATTEMPTS) -> None:
+    async def save(self, attempts: int = writing.ATTEMPTS, *, is_last: bool = False) -> None:
         """Write the patch and clear it; keep functions that could not be applied (PAT-06, PAT-07).
 
         Args:
             attempts: how often functions are called again if the object changes meanwhile.
+            is_last: whether no call follows: then the worker of the object writes what is kept.
         """
         patch, obj = self.cause.patch, self.obj
         known, self.trouble = self.trouble, ""
@@ -78,6 +79,8 @@ class Run:
 
         merged, fns = Patch(dict(patch)), list(patch.fns)
         patch.clear()
+        if is_last:
+            merged, fns = Patch(merged, fns=fns), []
         try:
             if merged:  # together with pending patches, so that neither is lost
                 pending = Pending(merged, Patch())
@@ -89,6 +92,8 @@ class Run:
         except APIConflictError as exc:
             patch.fns.extend(fns)
             self.cause.logger.debug("%s", exc)
+            if is_last:
+                writing.write_later(self.ctx, obj, exc)
         except (APIError, LoginError) as exc:
             level = logging.WARNING if str(exc) != known else logging.DEBUG
             if writing.classify(exc) is not writing.Failure.DENIED:
@@ -168,7 +173,7 @@ async def run_in_background(run: Run) -> None:
             run.deliver(outcome)
             is_last = outcome.final and not _is_recurring(run.handler, outcome)
             if run.cause.patch:
-                await run.save(writing.ATTEMPTS if is_last else 1)
+                await run.save(writing.ATTEMPTS if is_last else 1, is_last=is_last)
             if not outcome.final:
                 state = state.with_outcome(outcome)
                 await run.stopper.sleep(outcome.delay or 0)
