@@ -184,7 +184,7 @@ class Judge:
             if last.outcome in FAILED and call.retry != last.retry + 1:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in FAILED and call.retry == last.retry + 1:
-            if call.started != last.started:  # the timeout of the handler counts from there
+            if call.started != last.started and not self._has_rival(call, last):  # of its timeout
                 self.complain(f"count of attempts: {call} after {last}, from another start")
             self._judge_delay(call, last, call.begin - last.end)
 

@@ -319,8 +319,14 @@ class Tracked:
             self.keeper.check(self)
 
     def wake(self) -> None:
-        """Process the object again, after one of its daemons or timers ended."""
+        """Process the object again, after one of its daemons or timers ended.
+
+        Right after a pause, its state is outdated: the listing that follows processes it anyway.
+        """
         if not self.is_gone:
+            if self.background is not None and not self.version:
+                if parse_version(self.background.raw):
+                    return
             if self.background is not None and self.raw is None and self.text is None:
                 self.raw = self.background.raw
             self.is_dirty = True
