@@ -138,8 +138,9 @@ class CalmJudge:
         if ended_at is None and call.process.is_stopping:
             ended_at = world.loop.time()
         if ended_at is not None and call.end is not None:
-            last = ended_at - LAG  # its own end is no disturbance
-            return call.end > last or world.was_disturbed(call.end, last, PLURAL)
+            last = ended_at - 2 * LAG  # its own end is no disturbance
+            was_away = world.was_disturbed(call.end, last, PLURAL)
+            return call.end > last or was_away or self._judge.were_credentials_lost(call)
         end = call.end or 0
         if world.plan.mode == "lease" and world.was_disturbed(end, end + LATENESS, "leases"):
             return True  # so it can lose the lease

@@ -71,6 +71,7 @@ class Judge:
         self._finals: dict[str, set[str]] = defaultdict(set)  # handlers, by uid
         self.cycles: dict[str, Cycle] = {}  # the last one, by uid
         self._records: dict[tuple[str, str], tuple[float, Json]] = {}  # by uid and handler
+        self._recorded: set[tuple[str, str]] = set()  # uids and handlers that succeeded
         self._former: dict[tuple[str, str], list[Any]] = defaultdict(list)  # values, by uid and key
         self._reshaped: dict[str, list[float]] = defaultdict(list)  # when essences have changed
         self._guarded: set[str] = set()  # deleted with our finalizer
@@ -165,7 +166,7 @@ class Judge:
             return  # it was changed, and changed back
         # Nobody waits for a thread so long.
         is_long = last.plan.is_sync and last.end - last.begin > _EXIT
-        if is_long and (self._has_kind_changed(last.begin) or self._were_credentials_lost(last)):
+        if is_long and (self._has_kind_changed(last.begin) or self.were_credentials_lost(last)):
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
@@ -184,14 +185,14 @@ class Judge:
             if last.outcome in FAILED and call.retry != last.retry + 1:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in FAILED and call.retry == last.retry + 1:
-            if call.started != last.started and not self._has_rival(call, last):  # of its timeout
+            if call.started != last.started and mode != "peering":  # the timeout counts from there
                 self.complain(f"count of attempts: {call} after {last}, from another start")
             self._judge_delay(call, last, call.begin - last.end)
 
     def _is_deaf(self, last: Call, call: Call) -> bool:
         return self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
 
-    def _were_credentials_lost(self, call: Call) -> bool:
+    def were_credentials_lost(self, call: Call) -> bool:
         """Tell whether requests could be answered with 401 during a call."""
         return any(
             step.fault is not None
@@ -352,6 +353,8 @@ class Judge:
                 record = json.loads(now.get(key, "{}"))
                 place = new["metadata"]["uid"], key.partition("/")[2]
                 self._records[place] = self.world.loop.time(), record
+                if record.get("success"):
+                    self._recorded.add(place)
 
     def _judge_values(self, change: servers.Change, body: Json) -> None:
         """What a call has written is not written again over what others have written since."""
@@ -418,7 +421,9 @@ class Judge:
         if uid not in self._guarded:
             return
         for call in self.world.calls if self.world.plan.mode == "alone" else ():
-            if call.uid == uid and call.plan.kind == "delete" and self.calm.is_lost(call, body):
+            is_known = (uid, call.handler) in self._recorded or not self.calm.may_be_lost(call)
+            is_ours = call.uid == uid and call.plan.kind == "delete" and is_known
+            if is_ours and self.calm.is_lost(call, body):
                 self.complain(f"loss: the effect of {call}, at the end of its object")
         for process in self.world.processes if self.world.plan.mode == "alone" else ():
             running = [key for key, count in process.daemons.items() if count and key[1] == uid]

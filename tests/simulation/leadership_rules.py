@@ -43,6 +43,7 @@ class LeadershipJudge:
         rival = self._world.peers.find_rival(call.process.number, NOTICE)
         since = call.begin - SETTLING
         is_disturbed = self._world.was_disturbed(since, call.begin, ignored="start")
+        is_disturbed |= self._world.lagging_until >= call.begin - NOTICE
         if rival is not None and not is_disturbed:
             self._judge.complain(f"peering: {call} while {rival} is there")
 

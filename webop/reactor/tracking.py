@@ -324,11 +324,11 @@ class Tracked:
         Right after a pause, its state is outdated: the listing that follows processes it anyway.
         """
         if not self.is_gone:
-            if self.background is not None and not self.version:
-                if parse_version(self.background.raw):
-                    return
-            if self.background is not None and self.raw is None and self.text is None:
-                self.raw = self.background.raw
+            background = self.background
+            if background is not None and not self.version and parse_version(background.raw):
+                return
+            if background is not None and self.raw is None and self.text is None:
+                self.raw = background.raw
             self.is_dirty = True
         self.keeper.check(self)
 

@@ -97,7 +97,8 @@ async def save(
         work.recording = own or None
         try:
             if wanted:
-                merged = Patch(merge_patches(wanted, own), fns=wanted.fns)
+                # Functions take requests of their own. Records come last: they say that it is done.
+                merged = wanted if wanted.fns else Patch(merge_patches(wanted, own))
                 try:
                     await patch(ctx, obj, merged)
                 except APIError as exc:
@@ -112,7 +113,9 @@ async def save(
                     )
                     wanted = Patch()
                 else:
-                    return
+                    if merged is not wanted:
+                        return
+                    wanted = Patch()
             if own:
                 await patch(ctx, obj, own)
         except (APIError, LoginError, asyncio.CancelledError) as exc:
