@@ -28,6 +28,7 @@ Json = dict[str, Any]
 
 _MAX_TASKS = 400  # of one history: some objects, some replicas
 _DENIALS = {400, 403, 405, 413, 415, 422}  # of patches, for good
+_ENDING = 20.0  # seconds; for daemons that end, with their attempts
 _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
 
 
@@ -76,8 +77,9 @@ class CalmJudge:
             self._judge.complain(problem)
         if self._judge.violations:
             return
-        # What has just ended may still write what its handlers want.
-        await asyncio.sleep(max(LAG, self._world.plan.calm_at + SETTLING - self._world.loop.time()))
+        # Daemons may end by themselves, and what has just ended may still write.
+        rest = self._world.plan.calm_at + SETTLING - self._world.loop.time()
+        await asyncio.sleep(max(_ENDING, rest))
         self._judge.writes = Counter()
         calls = len(self._world.calls)
         await asyncio.sleep(_QUIET)
