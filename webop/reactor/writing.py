@@ -97,7 +97,7 @@ async def save(
         work.recording = own or None
         try:
             if wanted:
-                # Functions take requests of their own. Records come last: they say that it is done.
+                # Functions take separate requests. Records come last: they say that it is done.
                 merged = wanted if wanted.fns else Patch(merge_patches(wanted, own))
                 try:
                     await patch(ctx, obj, merged)
