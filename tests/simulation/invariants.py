@@ -165,8 +165,9 @@ class Judge:
         if sum(at > last.begin - LAG for at in self._reshaped[call.uid]) > 1:
             return  # it was changed, and changed back
         # Nobody waits for a thread so long.
-        is_long = last.plan.is_sync and last.end - last.begin > _EXIT
-        if is_long and (self._has_kind_changed(last.begin) or self.were_credentials_lost(last)):
+        is_left = last.process is not call.process and last.process.is_stopping
+        is_left |= self._has_kind_changed(last.begin) or self.were_credentials_lost(last)
+        if is_left and last.plan.is_sync and last.end - last.begin > _EXIT:
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode

@@ -44,6 +44,9 @@ class LeadershipJudge:
         since = call.begin - SETTLING
         is_disturbed = self._world.was_disturbed(since, call.begin, ignored="start")
         is_disturbed |= self._world.lagging_until >= call.begin - NOTICE
+        # An operator that does not know of peerings yet acts by itself.
+        learning = NOTICE + self._world.plan.discovery_lag if self._world.plan.discovery_lag else 0
+        is_disturbed |= call.begin < call.process.started_at + learning
         if rival is not None and not is_disturbed:
             self._judge.complain(f"peering: {call} while {rival} is there")
 
