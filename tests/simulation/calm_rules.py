@@ -252,17 +252,25 @@ class CalmJudge:
         if self._world.plan.mode != "alone":
             return []
         running = {process.identity for process in self._world.processes if process.is_running}
-        # Functions that a failed attempt could not write are written at the end of the next one.
-        busy = {(c.uid, f"count-{c.plan.id}") for c in self._world.calls if c.end is None}
         problems = []
         for (identity, uid, key), known in self._judge.values.items():
             before = self._world.loop.time() - LATENESS
             at, value = max((pair for pair in known if pair[0] < before), default=(0.0, 0))
-            is_ours = identity in running and uid in bodies and (uid, key) not in busy
-            is_ours = is_ours and not self._can_be_denied(at)
+            is_ours = identity in running and uid in bodies and not self._can_be_denied(at)
+            is_ours = is_ours and not self._waits_for_next_call(identity, key, bodies[uid])
             if is_ours and bodies[uid].get("status", {}).get(key, 0) < value:
                 problems.append(f"loss: {key} of {uid}, {value} since {at:.3f}")
         return problems
+
+    def _waits_for_next_call(self, identity: str, key: str, body: Json) -> bool:
+        """Tell whether a function that was not written waits for a call that may never come."""
+        calls = (c for c in reversed(self._world.calls) if f"count-{c.plan.id}" == key)
+        uid = body["metadata"]["uid"]
+        last = next((c for c in calls if c.uid == uid and c.process.identity == identity), None)
+        if last is None or last.plan.effect != "count-fn":
+            return False
+        is_stopped = last.outcome not in FINAL or not self._judge.wants(last.plan, body)
+        return is_stopped or last.plan.idle is not None
 
     def _can_be_denied(self, since: float) -> bool:
         """Tell whether the API server can have dropped a patch since some time."""
@@ -292,7 +300,7 @@ class CalmJudge:
             for plan in process.handlers
             if plan.kind == "resume" and not plan.is_choosy and not plan.is_general
             for name, body in objects.items()
-            if self._judge.born[body["metadata"]["uid"]] < since > self._world.lagging_until
+            if self._judge.born[body["metadata"]["uid"]] < since > self._world.lagging[1]
             if (plan.id, body["metadata"]["uid"]) not in done
         ]
 

@@ -97,7 +97,7 @@ class Judge:
         self, identity: str, method: str, path: str, since: float, until: float, writes_more: bool
     ) -> None:
         """What was refused with Retry-After comes no earlier, unless there is more to write."""
-        if method == "GET":
+        if method in {"GET", "WATCH"}:
             self._judge_reading(identity, path, since, until)
             return
         if "webhookconfigurations" in path and any(

@@ -43,7 +43,7 @@ class LeadershipJudge:
         rival = self._world.peers.find_rival(call.process.number, NOTICE)
         since = call.begin - SETTLING
         is_disturbed = self._world.was_disturbed(since, call.begin, ignored="start")
-        is_disturbed |= self._world.lagging_until >= call.begin - NOTICE
+        is_disturbed |= self._world.lagging[1] >= call.begin - NOTICE
         # An operator that does not know of peerings yet acts by itself.
         learning = NOTICE + self._world.plan.discovery_lag if self._world.plan.discovery_lag else 0
         is_disturbed |= call.begin < call.process.started_at + learning
@@ -75,8 +75,11 @@ class LeadershipJudge:
                 continue
             since = now - _AFTERMATH_OF_PEERS
             is_deaf = was_disturbed(other.started_at - SILENCE, other.started_at + LAG, "watches")
-            is_late = was_disturbed(since, now, "watches") or self._world.lagging_until >= since
+            is_late = was_disturbed(since, now, "watches") or self._world.lagging[1] >= since
             is_deaf |= is_late and was_disturbed(since, now, "unlock")
+            lag_begin, lag_end = self._world.lagging  # which may hide a record that is new
+            joined_at = self._peer_records.get(other.identity, now)
+            is_deaf |= joined_at > lag_begin - LAG and now < lag_end + LAG
             if not is_deaf and not was_disturbed(since, now, "kopfpeering"):
                 self._judge.complain(f"overlap: {what} begins in {process}, but {other} is there")
 

@@ -13,6 +13,7 @@ import gc
 import hashlib
 import itertools
 import logging
+import math
 import os
 import random
 import threading
@@ -114,7 +115,7 @@ class World:
         self.story: list[str] = []
         self._disturbances: list[tuple[float, float, str]] = []  # from, to, the path concerned
         self.unlocked_at: float | None = None
-        self.lagging_until = float("-inf")  # by the clock of the loop
+        self.lagging = math.inf, -math.inf  # since and until when, by the clock of the loop
         self._serials = 0
         self._values = 0
         self._is_upgraded = False
@@ -299,7 +300,8 @@ class World:
                 self._act_as_user(Step(step.at, "create", f"crowd-{number}"))
         elif step.kind == "lag":
             self.cluster.lag = 5
-            self.lagging_until = self.loop.time() + step.seconds
+            now, (begin, end) = self.loop.time(), self.lagging
+            self.lagging = (begin if now < end else now), max(end, now + step.seconds)
             self.network.later(step.seconds, self._catch_up)
         elif step.kind == "upgrade":
             self._upgrade(step)
