@@ -228,6 +228,17 @@ async def test_a_request_that_crosses_the_end_of_its_idle_connection_is_not_lost
     assert len(fn.calls) == 1
 
 
+async def test_a_request_that_was_refused_before_its_end_gets_no_second_response_at_the_stop(
+    fn: Recorder, hosting: Hosting, server_context: Any, client_context: Any
+) -> None:
+    async with listen(fn, hosting, server_context) as listener:
+        client = await asyncio.to_thread(open_slowly, listener.port, client_context)
+        client.sendall(REQUEST.replace(b"POST", b"PUT")[:-20])
+        assert (await asyncio.to_thread(client.recv, 10_000)).startswith(b"HTTP/1.1 405 ")
+    with client:
+        assert client.recv(10_000) == b""
+
+
 def open_slowly(port: int, context: ssl.SSLContext | None) -> socket.socket:
     """Connect as a client that notices nothing until it reads."""
     client = socket.create_connection(("127.0.0.1", port), 10.0)

@@ -300,9 +300,10 @@ class _Connection(HttpToolsProtocol):
         Without it, the client could not know whether the request was processed, and API servers
         would fail it. Clients without a request ignore the response (RFC 9112, 9.2).
         """
-        if not self.transport.is_closing():
+        # A request whose body is not complete has got its response already.
+        if (self._arrival is None or self._is_in_head) and not self.transport.is_closing():
             self.transport.write(_CLOSED)
-            self.transport.close()
+        self.transport.close()
 
     def _watch(self) -> None:
         """Close the connection if the client does not send or read in time, or is idle."""
