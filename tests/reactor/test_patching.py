@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.handling.occasions import FailedTest, UnreadableError
 from tests.operating import (
     DIFFBASE,
     Calls,
@@ -132,14 +133,25 @@ async def test_functions_change_the_status_behind_its_own_endpoint_too(
 
 
 @pytest.mark.feature("PAT-03", "ERR-01")
-@pytest.mark.parametrize("exc", [KeyError("boo"), TypeError("boo"), ZeroDivisionError("boo")])
+@pytest.mark.parametrize(
+    "exc",
+    [
+        KeyError("boo"),
+        TypeError("boo"),
+        ZeroDivisionError("boo"),
+        UnreadableError(5),
+        FailedTest("boo"),
+        SystemExit("boo"),
+    ],
+    ids=repr,
+)
 async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
-    exc: Exception,
+    exc: BaseException,
 ) -> None:
     def fail(body: webop.RawBody) -> None:
         raise exc
@@ -158,7 +170,7 @@ async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
     async with run_operator(build_settings(batching={"error_delays": [0.1]})):
         await objects.create("one", {"a": 0})
         body = await objects.wait_handled("one")
-        await eventually(lambda: "boo" in caplog.text)
+        await eventually(lambda: type(exc).__name__ in caplog.text)
         await objects.patch("one", {"spec": {"a": 1}})
         await objects.wait_handled("one")
         await objects.pass_fence()

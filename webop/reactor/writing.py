@@ -25,6 +25,7 @@ from webop.client.events import get_uid, parse_version
 from webop.client.failures import choose_pause
 from webop.client.requests import encode_body
 from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError, LoginError
+from webop.handling.cancellation import convert_exception
 from webop.objects.body import Body
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
 from webop.reactor.planning import ResourceContext
@@ -441,7 +442,10 @@ def _build_operations(
 
 
 def _try_functions(fns: list[PatchFn], raw: dict[str, Any]) -> list[JSONPatchOp]:
-    operations = Patch(fns=fns).as_json_patch(raw)
+    try:
+        operations = Patch(fns=fns).as_json_patch(raw)
+    except BaseException as exc:  # noqa: BLE001  the functions are the user's
+        raise convert_exception(exc)  # noqa: B904  it has the cause
     encode_body(operations)
     return operations
 
