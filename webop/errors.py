@@ -53,8 +53,6 @@ class TemporaryError(Exception):
         delay: seconds until the next attempt; None or 0 means at once.
     """
 
-    delay: float | None = 60  # for subclasses that do not call this __init__()
-
     def __init__(self, msg: str | None = None, delay: float | None = 60) -> None:
         super().__init__(*(() if msg is None else (msg,)))
         self.delay = delay
@@ -74,11 +72,6 @@ class AdmissionError(PermanentError):
     Raises:
         TypeError: the causes are of another type.
     """
-
-    # For subclasses that do not call this __init__().
-    code: int = 500
-    reason: str | None = None
-    causes: tuple[AdmissionCause, ...] = ()
 
     def __init__(
         self,

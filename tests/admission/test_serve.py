@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,6 +20,12 @@ FORM = "application/x-www-form-urlencoded"
 class ForgetfulDenialError(webop.AdmissionError):
     def __init__(self, number: str) -> None:  # it does not call that of the base class
         self.number = number
+
+
+@dataclass
+class QuotaDenialError(webop.AdmissionError):
+    code: int
+    quota: str  # a field without a default, after one that the base class has, too
 
 
 @pytest.mark.feature("ADM-01", "ADM-02", "ADM-10", "ADM-88")
@@ -47,6 +54,7 @@ async def test_a_handler_that_returns_allows_the_request(
         (webop.AdmissionError("Meh!", code=422), "Meh!", 422),
         (webop.AdmissionError("Meh!"), "Meh!", 500),
         (ForgetfulDenialError("Meh!"), "Meh!", 500),
+        (QuotaDenialError(403, "pods"), "(403, 'pods')", 403),
         (webop.PermanentError("Meh!"), "Meh!", 500),
         (webop.TemporaryError("Meh!", delay=60), "Meh!", 500),
         (ValueError(), "ValueError()", 500),

@@ -81,9 +81,10 @@ def _build_status(review: Review, error: Exception) -> dict[str, Any]:
         "code": _get_code(error),
     }
     if isinstance(error, AdmissionError):
-        if error.reason:
-            status["reason"] = _clean(error.reason)
-        if error.causes:
+        # Subclasses that do not call the __init__() of AdmissionError lack its attributes.
+        if reason := getattr(error, "reason", None):
+            status["reason"] = _clean(reason)
+        if causes := getattr(error, "causes", ()):
             names = {"name": _get_name(review), "group": review.group, "kind": review.kind}
             status["details"] = {key: value for key, value in names.items() if value}
             status["details"]["causes"] = [
@@ -92,7 +93,7 @@ def _build_status(review: Review, error: Exception) -> dict[str, Any]:
                     "message": _clean(cause.message),
                     "field": _clean(cause.field),
                 }
-                for cause in error.causes
+                for cause in causes
             ]
     return status
 
@@ -139,7 +140,7 @@ def encode_patch(patch_ops: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _get_code(error: Exception) -> int:
     """Return the HTTP status for an error: 500 unless it has a valid error code."""
-    code: object = error.code if isinstance(error, AdmissionError) else 500
+    code = getattr(error, "code", 500) if isinstance(error, AdmissionError) else 500
     return code if isinstance(code, int) and 400 <= code <= 599 else 500
 
 

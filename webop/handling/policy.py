@@ -88,7 +88,8 @@ def classify_failure(
         problem := find_setting_problem(exc) or _find_call_problem(exc)
     ):
         exc = PermanentError(problem)
-    elif isinstance(exc, TemporaryError) and not _is_delay(exc.delay):
+    # Subclasses that do not call the __init__() of TemporaryError lack its attribute.
+    elif isinstance(exc, TemporaryError) and not _is_delay(getattr(exc, "delay", 60)):
         kind, given = type(exc).__name__, repr(exc.delay)
         exc = TypeError(f"{kind}: delay= must be a number of seconds, got {given}: {exc}")
     reason = str(exc) or repr(exc)
@@ -101,8 +102,8 @@ def classify_failure(
     if isinstance(exc, PermanentError):
         return Outcome(final=True, exception=exc, message=f"{handler} failed permanently: {reason}")
     if isinstance(exc, TemporaryError):
-        what = f"{handler} failed temporarily"
-        return _classify_retry(handler, exc, attempt, delay=exc.delay or 0, what=what)
+        what, wanted = f"{handler} failed temporarily", getattr(exc, "delay", 60)
+        return _classify_retry(handler, exc, attempt, delay=wanted or 0, what=what)
     what = f"{handler} failed with an exception"
     is_unexpected = not isinstance(exc, WebopError)  # whose messages need no traceback
     mode = handler.errors or default_errors
