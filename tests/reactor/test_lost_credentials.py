@@ -451,3 +451,50 @@ async def test_an_index_forgets_an_object_whose_deletion_comes_in_a_list_that_br
         await objects.wait_handled("new")
         assert breaks
         assert index() == {"kept", "new"}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_objects_that_still_wait_are_resumed_later_except_those_of_a_late_kind(
+    registry: webop.OperatorRegistry,
+    run_hosted: RunHosted,
+    objects: Objects,
+    client: Client,
+    is_late: bool,
+) -> None:
+    calls: list[str] = []
+    is_held, word = asyncio.Event(), f"birds-{objects.namespace}"
+    kind = Kind(f"{objects.namespace}.waiting.webop.dev", "geese", "Goose")
+    await kind.define(client)
+    geese = Objects(client, kind, objects.namespace)
+
+    @webop.on.create(category=word, registry=registry, id="created")
+    async def created(name: str, **_: Any) -> None:
+        calls.append(f"created {name}")
+        await is_held.wait()
+
+    @webop.on.resume(category=word, registry=registry, id="resumed")
+    async def resumed(name: str, **_: Any) -> None:
+        calls.append(f"resumed {name}")
+
+    @webop.on.create("widgets", registry=registry, id="early")
+    async def early(**_: Any) -> None: ...
+
+    names = ("one", "two")
+    for name in names:
+        await geese.create(name)
+    category = {"spec": {"names": {"categories": [word]}}}
+    if not is_late:
+        await client.patch(CRDS, None, kind.crd_name, category)
+    async with run_hosted(batching={"exit_timeout": 0.2, "worker_limit": 1}) as hosted:
+        await objects.create("first")
+        await objects.wait_handled("first")  # so the operator has looked for kinds
+        if is_late:
+            await client.patch(CRDS, None, kind.crd_name, category)
+        await eventually(lambda: calls, "the first one is handled, the other one waits")
+        await hosted.lock_out()
+        await hosted.let_in()
+        is_held.set()
+        for name in names:
+            await geese.wait_handled(name)
+    resumptions = sorted(call for call in calls if call.startswith("resumed"))
+    assert resumptions == ([] if is_late else ["resumed one", "resumed two"])

@@ -92,6 +92,8 @@ class Dispatcher:
     Attributes:
         epoch: counts the listings.
         is_complete: whether the indexes have all objects, maybe from the former stream.
+        is_late: whether unhandled objects are created, not resumed, even if they are older than
+            the watch.
         former: the result of :meth:`list_objects` of the former stream of the same objects, without
             objects that this stream has already seen.
     """
@@ -117,6 +119,7 @@ class Dispatcher:
         self._indexed_waiting: set[str] = set()  # uids of objects indexed while they wait
         self._is_closing = False
         self.is_complete = not is_resuming
+        self.is_late = False
         self._is_resuming = is_resuming
         self._is_paused = is_paused
         self.former: dict[str, Carryover] = {}
@@ -197,6 +200,7 @@ class Dispatcher:
             is_old = event_type in {None, "MODIFIED"}
             initial = self._is_paused or (is_old and self._is_resuming)
             obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
+            obj.is_late = self.is_late
             if (left := self.former.pop(uid, None)) is not None:
                 obj.inherit(left)
         obj.seen = self.epoch

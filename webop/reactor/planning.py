@@ -38,7 +38,7 @@ class ResourceContext:
 
     ``slots`` is shared by all namespaces of a kind. ``is_late`` means that the resource or the
     namespace appeared while the operator was running, or is watched again: its unhandled objects
-    are created, not resumed, even if they are older than the watch. Those of a former watch are
+    are created, not resumed, even if they are older than the watch. Those of a former watch stay
     what they were there.
     """
 
@@ -207,7 +207,7 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
     elif stored is not None:
         old = persistence.progress_storage.clear(essence=stored)
     meta = body.meta
-    is_new = ctx.is_late and stored is None and not obj.is_inherited
+    is_new = obj.is_late and stored is None
     initial = obj.initial and not is_new
     reason = detect_reason(
         event_type=obj.event_type,

@@ -94,6 +94,7 @@ class Stream:
             is_resuming=self.is_resuming,
             is_paused=not pausing.is_active,
         )
+        dispatcher.is_late = self.ctx.is_late
         version = self.ctx.resource.version
         other = next(iter(left), version) if self.is_alone else version
         if self.feeds:

@@ -185,11 +185,13 @@ class Carryover(NamedTuple):
 
     Attributes:
         initial: whether it must still be resumed.
+        is_late: whether that does not count if it is unhandled, as for :class:`Tracked`.
         work: pending patches, and whether the deletion was handled.
         background: which daemons and timers have returned.
     """
 
     initial: bool
+    is_late: bool
     work: Work | None = None
     background: Background | None = None
 
@@ -207,7 +209,7 @@ class Tracked:
         epoch: the listing (by its count) during which ``version`` came from a patch of our own.
         seen: the last listing in which the object was.
         initial: whether the object was there before the operator and must still be resumed.
-        is_inherited: whether a former stream of the same process had it.
+        is_late: whether the first stream that had it was late: then it is new if it is unhandled.
         is_dirty: whether a newer state arrived since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
         indexing: the lock that is held while the indexes are updated.
@@ -231,7 +233,7 @@ class Tracked:
         "indexing",
         "initial",
         "is_dirty",
-        "is_inherited",
+        "is_late",
         "is_provided",
         "is_unindexed",
         "keeper",
@@ -265,7 +267,7 @@ class Tracked:
         self.version = 0
         self.epoch = -1
         self.seen = -1
-        self.is_inherited = False
+        self.is_late = False
         self.is_dirty = False
         self.is_unindexed = False
         self.indexing: asyncio.Lock | None = None
@@ -287,14 +289,14 @@ class Tracked:
             work = Work(work.leave_cycle(), cleanup=work.cleanup, pending=work.pending)
         return Carryover(
             self.initial,
+            self.is_late,
             None if work is None or work.is_over else work,
             None if background is None else background.without_body(),
         )
 
     def inherit(self, left: Carryover) -> None:
         """Continue from the state of the former stream."""
-        self.initial, self.work, self.background = left
-        self.is_inherited = True
+        self.initial, self.is_late, self.work, self.background = left
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""
