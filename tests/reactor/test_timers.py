@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.handling.occasions import FailedTest
 from tests.operating import FINALIZER, Calls, Objects, RunOperator, eventually
 from tests.reactor.timeline import Timeline
 
@@ -251,6 +252,26 @@ async def test_the_first_call_can_be_postponed(
         assert all(is_about(gap, 0.1) for gap in timeline.measure_gaps(name))
     assert len(timeline.of("asked")) == 1
     assert given["delay"] == given["fn"] - {"client"}
+
+
+@pytest.mark.parametrize("exc", [FailedTest("boo"), SystemExit("boo")], ids=repr)
+async def test_an_initial_delay_with_an_odd_error_stops_neither_the_timer_nor_the_operator(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    exc: BaseException,
+) -> None:
+    def fail(**_: Any) -> float:
+        raise exc
+
+    @webop.timer("widgets", registry=registry, id="fn", interval=0.1, initial_delay=fail)
+    async def fn(**_: Any) -> None:
+        timeline.note("called")
+
+    async with run_operator():
+        await objects.create("one")
+        await timeline.wait("called", 2)
 
 
 @pytest.mark.feature("TMR-13", "TMR-15", "TMR-16", "TMR-17", "KWA-10")

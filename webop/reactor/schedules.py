@@ -14,6 +14,7 @@ from datetime import timedelta
 
 from webop.errors import APIConflictError, APIError, LoginError
 from webop.handling.call_options import CallOptions
+from webop.handling.cancellation import convert_exception
 from webop.handling.causes import BackgroundCause
 from webop.handling.execute import attempt, deliver_results
 from webop.handling.handler_states import HandlerState, now
@@ -234,7 +235,8 @@ def _find_initial_delay(run: Run) -> float:
     moment = now()
     try:
         return float(delay(**kwargs, started=moment, runtime=timedelta(0)))
-    except Exception:
+    except BaseException as exc:
+        convert_exception(exc)
         run.cause.logger.exception(
             "Cannot compute the initial delay of %s. Using 0 s.", run.handler
         )
