@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,6 +36,21 @@ def set_conditions(body: webop.RawBody) -> None:
     conditions = body.setdefault("status", {}).setdefault("conditions", [])
     conditions[:] = [cond for cond in conditions if cond.get("type") != "Whatever"]
     conditions.append({"type": "Whatever", "status": "True"})
+
+
+@contextlib.asynccontextmanager
+async def operate_through(
+    proxy: Proxy, cluster: LocalCluster, registry: webop.OperatorRegistry, namespace: str
+) -> AsyncIterator[None]:
+    """Run an operator that reaches the API server through a proxy, with short pauses."""
+    quick: dict[str, dict[str, Any]] = {
+        "networking": {"error_backoffs": [], "request_timeout": 2},
+        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
+        "batching": {"error_delays": [0.1]},
+    }
+    info, settings = get_connection(cluster, proxy.url), build_settings(**quick)
+    async with operate(info, registry, settings, beside=True, namespaces=[namespace]):
+        yield
 
 
 def declare(registry: webop.OperatorRegistry, plural: str, fn: Any, *, is_timer: bool) -> None:
@@ -152,14 +169,7 @@ async def test_what_could_not_be_written_is_written_after_the_next_iteration(
                 patch.status["once"] = "yes"
                 patch.fns.append(set_conditions)
 
-    quick: dict[str, dict[str, Any]] = {
-        "networking": {"error_backoffs": [], "request_timeout": 2},
-        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
-        "batching": {"error_delays": [0.1]},
-    }
-    info = get_connection(webop_cluster, proxy.url)
-    settings = build_settings(**quick)
-    async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
+    async with operate_through(proxy, webop_cluster, registry, objects.namespace):
         await objects.create("one")
         await timeline.wait("called", 4)
         assert "status" not in await objects.get("one")
@@ -181,14 +191,7 @@ async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_i
         proxy.cut()
         patch.fns.append(set_conditions)
 
-    quick: dict[str, dict[str, Any]] = {
-        "networking": {"error_backoffs": [], "request_timeout": 2},
-        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
-        "batching": {"error_delays": [0.1]},
-    }
-    info = get_connection(webop_cluster, proxy.url)
-    settings = build_settings(**quick)
-    async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
+    async with operate_through(proxy, webop_cluster, registry, objects.namespace):
         await objects.create("one")
         await eventually(lambda: "Cannot write the patch" in caplog.text, "the patch is refused")
         proxy.is_refusing = False

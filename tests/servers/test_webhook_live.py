@@ -214,6 +214,14 @@ async def test_a_validating_webhook_is_called_and_heard(
     assert set(judge.webhooks) == {"check_numbers"}
 
 
+async def create_at_the_second_attempt(api: httpx.AsyncClient, namespace: str, name: str) -> None:
+    """Create an object whose review must be sent again after a second."""
+    start = time.monotonic()
+    response = await create(api, namespace, name)
+    assert response.status_code == 201, response.text
+    assert 0.9 < time.monotonic() - start < 5
+
+
 @pytest.mark.parametrize("status", [429, 503])
 async def test_the_api_server_tries_again_when_it_is_told_to(
     api: httpx.AsyncClient, webop_namespace: str, status: int
@@ -222,10 +230,7 @@ async def test_the_api_server_tries_again_when_it_is_told_to(
     async with manage(api, judge, build_handler("check_numbers"), webop_namespace):
         judge.is_overloaded, judge.status = True, status
         judge.webhooks.clear()
-        start = time.monotonic()
-        response = await create(api, webop_namespace, "late")
-        assert response.status_code == 201, response.text
-        assert 0.9 < time.monotonic() - start < 5
+        await create_at_the_second_attempt(api, webop_namespace, "late")
     assert len(judge.webhooks) == 2
 
 
@@ -242,10 +247,7 @@ async def test_a_review_that_crosses_the_end_of_its_idle_connection_is_sent_agai
         relay.is_slow = True
         await asyncio.wait_for(relay.held.wait(), 10)  # the end of the connection
         judge.webhooks.clear()
-        start = time.monotonic()
-        response = await create(api, webop_namespace, "two")
-        assert response.status_code == 201, response.text
-        assert 0.9 < time.monotonic() - start < 5
+        await create_at_the_second_attempt(api, webop_namespace, "two")
     assert len(judge.webhooks) == 1
 
 

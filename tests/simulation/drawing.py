@@ -57,18 +57,14 @@ _SECONDS = {"index": (0.0, 0.0, 0.05, 0.5), "daemon": (0.0, 0.5, 3.0, 3.0, 8.0)}
 
 def _draw_handler(rng: random.Random, theme: Theme, kind: str, name: str) -> HandlerPlan:
     is_state = kind in STATE_KINDS
-    attempts: list[Attempt] = []
+    attempts: tuple[Attempt, ...] = ()
     if is_state and rng.random() < 0.5:
-        for _ in range(rng.randint(1, 3)):
-            end = rng.choice(("temporary", "temporary", "error"))
-            attempts.append(Attempt(end, rng.choice((0.0, 0.3, 1.0, 5.0, 15.0))))
-        if rng.random() < 0.15:
-            attempts.append(Attempt("permanent"))
+        attempts = _draw_attempts(rng, rng.randint(1, 3), (0.0, 0.3, 1.0, 5.0, 15.0), 0.15)
     effects = theme.effects if is_state else ("",)
     return HandlerPlan(
         name,
         kind,
-        tuple(attempts),
+        attempts,
         seconds=rng.choice(_SECONDS.get(kind, (0.0, 0.0, 0.05, 0.5, 3.0))),
         is_sync=rng.random() < 0.25,
         effect=rng.choice(("", "count") if kind == "timer" else effects),
@@ -78,6 +74,16 @@ def _draw_handler(rng: random.Random, theme: Theme, kind: str, name: str) -> Han
         idle=rng.choice((None, 3.0)) if kind == "timer" else None,
         interval=rng.choice((7.0, 2.0)) if kind == "timer" else 7.0,
     )
+
+
+def _draw_attempts(
+    rng: random.Random, number: int, delays: tuple[float, ...], permanent: float
+) -> tuple[Attempt, ...]:
+    """Draw attempts that fail; with the given probability, the last one fails for good."""
+    ends = "temporary", "temporary", "error"
+    attempts = [Attempt(rng.choice(ends), rng.choice(delays)) for _ in range(number)]
+    attempts += [Attempt("permanent")] if rng.random() < permanent else []
+    return tuple(attempts)
 
 
 def _draw_user(rng: random.Random, theme: Theme, length: float) -> list[Step]:
@@ -265,15 +271,9 @@ def _vary(plan: HandlerPlan, seed: int) -> HandlerPlan:
     if plan.kind not in BACKGROUND_KINDS:
         return plan
     rng = random.Random(f"background {seed} {plan.id}")  # the same in both versions
-    attempts = []
-    for _ in range(rng.choice((0, 0, 1, 2, 4))):
-        end = rng.choice(("temporary", "temporary", "error"))
-        attempts.append(Attempt(end, rng.choice((0.3, 1.0, 5.0, 15.0))))
-    if rng.random() < 0.1:
-        attempts.append(Attempt("permanent"))
     return dataclasses.replace(
         plan,
-        attempts=tuple(attempts),
+        attempts=_draw_attempts(rng, rng.choice((0, 0, 1, 2, 4)), (0.3, 1.0, 5.0, 15.0), 0.1),
         effect=rng.choice((plan.effect, "count-fn", "count")),
         initial_delay=rng.choice((0.0, 0.0, 0.3, 4.0)),
         is_sharp=plan.kind == "timer" and rng.random() < 0.4,

@@ -113,7 +113,7 @@ class Judge:
         self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
 
     def _judge_reading(self, identity: str, path: str, since: float, until: float) -> None:
-        """So do lists and watches of objects, unless they begin anew for another reason."""
+        """Lists and watches of objects wait, too, unless the stream of the kind was replaced."""
         is_renewed = any(
             step.kind in REPLACING or (step.fault is not None and step.fault.status == 401)
             for step in self.world.plan.steps
@@ -147,7 +147,7 @@ class Judge:
         self._judge_repetition(call)
 
     def _judge_deletion_event(self, call: Call) -> None:
-        """The deletion of an object is told once."""
+        """An event handler gets the deletion of an object once."""
         key = call.process.identity, call.handler, call.uid
         if call.reason == "DELETED" and key in self._told:
             self.complain(f"repetition: {call}, which knows of the deletion")

@@ -256,7 +256,7 @@ class _Act:
         raise ValueError("as planned")
 
     def build_result(self) -> dict[str, Any] | None:
-        """Return what is to be put into the status, if anything."""
+        """Return the result of the handler, if it has one."""
         is_told = self.plan.effect == "result"
         return {"uid": self.call.uid, "count": self.world.count()} if is_told else None
 

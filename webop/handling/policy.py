@@ -89,9 +89,10 @@ def classify_failure(
     ):
         exc = PermanentError(problem)
     # Subclasses that do not call the __init__() of TemporaryError lack its attribute.
-    elif isinstance(exc, TemporaryError) and not _is_delay(getattr(exc, "delay", 60)):
-        kind, given = type(exc).__name__, repr(exc.delay)
-        exc = TypeError(f"{kind}: delay= must be a number of seconds, got {given}: {exc}")
+    wanted = getattr(exc, "delay", 60) if isinstance(exc, TemporaryError) else None
+    if not _is_delay(wanted):
+        kind = type(exc).__name__
+        exc = TypeError(f"{kind}: delay= must be a number of seconds, got {wanted!r}: {exc}")
     reason = str(exc) or repr(exc)
     if isinstance(exc, ChildrenRetryError):
         return Outcome(final=False, delay=exc.delay, exception=exc)
@@ -102,7 +103,7 @@ def classify_failure(
     if isinstance(exc, PermanentError):
         return Outcome(final=True, exception=exc, message=f"{handler} failed permanently: {reason}")
     if isinstance(exc, TemporaryError):
-        what, wanted = f"{handler} failed temporarily", getattr(exc, "delay", 60)
+        what = f"{handler} failed temporarily"
         return _classify_retry(handler, exc, attempt, delay=wanted or 0, what=what)
     what = f"{handler} failed with an exception"
     is_unexpected = not isinstance(exc, WebopError)  # whose messages need no traceback

@@ -69,7 +69,8 @@ class Run:
 
         Args:
             attempts: how often functions are called again if the object changes meanwhile.
-            is_last: whether no call follows: then the worker of the object writes what is kept.
+            is_last: whether no call follows: then functions are written like the rest of the patch,
+                and what is kept by the worker of the object.
         """
         patch, obj = self.cause.patch, self.obj
         known, self.trouble = self.trouble, ""
@@ -174,7 +175,7 @@ async def run_in_background(run: Run) -> None:
             run.deliver(outcome)
             is_last = outcome.final and not _is_recurring(run.handler, outcome)
             if run.cause.patch:
-                await run.save(writing.ATTEMPTS if is_last else 1, is_last=is_last)
+                await run.save(1, is_last=is_last)
             if not outcome.final:
                 state = state.with_outcome(outcome)
                 await run.stopper.sleep(outcome.delay or 0)
@@ -236,7 +237,7 @@ def _find_initial_delay(run: Run) -> float:
     try:
         return float(delay(**kwargs, started=moment, runtime=timedelta(0)))
     except BaseException as exc:
-        convert_exception(exc)
+        convert_exception(exc)  # raises Ctrl-C and the end of this task
         run.cause.logger.exception(
             "Cannot compute the initial delay of %s. Using 0 s.", run.handler
         )
