@@ -177,11 +177,12 @@ class CalmJudge:
         handlers = next(p.handlers for p in self._world.processes if p.identity == cycle.user)
         plans = [plan for plan in handlers if self._judge.wants(plan, body)]
         ids = {plan.id for plan in plans if not plan.is_choosy}
-        last_creations = {call.handler: call for call in calls if call.plan.kind == "create"}
+        last_creations = {call.handler: call for call in calls if call.reason == "create"}
         known = (
             call.wish
             for call in calls
-            if last_creations.get(call.handler, call) is call  # it was lost, and called again
+            # Else it was lost, and called again.
+            if call.reason != "create" or last_creations[call.handler] is call
             if not call.process.is_dead and not call.plan.is_choosy and call.plan.id in ids
             if call.begin <= cycle.end  # later ones were for changes that were undone
             and not self.may_be_lost(call)

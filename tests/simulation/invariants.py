@@ -73,7 +73,7 @@ class Judge:
         self._records: dict[tuple[str, str], tuple[float, Json]] = {}  # by uid and handler
         self._recorded: set[tuple[str, str]] = set()  # uids and handlers that succeeded
         self._former: dict[tuple[str, str], list[Any]] = defaultdict(list)  # values, by uid and key
-        self._reshaped: dict[str, list[float]] = defaultdict(list)  # when essences have changed
+        self._reshaped: dict[str, list[tuple[float, str]]] = defaultdict(list)  # when, to which
         self._guarded: set[str] = set()  # deleted with our finalizer
         self.gone: set[str] = set()
         self._renewed: dict[str, float] = {}  # when a name was given to another object
@@ -162,8 +162,8 @@ class Judge:
             return
         if call.uid in self.gone:  # a process can learn late that nothing is to be done any more
             return
-        if sum(at > last.begin - LAG for at in self._reshaped[call.uid]) > 1:
-            return  # it was changed, and changed back
+        if self._has_come_back(last):
+            return
         # Nobody waits for a thread so long.
         is_left = last.process is not call.process and last.process.is_stopping
         is_left |= self._has_kind_changed(last.begin) or self.were_credentials_lost(last)
@@ -189,6 +189,15 @@ class Judge:
             if call.started != last.started and mode != "peering":  # the timeout counts from there
                 self.complain(f"count of attempts: {call} after {last}, from another start")
             self._judge_delay(call, last, call.begin - last.end)
+
+    def _has_come_back(self, call: Call) -> bool:
+        """Tell whether an object has got the state of a call again, after another one.
+
+        The call can be late for its state: the object has another one already.
+        """
+        recent = [state for state in self._reshaped[call.uid] if state[0] > call.begin - LAG]
+        times = [at for at, essence in recent if essence == call.essence]
+        return bool(times) and (len(recent) > 1 or times[-1] > call.begin)
 
     def _is_deaf(self, last: Call, call: Call) -> bool:
         return self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
@@ -321,7 +330,8 @@ class Judge:
         self._judge_order(change)
         self._judge_values(change, new)
         if old is not None and get_essence(old) != get_essence(new):
-            self._reshaped[new["metadata"]["uid"]].append(self.world.loop.time())
+            change_to = self.world.loop.time(), get_essence(new)
+            self._reshaped[new["metadata"]["uid"]].append(change_to)
         # A timer that counts writes for ever.
         if self.writes is not None and change.request is not None and not self._is_counting:
             self.writes[change.request.user] += 1

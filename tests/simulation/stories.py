@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import itertools
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -66,6 +67,26 @@ async def call_twice(
     one.is_paused = False
     scene.end(before)
     scene.end(after)
+
+
+async def call_as_state_returns(scene: Scene, *, moments: Iterable[float] = (0.3, 2.0)) -> None:
+    """Call a handler twice for the first state of an object, which others change at moments.
+
+    The calls begin at 1.0 and 3.0. Each change adds a label, or removes it again.
+    """
+    process, body = scene.add_replica(), scene.create()
+    at = 0.0
+    events = sorted([(moment, False) for moment in moments] + [(1.0, True), (3.0, True)])
+    label = itertools.cycle(("yes", None))
+    for moment, is_call in events:
+        await asyncio.sleep(moment - at)
+        at = moment
+        if is_call:
+            essence = json.dumps({"value": 1})
+            scene.end(scene.begin(process, "update0", uid=get_uid(body), essence=essence))
+        else:
+            scene.world.request("PATCH", "one", {"metadata": {"labels": {"l": next(label)}}})
+    scene.world.request("DELETE", "one")
 
 
 async def call_timer(scene: Scene, *, age: float = 1.0, written: float = 0.0) -> None:
@@ -219,7 +240,7 @@ async def keep_object(
     handled: Json | bool | None = True,
     called: Iterable[str] = ("create0",),
     outcome: str = "ok",
-    value: int = 1,
+    values: Iterable[int] = (1,),
     is_deleted: bool = False,
     is_dead: bool = False,
     is_other: bool = False,
@@ -229,15 +250,17 @@ async def keep_object(
 ) -> None:
     """Handle an object that stays: what is called for it, and what it is like in the end.
 
-    Another process than the one that calls can note what is handled.
+    The handlers are called for each of the values. Another process than the one that calls can note
+    what is handled.
     """
     process = scene.add_replica()
     caller = scene.add_replica() if is_other else process
     for _ in range(successors):
         scene.add_replica()
     body = scene.create(**metadata)
-    for handler in called:
-        call = scene.begin(caller, handler, uid=get_uid(body), wish=Wish(value, False, 0))
+    for value, handler in itertools.product(values, called):
+        wish, essence = Wish(value, False, 0), json.dumps({"value": value})
+        call = scene.begin(caller, handler, uid=get_uid(body), wish=wish, essence=essence)
         scene.end(call, outcome)
     if handled:
         state = {"spec": {"value": 1}} if handled is True else handled

@@ -58,6 +58,9 @@ class ObjectProcessor(EventProcessor, Protocol):
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what must be done about the newest state; None for nothing."""
 
+    def is_being_resumed(self, raw: dict[str, Any]) -> bool:
+        """Return whether another operator has begun to resume an object, and has not finished."""
+
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Carry out a plan; return the seconds until the next work; None for none."""
 
@@ -193,16 +196,18 @@ class Dispatcher:
         """Accept a listed object (type None) or an event of the watch."""
         uid = get_uid(raw)
         obj = self._objects.get(uid)
+        # Objects that change during the list arrive as MODIFIED.
+        is_old = self._is_resuming and event_type in {None, "MODIFIED"}
         if obj is None:
             if event_type == "DELETED" and not self._processor.wants_every_event:
                 return
-            # Objects that change during the list arrive as MODIFIED.
-            is_old = event_type in {None, "MODIFIED"}
-            initial = self._is_paused or (is_old and self._is_resuming)
+            initial = self._is_paused or is_old
             obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
             obj.is_late = self.is_late
             if (left := self.former.pop(uid, None)) is not None:
                 obj.inherit(left)
+        if is_old and not obj.initial and obj.seen < self.epoch:  # others may have seen to it
+            obj.initial = self._processor.is_being_resumed(raw)
         obj.seen = self.epoch
         if self._processor.wants_every_event and not self.is_stopped:
             is_first = not obj.events

@@ -6,7 +6,7 @@ states need no plan. :mod:`webop.reactor.process` carries it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,10 +137,18 @@ def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool
     return _has_records(ctx, cause.body)
 
 
-def _has_records(ctx: ResourceContext, body: Body) -> bool:
-    """Return whether there is progress of handlers on an object."""
+def is_being_resumed(ctx: ResourceContext, body: Body) -> bool:
+    """Return whether there is progress of handlers that are called only to resume an object."""
+    others = {handler.id for handler in ctx.handlers.changes if not handler.initial}
+    resuming = {handler.id for handler in ctx.handlers.changes} - others
+    return bool(resuming) and _has_records(ctx, body, resuming)
+
+
+def _has_records(ctx: ResourceContext, body: Body, ids: Iterable[str] | None = None) -> bool:
+    """Return whether there is progress of handlers on an object; by default, of any handler."""
     storage = ctx.operator.settings.persistence.progress_storage
-    return any(storage.fetch(key=handler.id, body=body) for handler in ctx.handlers.changes)
+    ids = (handler.id for handler in ctx.handlers.changes) if ids is None else ids
+    return any(storage.fetch(key=key, body=body) for key in ids)
 
 
 def _select_background(

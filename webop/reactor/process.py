@@ -28,7 +28,7 @@ from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
 from webop.reactor.cycles import handle_change
-from webop.reactor.planning import Plan, ResourceContext, make_plan
+from webop.reactor.planning import Plan, ResourceContext, is_being_resumed, make_plan
 from webop.reactor.schedules import start_in_background
 from webop.reactor.tracking import Pending, Tracked, Work
 from webop.reactor.writing import (
@@ -78,6 +78,10 @@ class Processor:
         plan = make_plan(self.ctx, obj)
         obj.initial = plan is not None and plan.cause.initial
         return plan
+
+    def is_being_resumed(self, raw: dict[str, Any]) -> bool:
+        """Return whether another operator has begun to resume an object, and has not finished."""
+        return is_being_resumed(self.ctx, Body(raw))
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         """Read a state that was dropped from memory; None if the object is gone.
@@ -142,6 +146,8 @@ class Processor:
             await save_pending(ctx, obj)
             if rest := obj.find_rest():
                 return rest
+        if obj.keeper.is_stopped:  # a handler that begins now may not end in time
+            return None
         if plan is None or plan.cause.body.raw is not obj.raw:
             plan = self.plan(obj)
         if plan is None:
