@@ -51,9 +51,6 @@ class Processor:
         plan: Any = obj.raw if self.is_needed(obj) else None
         return cast("Plan | None", plan)
 
-    def is_being_resumed(self, raw: dict[str, Any]) -> bool:
-        return "resuming" in raw["spec"]
-
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         return build(obj.uid, obj.version)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -495,3 +496,43 @@ async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_ha
         await calls.wait("one", "first", 2)
         await objects.wait_handled("one")
     assert [call["size"] for call in calls.of("one", "first")] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("key", "purpose", "names"),
+    [
+        pytest.param(
+            "resume", "resume", ["create", "both", "both", "resume"], id="a resume handler"
+        ),
+        pytest.param("resume", "update", ["create", "both", "both", "resume"], id="in an update"),
+        pytest.param("both", "resume", ["create", "both", "both", "resume"], id="of both"),
+        pytest.param("both", "update", ["create", "both"], id="of both, in an undone update"),
+        pytest.param("update", "update", ["create", "both"], id="an update handler"),
+    ],
+)
+async def test_records_that_another_operator_left_in_the_pause_do_not_stay_on_the_object(
+    noting: Calls,
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    key: str,
+    purpose: str,
+    names: list[str],
+) -> None:
+    both = build_noting_handler(noting, "both")
+    for decorate in (webop.on.create, webop.on.update, webop.on.resume):
+        decorate("widgets", registry=registry, id="both")(both)
+    record = {"started": "2030-01-01T00:00:00Z", "purpose": purpose, "retries": 3}
+    async with run_peer():
+        await objects.pass_fence()  # so that it need not be resumed
+        await objects.create("one")
+        await objects.wait_handled("one")
+        await boss.pause()
+        annotations = {f"kopf.zalando.org/{key}": json.dumps(record)}
+        await objects.patch("one", {"metadata": {"annotations": annotations}})
+        await boss.resume()
+        await objects.wait("one", lambda raw: not get_progress(raw))
+        await objects.pass_fence()
+    assert sorted(noting.handlers("one")) == sorted(names)
+    assert {call["retry"] for call in noting.of("one", key)} <= {0, 3}

@@ -58,9 +58,6 @@ class ObjectProcessor(EventProcessor, Protocol):
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what must be done about the newest state; None for nothing."""
 
-    def is_being_resumed(self, raw: dict[str, Any]) -> bool:
-        """Return whether another operator has begun to resume an object, and has not finished."""
-
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
         """Carry out a plan; return the seconds until the next work; None for none."""
 
@@ -206,8 +203,7 @@ class Dispatcher:
             obj.is_late = self.is_late
             if (left := self.former.pop(uid, None)) is not None:
                 obj.inherit(left)
-        if is_old and not obj.initial and obj.seen < self.epoch:  # others may have seen to it
-            obj.initial = self._processor.is_being_resumed(raw)
+        obj.is_taken_over |= is_old and obj.seen < self.epoch and not obj.initial
         obj.seen = self.epoch
         if self._processor.wants_every_event and not self.is_stopped:
             is_first = not obj.events

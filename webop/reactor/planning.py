@@ -6,7 +6,7 @@ states need no plan. :mod:`webop.reactor.process` carries it out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,8 +100,11 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     """Return what must be done about the newest state of an object; None for nothing."""
     if obj.raw is None or obj.is_gone:
         return None
-    work = obj.work or NOTHING
-    plan = Plan(detect_cause(ctx, obj, Body(obj.raw)))
+    work, body = obj.work or NOTHING, Body(obj.raw)
+    is_taken_over = obj.is_taken_over and not obj.has_pending  # else the records may be our own
+    if is_taken_over and not obj.initial:
+        obj.initial = _is_being_resumed(ctx, body)
+    plan = Plan(detect_cause(ctx, obj, body))
     wanted = _select_background(ctx, obj, plan.cause)
     _plan_background(obj, plan, wanted)
     plan.finalizers = _plan_finalizers(ctx, obj, plan.cause, is_wanted=bool(wanted))
@@ -110,9 +113,11 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     elif plan.finalizers is None:
         if work.cycle is not None and work.cycle.is_left:
             # It is still ours if its change was undone before another operator ended it.
-            is_undone = plan.cause.reason in _UNCHANGED and _has_records(ctx, plan.cause.body)
+            is_undone = plan.cause.reason in _UNCHANGED and _has_records(ctx, body)
             work.cycle = work.cycle if is_undone else None
         plan.has_changes = _plan_changes(ctx, work.cycle, plan)
+        if is_taken_over and plan.cause.reason is Reason.NOOP:  # nobody continues their cycle
+            plan.has_changes = plan.has_changes or _has_records(ctx, body)
     return plan or None
 
 
@@ -137,18 +142,21 @@ def _plan_changes(ctx: ResourceContext, cycle: Cycle | None, plan: Plan) -> bool
     return _has_records(ctx, cause.body)
 
 
-def is_being_resumed(ctx: ResourceContext, body: Body) -> bool:
-    """Return whether there is progress of handlers that are called only to resume an object."""
-    others = {handler.id for handler in ctx.handlers.changes if not handler.initial}
-    resuming = {handler.id for handler in ctx.handlers.changes} - others
-    return bool(resuming) and _has_records(ctx, body, resuming)
-
-
-def _has_records(ctx: ResourceContext, body: Body, ids: Iterable[str] | None = None) -> bool:
-    """Return whether there is progress of handlers on an object; by default, of any handler."""
+def _is_being_resumed(ctx: ResourceContext, body: Body) -> bool:
+    """Return whether there is progress of resume handlers; those of other cycles do not count."""
     storage = ctx.operator.settings.persistence.progress_storage
-    ids = (handler.id for handler in ctx.handlers.changes) if ids is None else ids
-    return any(storage.fetch(key=key, body=body) for key in ids)
+    others = {handler.id for handler in ctx.handlers.changes if not handler.initial}
+    for handler in ctx.handlers.changes:
+        record = storage.fetch(key=handler.id, body=body) if handler.initial else None
+        if record and (record.get("purpose") == Reason.RESUME.value or handler.id not in others):
+            return True
+    return False
+
+
+def _has_records(ctx: ResourceContext, body: Body) -> bool:
+    """Return whether there is progress of handlers on an object."""
+    storage = ctx.operator.settings.persistence.progress_storage
+    return any(storage.fetch(key=handler.id, body=body) for handler in ctx.handlers.changes)
 
 
 def _select_background(

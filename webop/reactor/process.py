@@ -28,7 +28,7 @@ from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
 from webop.reactor.cycles import handle_change
-from webop.reactor.planning import Plan, ResourceContext, is_being_resumed, make_plan
+from webop.reactor.planning import Plan, ResourceContext, make_plan
 from webop.reactor.schedules import start_in_background
 from webop.reactor.tracking import Pending, Tracked, Work
 from webop.reactor.writing import (
@@ -77,11 +77,8 @@ class Processor:
         """
         plan = make_plan(self.ctx, obj)
         obj.initial = plan is not None and plan.cause.initial
+        obj.is_taken_over &= plan is not None or obj.has_pending
         return plan
-
-    def is_being_resumed(self, raw: dict[str, Any]) -> bool:
-        """Return whether another operator has begun to resume an object, and has not finished."""
-        return is_being_resumed(self.ctx, Body(raw))
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         """Read a state that was dropped from memory; None if the object is gone.
@@ -171,6 +168,7 @@ class Processor:
 
     async def _handle_change(self, obj: Tracked, work: Work, plan: Plan) -> float | None:
         """Call the handlers that are due, and write their outcomes and patches."""
+        obj.is_taken_over = False
         with open_span(_describe, plan) or NOT_TRACED as span:
             with self.ctx.slots.running_handlers():
                 delay = await handle_change(self.ctx, obj, work, plan)

@@ -210,6 +210,8 @@ class Tracked:
         seen: the last listing in which the object was.
         initial: whether the object was there before the operator and must still be resumed.
         is_late: whether the first stream that had it was late: then it is new if it is unhandled.
+        is_taken_over: whether it was listed after others could handle it, and its handlers were not
+            called since then: its records are theirs.
         is_dirty: whether a newer state arrived since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
         indexing: the lock that is held while the indexes are updated.
@@ -235,6 +237,7 @@ class Tracked:
         "is_dirty",
         "is_late",
         "is_provided",
+        "is_taken_over",
         "is_unindexed",
         "keeper",
         "name",
@@ -268,6 +271,7 @@ class Tracked:
         self.epoch = -1
         self.seen = -1
         self.is_late = False
+        self.is_taken_over = False
         self.is_dirty = False
         self.is_unindexed = False
         self.indexing: asyncio.Lock | None = None
