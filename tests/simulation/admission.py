@@ -243,7 +243,8 @@ class Admission:
                 if state != self._ready.get(process, (False, False)):
                     self._ready[process] = state
                     now = self._world.loop.time()
-                    at = now + self._lags[process] + (_JOINING if is_ready else 0.0)
+                    is_joining = is_ready and not process.is_stopping
+                    at = now + self._lags[process] + (_JOINING if is_joining else 0.0)
                     at = self._listed_at[process] = max(at, self._listed_at.get(process, 0.0))
                     self._world.network.later(at - now, self._list_endpoint, process, *state)
                     if not is_ready:
