@@ -19,6 +19,7 @@ from tests.operating import (
     eventually,
     get_progress,
 )
+from webop.handling.stopping import AsyncDaemonStopped
 
 
 @pytest.mark.feature("EVT-10", "CON-01", "CON-04", "HND-32", "DEP-07")
@@ -387,3 +388,38 @@ async def test_a_memo_does_not_survive(
         async with run_operator():
             await eventually(lambda count=count: len(seen) == count)  # type: ignore[misc]
     assert seen == [{}, {}]
+
+
+@pytest.mark.feature("CFG-21")
+async def test_no_handler_begins_while_the_operator_stops(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    is_changed, is_stopping = asyncio.Event(), asyncio.Event()
+
+    @webop.index("widgets", registry=registry)
+    async def sizes(name: str, spec: webop.Spec, **_: Any) -> None:
+        if spec.get("size") == 3:
+            calls.note("index", {"name": name})
+            await is_stopping.wait()
+
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def update(**kwargs: Any) -> None:
+        calls.note("update", kwargs)
+        await is_changed.wait()
+
+    @webop.daemon("widgets", registry=registry, id="daemon")
+    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
+        await stopped.wait()
+        is_stopping.set()
+
+    async with run_operator():
+        await objects.create("one", spec={"size": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"size": 2}})
+        await calls.wait("one", "update")
+        await objects.patch("one", {"spec": {"size": 3}})
+        await objects.pass_fence()
+        is_changed.set()
+        await calls.wait("one", "index")
+    assert is_stopping.is_set()
+    assert calls.handlers("one") == ["update", "index"]
