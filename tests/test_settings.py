@@ -170,6 +170,7 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("admission", "shutdown_delay", float("inf")),
         ("admission", "replica_lifetime", float("inf")),  # no record could hold it
         ("execution", "commit_window", True),
+        ("posting", "rate", True),
         ("networking", "error_backoffs", True),
         ("admission", "server", webop.WebhookServer),
         ("persistence", "finalizer", ""),

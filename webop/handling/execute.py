@@ -73,7 +73,10 @@ async def execute(
     while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
         offered = {**cause.kwargs, "state": progress}  # an index can have this name
         offered.pop("handlers", None)  # or that of the first parameter
-        chosen = options.lifecycle(waiting, **offered)
+        try:
+            chosen = options.lifecycle(waiting, **offered)
+        except BaseException as exc:  # noqa: BLE001  it can be the user's
+            raise convert_exception(exc)  # noqa: B904  it has the cause
         if not chosen:
             break
         for handler in chosen:

@@ -32,10 +32,10 @@ def check_delays(value: Any) -> Any:
     return value
 
 
-def _check_seconds(value: Any) -> Any:
+def _check_number(value: Any) -> Any:
     """Refuse True and False, which pydantic would convert to 1 and 0."""
     if isinstance(value, bool):
-        raise ValueError("it must be a number of seconds")  # noqa: TRY004  for pydantic to collect
+        raise ValueError("it must be a number")  # noqa: TRY004  for pydantic to collect
     return value
 
 
@@ -67,8 +67,8 @@ def _check_rights(value: Any) -> Any:
     return tuple(texts)
 
 
-Seconds = Annotated[float, BeforeValidator(_check_seconds), Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, BeforeValidator(_check_number), Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_check_number), Field(gt=0, allow_inf_nan=False)]
 Delays = Annotated[float | Iterable[float], PlainValidator(check_delays)]
 Level = Annotated[int, BeforeValidator(_parse_level)]
 Server = Annotated[Any, PlainValidator(_check_server)]
