@@ -143,8 +143,6 @@ class Processor:
             await save_pending(ctx, obj)
             if rest := obj.find_rest():
                 return rest
-        if obj.keeper.is_stopped:  # a handler that begins now may not end in time
-            return None
         if plan is None or plan.cause.body.raw is not obj.raw:
             plan = self.plan(obj)
         if plan is None:
@@ -158,10 +156,10 @@ class Processor:
                 added = len(plan.finalizers) > len(cause.body.meta.finalizers)
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
                 await put_finalizers(ctx, obj, cause.body, plan.finalizers)
-            elif plan.has_changes:
-                delay = await self._handle_change(obj, work, plan)
-            else:
+            elif not plan.has_changes:
                 obj.initial = False
+            elif not obj.keeper.is_stopped:  # a handler that begins now may not end in time
+                delay = await self._handle_change(obj, work, plan)
         if not (obj.has_pending and obj.find_rest()):
             work.backoff, work.paused_until, work.trouble = None, 0.0, ("", "")
         return delay
