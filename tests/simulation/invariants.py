@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import itertools
 import json
 import math
 from collections import Counter, defaultdict
@@ -80,6 +81,7 @@ class Judge:
         self._names: set[str] = set()
         self.born: dict[str, float] = {}  # when objects were created, by uid
         self._ended: dict[tuple[str, str], float] = {}  # the last call, by process and object
+        self._handled: dict[tuple[str, str], float] = {}  # the same, for a change
         self._counts: dict[tuple[str, str, str], int] = {}  # of timers, by process and object
         self.values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
         self._told: set[tuple[str, str, str]] = set()  # of deletions: processes, by handler and uid
@@ -107,7 +109,11 @@ class Judge:
         name = path.removesuffix("/status").rpartition("/")[2]
         is_other = self._renewed.get(name, -math.inf) >= since - LATENESS
         # What a handler adds can be in the second request of a patch; the first is as before.
-        writes_more |= self._ended.get((identity, name), 0.0) > since
+        key = identity, name
+        writes_more |= self._ended.get(key, 0.0) > since
+        # What is done is also written after a while, if other handlers of the change go on.
+        goes_on = any((c.process.identity, c.name) == key for c in self._list_active_changes())
+        writes_more |= goes_on and self._handled.get(key, 0.0) > since - LAG
         if PLURAL in path and (writes_more or is_other or self._has_kind_changed(since)):
             return
         self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
@@ -122,6 +128,11 @@ class Judge:
         if not path.endswith(f"/{PLURAL}") or self.world.plan.mode != "alone" or is_renewed:
             return
         self.complain(f"impatience: {identity} reads {path} before {until:.3f}")
+
+    def _list_active_changes(self) -> list[Call]:
+        """List the running calls for changes of objects."""
+        active = itertools.chain.from_iterable(self.active.values())
+        return [call for call in active if call.plan.kind in STATE_KINDS]
 
     def judge_begin(self, call: Call) -> None:
         """Overlaps, repetitions, and the order of attempts."""
@@ -308,6 +319,8 @@ class Judge:
         if call in self.active[call.uid]:
             self.active[call.uid].remove(call)
         self._ended[call.process.identity, call.name] = self.world.loop.time()
+        if call.plan.kind in STATE_KINDS:
+            self._handled[call.process.identity, call.name] = self.world.loop.time()
         if call.outcome in FAILED | FINAL and not call.plan.is_sync:  # threads cannot be stopped
             self.leadership.judge_step(call.process, call)
         if call.outcome in FINAL:

@@ -246,6 +246,7 @@ async def keep_object(
     is_other: bool = False,
     successors: int = 0,
     notes: Iterable[str] = (),
+    pause: float = 0.0,
     **metadata: Any,
 ) -> None:
     """Handle an object that stays: what is called for it, and what it is like in the end.
@@ -257,6 +258,7 @@ async def keep_object(
     caller = scene.add_replica() if is_other else process
     for _ in range(successors):
         scene.add_replica()
+    await asyncio.sleep(pause)
     body = scene.create(**metadata)
     for value, handler in itertools.product(values, called):
         wish, essence = Wish(value, False, 0), json.dumps({"value": value})
@@ -416,11 +418,19 @@ async def ask_impatiently(
     is_other: bool = False,
     is_stopping: bool = False,
     path: str = f"{OBJECTS}/one",
+    done_at: float = 1.0,
+    is_busy: bool = False,
 ) -> None:
-    """Ask for something again, after a refusal in second 5 that has told to wait until 10."""
+    """Ask for something again, after a refusal in second 5 that has told to wait until 10.
+
+    A handler is done before, and another one goes on, maybe.
+    """
     process = scene.add_replica()
     scene.create()
-    await asyncio.sleep(5.0)
+    await asyncio.sleep(done_at)
+    scene.end(scene.begin(process, "create0"))
+    busy = scene.begin(process, "create1") if is_busy else None
+    await asyncio.sleep(5.0 - done_at)
     fault = Fault("status", status=429, seconds=5.0)
     scene.world.network.begin(fault)
     scene.submit(process, method, path, first)
@@ -431,6 +441,10 @@ async def ask_impatiently(
         scene.create()
     process.is_stopping = is_stopping
     scene.submit(scene.add_replica() if is_other else process, method, path, second)
+    await asyncio.sleep(1.0)
+    if busy is not None:
+        scene.end(busy)
+    scene.world.request("DELETE", "one")
 
 
 async def overwrite(scene: Scene, *, count: int = 1, is_other: bool = True) -> None:

@@ -165,7 +165,7 @@ def _select_background(
     """Return the daemons and timers that must run; those that have ended must not (DMN-19)."""
     if not ctx.handlers.background or cause.is_deleted:
         return {}
-    finished = frozenset() if obj.background is None else obj.background.finished
+    finished = _list_finished(obj)
     wanted: dict[str, BackgroundHandler] = {}
     for handler in ctx.handlers.background:
         if handler.id not in finished and matches(handler, cause):
@@ -173,18 +173,24 @@ def _select_background(
     return wanted
 
 
+def _list_finished(obj: Tracked) -> frozenset[str]:
+    """Return the ids of daemons and timers that must not start again."""
+    return frozenset() if obj.background is None else obj.background.finished
+
+
 def _plan_background(obj: Tracked, plan: Plan, wanted: Mapping[str, BackgroundHandler]) -> None:
     """Find the daemons and timers to start and to stop.
 
-    One that is stopping still counts as running. The end of one starts no other: only the next
-    event does ("Daemons", "Filtering").
+    One that is stopping, or has finished and writes its patch, still counts as running. The end of
+    one starts no other: only the next event does ("Daemons", "Filtering").
     """
     running = {} if obj.background is None else obj.background.tasks
     plan.why = _DELETED if plan.cause.is_deleted else _MISMATCH
+    kept = {*wanted} if plan.cause.is_deleted else {*wanted, *_list_finished(obj)}
     plan.stopped = [
         key
         for key, task in running.items()
-        if key not in wanted and not task.stopper.reason & plan.why
+        if key not in kept and not task.stopper.reason & plan.why
     ]
     if not obj.is_provided:
         plan.spawned = [handler for key, handler in wanted.items() if key not in running]

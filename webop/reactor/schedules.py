@@ -174,6 +174,8 @@ async def run_in_background(run: Run) -> None:
             outcome = await attempt(run.handler, run.cause, state, run.options)
             run.deliver(outcome)
             is_last = outcome.final and not _is_recurring(run.handler, outcome)
+            if is_last and not run.stopper:  # also if it is cancelled before its patch is written
+                run.background.finished |= {run.handler.id}
             if run.cause.patch:
                 await run.save(1, is_last=is_last)
             if not outcome.final:
