@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 from functools import partial
@@ -15,6 +16,7 @@ from tests.chaos.story import Times, collect, describe, find_idle_daemons, play,
 from tests.proving import Say, prove
 from webop.testing import LocalCluster
 
+_LONGEST = 7 * 24 * 60  # minutes: all faults of a run are planned at its start
 _SHOWN = 3  # violations of a rule that are shown in full
 
 
@@ -41,6 +43,10 @@ def main() -> int:
     times = Times(**chosen)
     if min(times.minutes, times.objects, times.rate, times.replicas) <= 0:
         parser.error("--minutes, --objects, --rate and --replicas must be above 0")
+    if not (times.minutes <= _LONGEST and times.calm >= 0):  # nan is neither
+        parser.error(f"--minutes must be at most {_LONGEST} (a week), --calm at least 0")
+    if not (math.isfinite(times.rate) and math.isfinite(times.calm)):
+        parser.error("--rate and --calm must be finite numbers")
     if keep is not None and keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
         parser.error(f"--keep must be a new or an empty folder, got {keep}")
     return prove("chaos", times, partial(_run, times, has_lease=has_lease, keep=keep))

@@ -15,6 +15,10 @@ COMMAND = [sys.executable, "-m", "tests.chaos"]
     ("arguments", "message"),
     [
         (["--replicas", "0"], "--replicas must be above 0"),
+        (["--minutes", "inf"], "--minutes must be at most 10080 (a week)"),
+        (["--minutes", "nan"], "--minutes must be at most 10080 (a week)"),
+        (["--calm", "-5"], "--calm at least 0"),
+        (["--rate", "nan"], "--rate and --calm must be finite numbers"),
         (["--keep", "README.md"], "--keep must be a new or an empty folder, got README.md"),
         (["--keep", "webop"], "--keep must be a new or an empty folder, got webop"),
     ],

@@ -24,6 +24,20 @@ if TYPE_CHECKING:
 KEPT = Path(__file__).with_name("kept")
 
 _REPORT = 5.0  # seconds between lines of progress
+_SECONDS = 60  # the duration of a run
+
+_MANY = ("first", "count", "seconds", "keep_going", "no_shrink")
+_USELESS = {  # in each mode: options that would have no effect
+    "seed": _MANY,
+    "plan": (*_MANY, "theme"),
+    "kept": (*_MANY, "theme", "shrink", "logs"),
+    "mutants": ("mutant", "seconds", "keep_going", "no_shrink", "shrink", "logs"),
+    "": ("shrink",),
+}
+
+
+class _PlanError(Exception):
+    """A file has no history that this version can run."""
 
 
 def main() -> int:
@@ -31,15 +45,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="make simulate ARGS=...",
         description="Run random histories of operators in a simulated cluster.",
-        epilog="Exit code 1: a broken rule, or an undetected mutant. See docs/simulation.md.",
+        epilog="Exit codes: 1: a broken rule, or a mutant that was not found; 2: a mistake in the "
+        "options. See docs/simulation.md.",
     )
     add, add_what = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
-    add_what("--seed", type=int, help="replay the history of this seed and print it")
+    add_what("--seed", type=_parse_seed, help="replay the history of this seed and print it")
     add_what("--plan", type=Path, metavar="FILE", help="replay the history in a file")
     add("--logs", action="store_true", help="include the operators' logs in the replay")
-    add("--first", type=int, help="the first seed (default: by the clock; with --mutants: 0)")
+    add(
+        "--first",
+        type=_parse_seed,
+        help="the first seed (default: by the clock; with --mutants: 0)",
+    )
     add("--count", type=_parse_number, help="number of histories (with --mutants: 2000 for each)")
-    add("--seconds", type=_parse_number, default=60, help="duration, without --count (60)")
+    add("--seconds", type=_parse_number, help=f"duration, without --count ({_SECONDS})")
     add(
         "--jobs", type=_parse_number, default=os.cpu_count(), help="number of processes (all cores)"
     )
@@ -47,7 +66,6 @@ def main() -> int:
         "--mutant",
         choices=mutants.MUTANTS,
         metavar="MUTANT",
-        default=os.environ.get("WEBOP_MUTANT"),
         help="put a fixed bug back (tests/simulation/mutants.toml)",
     )
     add_what(
@@ -68,6 +86,9 @@ def main() -> int:
     add("--shrink", action="store_true", help="shorten the history of --seed or --plan")
     add("--no-shrink", action="store_true", help="do not shorten the first history that fails")
     options = parser.parse_args()
+    if mistake := _find_mistake(options):
+        parser.error(mistake)
+    options.seconds = options.seconds or _SECONDS
     _prepare(options.mutant)
     try:
         if options.seed is not None or options.plan is not None:
@@ -75,9 +96,40 @@ def main() -> int:
         if options.kept:
             return _run_kept()
         return _run_many(options) if options.mutants is None else _hunt_mutants(options)
+    except _PlanError as error:
+        parser.error(str(error))
     except KeyboardInterrupt:
         print("Interrupted.")
         return 130
+    except BrokenPipeError:  # of "| head", for example: nobody reads the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _find_mistake(options: argparse.Namespace) -> str:
+    """Say what is wrong with the options together; take the mutant of the environment."""
+    values = vars(options)
+    given = {name for name in values if values[name] is not None and values[name] is not False}
+    mode = next((mode for mode in _USELESS if mode in given), "")
+    for name in _USELESS[mode]:
+        if name in given:
+            where = f"with --{mode}" if mode else "without --seed or --plan"
+            return f"--{name.replace('_', '-')} does nothing {where}"
+    if {"count", "seconds"} <= given:
+        return "--seconds does nothing with --count"
+    if options.mutant is None and mode != "mutants":
+        options.mutant = os.environ.get("WEBOP_MUTANT")
+    if options.mutant and options.mutant not in mutants.MUTANTS:
+        return f"WEBOP_MUTANT: {options.mutant!r} is not in tests/simulation/mutants.toml"
+    chosen = [options.mutant] if options.mutant else options.mutants or ()
+    problems = ((name, mutants.MUTANTS[name].find_mistake()) for name in chosen)
+    return next((f"{name} in mutants.toml: {problem}" for name, problem in problems if problem), "")
+
+
+def _parse_seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or above, got {text!r}")
+    return int(text)
 
 
 def _parse_number(text: str) -> int:
@@ -194,10 +246,7 @@ def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
     from tests.simulation.world import run  # noqa: PLC0415
 
     if options.plan is not None:
-        try:
-            plan = plans.load(json.loads(options.plan.read_text()))
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            sys.exit(f"Cannot read a history from {options.plan}: {error!r}")
+        plan = _read_plan(options.plan)
     else:
         plan = drawing.draw_plan(options.seed, options.theme)
     if shrinks and run(plan).violations:
@@ -213,6 +262,20 @@ def _replay(options: argparse.Namespace, *, shrinks: bool = False) -> int:
     return 1 if verdict.violations else 0
 
 
+def _read_plan(path: Path) -> Plan:
+    from tests.simulation import plans  # noqa: PLC0415
+
+    try:
+        return plans.load(json.loads(path.read_text()))
+    except OSError as error:
+        problem = str(error.strerror)
+    except ValueError as error:
+        problem = f"it is not JSON: {error}"
+    except (TypeError, KeyError, AttributeError) as error:
+        problem = f"another version has written it, or it was changed: {error!r}"
+    raise _PlanError(f"Cannot read a history from {path}: {problem}")
+
+
 def _shorten(plan: Plan, options: argparse.Namespace) -> Plan:
     """Shorten a history that breaks a rule; each shorter one is written into its file at once."""
     from tests.simulation import plans  # noqa: PLC0415
@@ -225,10 +288,12 @@ def _shorten(plan: Plan, options: argparse.Namespace) -> Plan:
         sizes = f"{len(shorter.steps)} steps, {len(shorter.handlers)} handlers"
         print(f"The history has {sizes}, {shorter.replicas} replicas.", flush=True)
 
-    print("Shortening the history. This takes a minute or two.", flush=True)
-    plan = shrink(plan, note)
-    _print_command(f"Wrote {path}. Replay it: --plan {path}", options)
-    return plan
+    print(f"Shortening the history into {path}. This takes a minute or two.", flush=True)
+    path.write_text(plans.dump(plan))
+    try:
+        return shrink(plan, note)
+    finally:  # also after Ctrl-C
+        _print_command(f"Wrote {path}. Replay it: --plan {path}", options)
 
 
 def _print_command(text: str, options: argparse.Namespace) -> None:

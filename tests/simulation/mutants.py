@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -35,6 +35,21 @@ class Mutant:
     new: str
     test: str
 
+    @property
+    def path(self) -> Path:
+        """The file of the module."""
+        return (_ROOT / self.module.replace(".", "/")).with_suffix(".py")
+
+    def find_mistake(self) -> str:
+        """Say why the bug cannot be put back; nothing if it can."""
+        try:
+            self.change(self.path.read_text())
+        except OSError:
+            return f"there is no module {self.module}"
+        except ValueError as error:
+            return str(error)
+        return ""
+
     def change(self, source: str) -> str:
         """Return the source of the module with the bug in it.
 
@@ -46,8 +61,23 @@ class Mutant:
         return source.replace(self.old, self.new)
 
 
-_TEXT = Path(__file__).with_suffix(".toml").read_text()
-MUTANTS = {name: Mutant(**fields) for name, fields in tomllib.loads(_TEXT).items()}
+def read(text: str) -> dict[str, Mutant]:
+    """Read declarations of mutants.
+
+    Raises:
+        ValueError: a mutant has too many keys, or too few.
+    """
+    found = {}
+    for name, given in tomllib.loads(text).items():
+        if given.keys() != {field.name for field in fields(Mutant)}:
+            keys = ", ".join(field.name for field in fields(Mutant))
+            raise ValueError(f"{name} in mutants.toml must have the keys {keys}.")
+        found[name] = Mutant(**given)
+    return found
+
+
+_ROOT = Path(__file__).parents[2]
+MUTANTS = read(Path(__file__).with_suffix(".toml").read_text())
 """All of them by their names."""
 
 

@@ -86,6 +86,7 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
         told += process.stdout
     assert process.returncode == 130, told
     assert "Interrupted.\n" in told
+    assert re.match(r"Wrote (history-\d+\.json)\. Replay it: --plan \1 --mutant ", told[-2])
     assert any("--theme lockouts --mutant work-left-behind" in line for line in told)
     assert [path.suffix for path in tmp_path.glob("history-*")] == [".json"]
 
@@ -98,8 +99,16 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
         (["--mutants", "nosuch"], "invalid choice: 'nosuch' (choose from"),
         (["--jobs", "0"], "--jobs: must be a whole number above 0, got '0'"),
         (["--seed", "1", "--kept"], "--kept: not allowed with argument --seed"),
-        (["--plan", "no.json"], "Cannot read a history from no.json: "),
-        (["--plan", "README.md"], "Cannot read a history from README.md: "),
+        (["--plan", "no.json"], "history from no.json: No such file or directory"),
+        (["--plan", "README.md"], "Cannot read a history from README.md: it is not JSON: "),
+        (["--seed", "abc"], "--seed: must be a whole number, 0 or above, got 'abc'"),
+        (["--first", "-1"], "--first: must be a whole number, 0 or above, got '-1'"),
+        (["--seed", "0", "--keep-going"], "--keep-going does nothing with --seed"),
+        (["--plan", "no.json", "--theme", "leases"], "--theme does nothing with --plan"),
+        (["--kept", "--first", "0"], "--first does nothing with --kept"),
+        (["--mutants", "--mutant", "no-fence"], "--mutant does nothing with --mutants"),
+        (["--count", "2", "--shrink"], "--shrink does nothing without --seed or --plan"),
+        (["--count", "2", "--seconds", "9"], "--seconds does nothing with --count"),
     ],
 )
 def test_a_mistake_in_the_command_line_is_explained_in_one_line(
@@ -107,5 +116,40 @@ def test_a_mistake_in_the_command_line_is_explained_in_one_line(
 ) -> None:
     command = [sys.executable, "-m", "tests.simulation", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode
+    assert done.returncode == 2
     assert message in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "text", ["[1]", '{"seed": 1}', '{"seed": 1, "steps": [], "colour": "red"}']
+)
+def test_a_file_of_another_version_is_explained(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "history-1.json"
+    path.write_text(text)
+    command = [sys.executable, "-m", "tests.simulation", "--plan", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "another version has written it, or it was changed: " in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_mutant_in_the_environment_is_explained() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--count", "1"]
+    environment = {**os.environ, "WEBOP_MUTANT": "nosuch"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "WEBOP_MUTANT: 'nosuch' is not in" in done.stderr.splitlines()[-1]
+
+
+def test_a_reader_that_stops_reading_ends_the_run_quietly() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--seed", "3"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141

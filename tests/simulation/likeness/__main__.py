@@ -22,6 +22,8 @@ def main() -> int:
     parser.add_argument("--hooks", action="store_true", help="with admission webhooks")
     parser.add_argument("--trace", help="print the requests whose path has this in it")
     options = parser.parse_args()
+    if options.requests <= 0:
+        parser.error(f"--requests must be above 0, got {options.requests}")
     cluster = LocalCluster.attach(options.cluster) if options.cluster else LocalCluster().start()
     try:
         likeness = Likeness(cluster, options.seed, with_hooks=options.hooks)
