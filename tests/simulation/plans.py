@@ -13,6 +13,12 @@ from typing import Any
 
 from tests.simulation.network import Fault
 
+MODES = {"alone", "lease", "peering"}
+USES = {"create", "update", "label", "toggle", "annotate", "meddle", "delete", "replace"}
+STRIKES = {"kill", "stop", "pause", "skew"}
+CHANGES = {"compact", "define", "alter", "regroup", "unlock", "lag", "crowd", "fault", "policy"}
+STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout", "rotate"}
+
 CALM = 600.0  # seconds at the end in which nothing goes wrong, and everything must converge
 
 
@@ -161,7 +167,11 @@ def dump(plan: Plan) -> str:
 
 
 def load(data: dict[str, Any]) -> Plan:
-    """Read a plan that was written down."""
+    """Read a plan that was written down.
+
+    Raises:
+        TypeError, KeyError, AttributeError: it is not the plan of a history, or of another version.
+    """
     handlers, upgraded = (
         tuple(map(_load_handler, data.get(version, ()))) for version in ("handlers", "upgraded")
     )
@@ -170,6 +180,11 @@ def load(data: dict[str, Any]) -> Plan:
         for step in data["steps"]
     ]
     admission = AdmissionPlan(**given) if (given := data.get("admission")) else None
+    unknown = {step.kind for step in steps} - STEPS
+    if unknown:
+        raise TypeError(f"there is no step {' or '.join(sorted(unknown))}")
+    if data.get("mode", "alone") not in MODES:
+        raise TypeError(f"there is no mode {data['mode']}")
     made = {"handlers": handlers, "steps": tuple(steps), "admission": admission}
     return Plan(**{**data, **made, "upgraded": upgraded})
 

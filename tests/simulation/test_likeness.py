@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.simulation.likeness import Likeness
 from tests.simulation.likeness.definitions import tell
@@ -39,3 +44,24 @@ def test_definitions_come_change_and_go_alike_on_both_servers(webop_cluster: Loc
     # The real server takes its time: 2 s until it creates objects, 5 s until a definition is gone.
     with contextlib.closing(RealSide(webop_cluster)) as real:
         assert not tell(real, SimulatedSide(_SEED))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--requests", "0"], "--requests must be above 0, got 0"),
+        (["--cluster", "nosuch"], "There is no cluster 'nosuch'. Start it: "),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_compared(
+    arguments: list[str], message: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.likeness", *arguments],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]

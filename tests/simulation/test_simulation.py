@@ -1,5 +1,6 @@
 """Histories in a simulated cluster: those that were kept, some new ones, and their replay."""
 
+import json
 import os
 import re
 import signal
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation import plans
 from tests.simulation.commands import KEPT
+from tests.simulation.drawing import draw_plan
+from tests.simulation.themes import THEMES
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,7 +125,14 @@ def test_a_mistake_in_the_command_line_is_explained_in_one_line(
 
 
 @pytest.mark.parametrize(
-    "text", ["[1]", '{"seed": 1}', '{"seed": 1, "steps": [], "colour": "red"}']
+    "text",
+    [
+        "[1]",
+        '{"seed": 1}',
+        '{"seed": 1, "steps": [], "colour": "red"}',
+        '{"seed": 1, "steps": [], "mode": "nosuch"}',
+        '{"seed": 1, "steps": [{"at": 1.0, "kind": "nosuch", "fault": null}]}',
+    ],
 )
 def test_a_file_of_another_version_is_explained(tmp_path: Path, text: str) -> None:
     path = tmp_path / "history-1.json"
@@ -131,6 +142,13 @@ def test_a_file_of_another_version_is_explained(tmp_path: Path, text: str) -> No
     assert done.returncode == 2
     assert "another version has written it, or it was changed: " in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_all_histories_that_are_drawn_can_be_read_again() -> None:
+    for theme in THEMES:
+        for seed in range(40):
+            plan = draw_plan(seed, theme)
+            assert plans.load(json.loads(plans.dump(plan))).steps == plan.steps
 
 
 def test_an_unknown_mutant_in_the_environment_is_explained() -> None:

@@ -31,7 +31,7 @@ from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
 from tests.simulation.patience import LATENESS
 from tests.simulation.peers import Peers
-from tests.simulation.plans import CALM, HandlerPlan, Plan, Step
+from tests.simulation.plans import CALM, USES, HandlerPlan, Plan, Step
 from tests.simulation.replicas import (
     CATEGORY,
     GROUP,
@@ -59,7 +59,6 @@ _COLLECTION = 20  # histories between collections of garbage, which are expensiv
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
 _PEERINGS = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
-_USES = {"create", "update", "label", "toggle", "annotate", "meddle", "delete", "replace"}
 _DISTURBING = {
     "fault",
     "kill",
@@ -284,7 +283,7 @@ class World:
             "regroup": self._regroup,
             "unlock": self._unlock,
         }
-        if step.kind in _USES:
+        if step.kind in USES:
             self._act_as_user(step)
         elif step.kind in changes:
             changes[step.kind]()

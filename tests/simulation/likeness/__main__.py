@@ -7,6 +7,7 @@ import sys
 import time
 
 from webop.controlplane.cluster import LocalCluster
+from webop.errors import ClusterError
 
 from . import Likeness
 
@@ -24,7 +25,12 @@ def main() -> int:
     options = parser.parse_args()
     if options.requests <= 0:
         parser.error(f"--requests must be above 0, got {options.requests}")
-    cluster = LocalCluster.attach(options.cluster) if options.cluster else LocalCluster().start()
+    try:
+        cluster = LocalCluster.attach(options.cluster) if options.cluster else LocalCluster()
+    except ClusterError as error:
+        parser.error(str(error))
+    if not options.cluster:
+        cluster.start()
     try:
         likeness = Likeness(cluster, options.seed, with_hooks=options.hooks)
         likeness.trace = options.trace
