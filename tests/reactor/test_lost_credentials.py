@@ -15,7 +15,16 @@ import orjson
 import pytest
 
 import webop
-from tests.operating import CRDS, Calls, Kind, Objects, RunOperator, build_settings, eventually
+from tests.operating import (
+    CRDS,
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_progress,
+)
 from tests.reactor.relay import Relay, relay
 from tests.reactor.witnesses import Crowd, Names
 from webop.client.api import Client
@@ -498,3 +507,71 @@ async def test_objects_that_still_wait_are_resumed_later_except_those_of_a_late_
             await geese.wait_handled(name)
     resumptions = sorted(call for call in calls if call.startswith("resumed"))
     assert resumptions == ([] if is_late else ["resumed one", "resumed two"])
+
+
+async def test_own_records_that_are_being_written_are_not_taken_for_those_of_others(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    run_hosted: RunHosted,
+    objects: Objects,
+) -> None:
+    counts: Counter[str] = Counter()
+    is_patching, patches = False, 0
+    free, go_on, holding = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    async with run_operator():
+        for name in ("a-busy", "one"):
+            await objects.create(name)
+            await objects.wait_handled(name)
+
+    @webop.on.update("widgets", registry=registry, id="updated", field="spec.x")
+    async def updated(name: str, **_: Any) -> None:
+        counts[f"updated {name}"] += 1
+        await free.wait()
+
+    @webop.on.resume("widgets", registry=registry, id="resume")
+    async def resume(name: str, retry: int, **_: Any) -> None:
+        counts[f"resumed {name}"] += 1
+        if not retry and name == "one":
+            raise webop.TemporaryError("again", delay=0.5)
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(name: str, patch: webop.Patch, **_: Any) -> None:
+        if is_patching and name == "one":
+            patch.metadata.annotations["example.com/seen"] = "yes"
+
+    async with run_hosted(batching={"exit_timeout": 0.2, "worker_limit": 1}) as hosted:
+        relayed = hosted.relayed
+
+        async def meddle(request: httpx.Request) -> httpx.Response | None:
+            nonlocal patches
+            if request.method != "PATCH" or not request.url.path.endswith("/one"):
+                return None
+            patches += 1
+            if patches > 2:
+                holding.set()
+                await go_on.wait()
+            if patches != 2:  # the first one is the record of the first attempt
+                return None
+            relayed.lock()
+            return httpx.Response(401, json={"kind": "Status", "code": 401})
+
+        relayed.meddle = meddle
+        await eventually(lambda: relayed.is_locked, "the patch is refused")
+        await hosted.lock_out()
+        assert counts["resumed one"] == 2
+        assert get_progress(await objects.get("one"))
+        is_patching = True
+        await objects.patch("a-busy", {"spec": {"x": 1}})
+        await hosted.let_in()
+        await eventually(lambda: counts["updated a-busy"] == 1)
+        await asyncio.wait_for(holding.wait(), 10)
+        free.set()
+        await asyncio.sleep(0.5)
+        go_on.set()
+        await objects.wait("one", lambda body: not get_progress(body))
+        await asyncio.sleep(1)
+    assert counts["resumed one"] == 2

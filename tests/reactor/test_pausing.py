@@ -6,25 +6,31 @@ import asyncio
 import gc
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
 from tests.meeting import Boss, Meeting, build_record, provide_peerings
 from tests.operating import (
+    DIFFBASE,
     FINALIZER,
+    PREFIX,
     Calls,
     Objects,
     RunOperator,
     build_settings,
     eventually,
+    get_annotations,
     get_progress,
 )
+from tests.reactor.relay import relay
 from tests.reactor.timeline import Timeline
 from webop.client.api import Client
+from webop.client.credentials import Vault
 from webop.handling.stopping import AsyncDaemonStopped
 from webop.reactor.tracking import Tracked
 
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
 Why = webop.DaemonStoppingReason
 
 _IDLE = 0.25  # seconds, in which nothing is to happen
+_RESUMING = json.dumps({"started": "2030-01-01T00:00:00Z", "purpose": "resume", "retries": 3})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -536,3 +543,100 @@ async def test_records_that_another_operator_left_in_the_pause_do_not_stay_on_th
         await objects.pass_fence()
     assert sorted(noting.handlers("one")) == sorted(names)
     assert {call["retry"] for call in noting.of("one", key)} <= {0, 3}
+
+
+async def test_what_another_operator_began_to_resume_goes_on_if_an_update_was_left_to_it(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def update(retry: int, **kwargs: Any) -> None:
+        calls.note("update", {**kwargs, "retry": retry})
+        if kwargs["spec"]["size"] == 2:
+            raise webop.TemporaryError("later", delay=300)
+
+    @webop.on.resume("widgets", registry=registry, id="resume")
+    async def resume(retry: int, **kwargs: Any) -> None:
+        calls.note("resume", {**kwargs, "retry": retry})
+
+    async with run_peer():
+        await objects.pass_fence()
+        await objects.create("one", {"size": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"size": 2}})
+        await objects.wait("one", lambda raw: "update" in get_progress(raw))
+        await objects.pass_fence()
+        await boss.pause()
+        stored = get_annotations(await objects.get("one"))[DIFFBASE].replace('"size":1', '"size":2')
+        # Another operator finishes the update, is restarted, and begins to resume.
+        left = {DIFFBASE: stored, f"{PREFIX}/update": None, f"{PREFIX}/resume": _RESUMING}
+        await objects.patch("one", {"metadata": {"annotations": left}})
+        await boss.resume()
+        await objects.wait("one", lambda raw: not get_progress(raw))
+        await objects.pass_fence()
+        assert calls.handlers("one") == ["update", "resume"]
+        await objects.patch("one", {"spec": {"size": 3}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert calls.handlers("one") == ["update", "resume", "update"]
+    assert [call["retry"] for call in calls.of("one", "resume")] == [3]
+
+
+async def test_what_another_operator_began_to_resume_goes_on_if_a_write_is_newer_than_the_list(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="create")
+    async def create(**_: Any) -> None: ...
+
+    @webop.on.resume("widgets", registry=registry, id="resume")
+    async def resume(retry: int, **kwargs: Any) -> None:
+        calls.note("resume", {**kwargs, "retry": retry})
+
+    @webop.daemon("widgets", registry=registry, id="daemon", labels={"kind": "slow"})
+    async def daemon(stopped: AsyncDaemonStopped, patch: webop.Patch, **_: Any) -> None:
+        await stopped.wait()
+        await released.wait()
+        patch.status["last"] = "word"
+
+    async with relay(webop_cluster) as relayed:
+        opened = asyncio.Event()
+        opened.set()
+
+        async def hold(request: httpx.Request) -> httpx.Response | None:
+            if request.url.path.endswith("/widgets"):
+                await opened.wait()
+            return None
+
+        async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
+            if request.url.path.endswith("/widgets"):
+                await opened.wait()
+            async for data in relayed.pass_watch_on(request):
+                yield data
+
+        relayed.meddle, relayed.watch = hold, watch
+        async with run_peer(vault=Vault({"test": relayed.info})):
+            await objects.pass_fence()
+            await objects.create("one", labels={"kind": "slow"})
+            await objects.wait_handled("one")
+            await objects.pass_fence()
+            await boss.pause()
+            left = {f"{PREFIX}/resume": _RESUMING}
+            await objects.patch("one", {"metadata": {"annotations": left}})
+            opened.clear()
+            await boss.resume()
+            released.set()
+            await objects.wait("one", lambda raw: "last" in raw.get("status", {}))
+            await objects.wait("one", lambda raw: not get_progress(raw))
+            opened.set()
+            await objects.pass_fence()
+    assert [call["retry"] for call in calls.of("one", "resume")] == [3]

@@ -182,6 +182,7 @@ class Dispatcher:
         self._is_resuming = True
         for obj in self._objects.values():
             obj.version = 0
+            obj.is_taken_over = not obj.initial
 
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a listed object or an event; index it first if the indexes are being filled."""
@@ -193,17 +194,17 @@ class Dispatcher:
         """Accept a listed object (type None) or an event of the watch."""
         uid = get_uid(raw)
         obj = self._objects.get(uid)
-        # Objects that change during the list arrive as MODIFIED.
-        is_old = self._is_resuming and event_type in {None, "MODIFIED"}
         if obj is None:
             if event_type == "DELETED" and not self._processor.wants_every_event:
                 return
-            initial = self._is_paused or is_old
+            # Objects that change during the list arrive as MODIFIED.
+            is_old = event_type in {None, "MODIFIED"}
+            initial = self._is_paused or (is_old and self._is_resuming)
             obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
             obj.is_late = self.is_late
             if (left := self.former.pop(uid, None)) is not None:
                 obj.inherit(left)
-        obj.is_taken_over |= is_old and obj.seen < self.epoch and not obj.initial
+                obj.is_taken_over = self._is_resuming and not obj.initial
         obj.seen = self.epoch
         if self._processor.wants_every_event and not self.is_stopped:
             is_first = not obj.events

@@ -6,7 +6,7 @@ states need no plan. :mod:`webop.reactor.process` carries it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,10 +101,12 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     if obj.raw is None or obj.is_gone:
         return None
     work, body = obj.work or NOTHING, Body(obj.raw)
-    is_taken_over = obj.is_taken_over and not obj.has_pending  # else the records may be our own
-    if is_taken_over and not obj.initial:
-        obj.initial = _is_being_resumed(ctx, body)
     plan = Plan(detect_cause(ctx, obj, body))
+    is_taken_over = obj.is_taken_over and not obj.has_unwritten  # else the records may be our own
+    is_taken_over = is_taken_over and ctx.handlers.has_scope_for(plan.cause)
+    if is_taken_over and not obj.initial and _is_being_resumed(ctx, body):
+        obj.initial = True
+        plan = Plan(detect_cause(ctx, obj, body))
     wanted = _select_background(ctx, obj, plan.cause)
     _plan_background(obj, plan, wanted)
     plan.finalizers = _plan_finalizers(ctx, obj, plan.cause, is_wanted=bool(wanted))
@@ -113,7 +115,8 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     elif plan.finalizers is None:
         if work.cycle is not None and work.cycle.is_left:
             # It is still ours if its change was undone before another operator ended it.
-            is_undone = plan.cause.reason in _UNCHANGED and _has_records(ctx, body)
+            is_undone = plan.cause.reason in _UNCHANGED
+            is_undone = is_undone and _has_records(ctx, body, (None, Reason.UPDATE.value))
             work.cycle = work.cycle if is_undone else None
         plan.has_changes = _plan_changes(ctx, work.cycle, plan)
         if is_taken_over and plan.cause.reason is Reason.NOOP:  # nobody continues their cycle
@@ -153,10 +156,13 @@ def _is_being_resumed(ctx: ResourceContext, body: Body) -> bool:
     return False
 
 
-def _has_records(ctx: ResourceContext, body: Body) -> bool:
-    """Return whether there is progress of handlers on an object."""
+def _has_records(
+    ctx: ResourceContext, body: Body, purposes: Collection[str | None] | None = None
+) -> bool:
+    """Return whether there is progress of handlers on an object, of some purposes if given."""
     storage = ctx.operator.settings.persistence.progress_storage
-    return any(storage.fetch(key=handler.id, body=body) for handler in ctx.handlers.changes)
+    found = (storage.fetch(key=handler.id, body=body) for handler in ctx.handlers.changes)
+    return any(each and (purposes is None or each.get("purpose") in purposes) for each in found)
 
 
 def _select_background(

@@ -77,7 +77,7 @@ class Processor:
         """
         plan = make_plan(self.ctx, obj)
         obj.initial = plan is not None and plan.cause.initial
-        obj.is_taken_over &= plan is not None or obj.has_pending
+        obj.is_taken_over &= plan is not None or obj.has_unwritten
         return plan
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:

@@ -210,8 +210,8 @@ class Tracked:
         seen: the last listing in which the object was.
         initial: whether the object was there before the operator and must still be resumed.
         is_late: whether the first stream that had it was late: then it is new if it is unhandled.
-        is_taken_over: whether it was listed after others could handle it, and its handlers were not
-            called since then: its records are theirs.
+        is_taken_over: whether others could handle it, and its handlers were not called since then:
+            its records are theirs.
         is_dirty: whether a newer state arrived since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
         indexing: the lock that is held while the indexes are updated.
@@ -369,6 +369,11 @@ class Tracked:
     def has_pending(self) -> bool:
         """Whether it has patches that could not be written."""
         return self.work is not None and self.work.pending is not None
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether it has patches or records that could not be written, or are being written."""
+        return self.has_pending or (self.work is not None and self.work.recording is not None)
 
     @property
     def is_gone(self) -> bool:
