@@ -141,7 +141,11 @@ class CalmJudge:
             ended_at = world.loop.time()
         if ended_at is not None and call.end is not None:
             last = ended_at - 2 * LAG  # its own end is no disturbance
-            was_away = world.was_disturbed(call.end, last, PLURAL)
+            was_away = world.was_disturbed(call.end, last, PLURAL) or any(
+                # Until it knows that, it cannot write what belongs to the status.
+                step.kind == "alter" and call.end - LATENESS < step.at < last
+                for step in world.plan.steps
+            )
             return call.end > last or was_away or self._judge.were_credentials_lost(call)
         end = call.end or 0
         if world.plan.mode == "lease" and world.was_disturbed(end, end + LATENESS, "leases"):

@@ -181,6 +181,8 @@ CALLS = (
     tell("", "an event", call_twice, first="event0", again="event0", plan=ALONE),
     tell("repetition", "by the next process", call_twice, is_other=True, fate="stopped",
          plan=ALONE),
+    tell("", "by the next process, as the status has moved", call_twice, is_other=True,
+         fate="stopped", plan={**ALONE, **ALTERED}),
     tell("", "by the next process, at once", call_twice, is_other=True, fate="stopped", pause=0.1,
          plan=ALONE),
     tell("", "by the next process, in a bad network", call_twice, is_other=True, fate="stopped",
