@@ -309,6 +309,10 @@ class CalmJudge:
         if self._world.plan.mode != "alone" or process is None:
             return []
         since = process.started_at
+        steps = self._world.plan.steps
+        defined_at = next((step.at for step in steps if step.kind == "define"), 0.0)
+        if since - LAG < defined_at + self._world.plan.discovery_lag:
+            return []  # the kind is new to it, and so are its objects
         # What another process has resumed can be on record, until other handlers are done.
         done = {(c.handler, c.uid) for c in self._world.calls if c.outcome in FINAL}
         return [

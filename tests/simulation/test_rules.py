@@ -483,6 +483,8 @@ STATES = (
     tell("missed", "a resumption", resume_object, plan=RESUMING),
     tell("", "a resumption that was done", resume_object, called=("resume0",), plan=RESUMING),
     tell("", "no resumption of what is no older", keep_object, called=(), plan=RESUMING),
+    tell("", "no resumption of a kind that is discovered later", resume_object,
+         plan={**RESUMING, "discovery_lag": 3.0}),
     tell("", "no resumption for a peer", resume_object, plan={**RESUMING, "mode": "peering"}),
     tell("", "an effect that is there", keep_object, notes=["of-create0"], plan=STATUSES),
     tell("", "the effect of a failure", keep_object, outcome="permanent", plan=STATUSES),
