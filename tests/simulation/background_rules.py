@@ -112,10 +112,15 @@ class BackgroundJudge:
 
     def list_silent_timers(self, objects: Json, since: float) -> list[str]:
         """Timers without ``idle`` have been called for each object since some time ago."""
-        called = {
-            (call.handler, call.uid)
-            for call in self._world.calls
-            if call.plan.kind == "timer" and (call.end is None or call.end > since)
+        last = {(c.handler, c.uid): c for c in self._world.calls if c.plan.kind == "timer"}
+        called = {key for key, call in last.items() if call.end is None or call.end > since}
+        # One that is ending as the object matches again is started with the next event (DMN-30).
+        called |= {
+            key
+            for key, call in last.items()
+            if call.plan.is_choosy and call.end is not None
+            if call.begin - LAG < self._judge.changed.get(call.uid, 0.0)
+            if self._judge.touched.get(call.uid, 0.0) < call.end + LAG
         }
         return [
             f"timer: {plan.id} of {name} was not called for {self._world.loop.time() - since:g} s"

@@ -40,6 +40,7 @@ FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
 FAILED = {"temporary", "error"}  # outcomes of attempts
 FINAL = {"ok", "permanent"}
 COUNTING = {"count", "count-fn"}  # effects
+_UNTIL_ABANDONED = 1.0  # seconds since the cancellation of a daemon that does not end
 _UNTIL_FAILURE = 0.5  # seconds that a daemon runs before its attempt fails
 
 
@@ -354,7 +355,7 @@ def _build_options(plan: HandlerPlan) -> dict[str, Any]:
     if plan.kind in BACKGROUND_KINDS:
         options["initial_delay"] = plan.initial_delay
     if plan.is_stubborn:
-        options |= {"cancellation_backoff": 0.5, "cancellation_timeout": 1.0}
+        options |= {"cancellation_backoff": 0.5, "cancellation_timeout": _UNTIL_ABANDONED}
     return options
 
 
@@ -417,7 +418,8 @@ async def _run_daemon(process: ReplicaProcess, act: Any, plan: HandlerPlan, **kw
         process.daemons[key] -= 1
         # After a pause, those that still ended are started again by themselves.
         if stopped and not stopped.is_set(webop.DaemonStoppingReason.OPERATOR_PAUSING):
-            process.stopped_daemons[key] = loop.time()
+            rest = _UNTIL_ABANDONED if plan.is_stubborn else 0.0
+            process.stopped_daemons[key] = loop.time() + rest
         if plan.is_stubborn:
             await asyncio.Event().wait()  # it is abandoned, until the operator ends
 

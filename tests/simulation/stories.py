@@ -535,10 +535,18 @@ async def call_in_background(
 
 
 async def keep_timer(
-    scene: Scene, *, calls_at: float | None = QUIET, finalizers: Iterable[str] = (FINALIZER,)
+    scene: Scene,
+    *,
+    calls_at: float | None = QUIET,
+    finalizers: Iterable[str] = (FINALIZER,),
+    is_changed: bool = False,
+    **metadata: Any,
 ) -> None:
-    """Have a timer called for an object at a moment, or never."""
-    process, uid = scene.add_replica(), get_uid(scene.create(finalizers=[*finalizers]))
+    """Have a timer called for an object at a moment, or never; change the object meanwhile."""
+    process, uid = scene.add_replica(), get_uid(scene.create(finalizers=[*finalizers], **metadata))
     if calls_at is not None:
         await asyncio.sleep(calls_at)
-        scene.end(scene.begin(process, "timer0", uid=uid, reason=""))
+        call = scene.begin(process, "timer0", uid=uid, reason="")
+        if is_changed:
+            scene.world.request("PATCH", "one", {"spec": {"value": 2}})
+        scene.end(call)

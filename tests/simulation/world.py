@@ -312,7 +312,8 @@ class World:
         else:
             self._strike(step)
         if step.kind in _DISTURBING:
-            self.disturb(abs(step.seconds), _name_disturbance(step))
+            delay = 0.0 if step.fault is None else step.fault.seconds  # of each request
+            self.disturb(abs(step.seconds) + delay, _name_disturbance(step))
 
     def disturb(self, seconds: float, path: str = "") -> None:
         """Note that something is disturbed from now on: see :meth:`was_disturbed`."""

@@ -184,8 +184,8 @@ class BackgroundTask:
         message = f"{self} did not end in time: its resources may leak."
         warnings.warn(message, ResourceWarning, stacklevel=1)
 
-    def _end(self, _task: asyncio.Task[None]) -> None:
-        if not self.stopper:
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if not self.stopper and not task.cancelled():  # a lost Lease cancels it
             self._background.finished |= {self.handler.id}
         self.stopper.note(DaemonStoppingReason.DONE)
         if self._alarm is not None:
