@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.patience import AFTERMATH, LAG, LATENESS, REPLACING, SETTLING, SILENCE
+from tests.simulation.patience import LAG, LATENESS, REPLACING, SETTLING
 from tests.simulation.replicas import (
     DIFFBASE,
     FINAL,
@@ -278,20 +278,9 @@ class CalmJudge:
         return is_stopped or last.plan.idle is not None
 
     def _can_be_denied(self, since: float) -> bool:
-        """Tell whether the API server can have dropped a patch since some time.
-
-        An operator whose watches are broken does not know for long where the status is written.
-        """
+        """Tell whether the API server can have dropped a patch since some time."""
         return any(
-            (
-                step.kind == "alter"
-                and (
-                    step.at > since - AFTERMATH
-                    or self._world.was_disturbed(
-                        max(step.at + LAG, since - SILENCE), since, "watches"
-                    )
-                )
-            )
+            (step.kind == "alter" and self._judge.is_noticed_after(step.at, since))
             or (
                 step.fault is not None
                 and step.fault.status in _DENIALS

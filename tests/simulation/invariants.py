@@ -227,9 +227,18 @@ class Judge:
         """Tell whether the kind has changed since some time before a moment."""
         now = self.world.loop.time()
         return any(
-            step.kind in REPLACING and since - AFTERMATH < step.at < now
+            step.kind in REPLACING and step.at < now and self.is_noticed_after(step.at, since)
             for step in self.world.plan.steps
         )
+
+    def is_noticed_after(self, changed_at: float, moment: float) -> bool:
+        """Tell whether an operator may notice a change of the kind after a moment.
+
+        It can take longer if its watches are broken.
+        """
+        since = max(changed_at + LAG, moment - SILENCE)
+        is_deaf = self.world.was_disturbed(since, moment, "watches")
+        return changed_at > moment - AFTERMATH or is_deaf
 
     def _judge_record(self, call: Call) -> None:
         """A process goes on with the attempts that are recorded on the object since before it."""
@@ -304,15 +313,24 @@ class Judge:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
 
     def _has_rival(self, call: Call, last: Call) -> bool:
-        """Tell whether a peer beside it writes the same record; other rules judge if it may."""
-        if last.process is not call.process or self.world.plan.mode != "peering":
+        """Tell whether peers write the same record, each for itself; other rules judge if they may.
+
+        Each of them waits for what its own call wanted.
+        """
+        if self.world.plan.mode != "peering":
             return False
-        return any(
-            other.process is not call.process
-            and (other.uid, other.handler) == (call.uid, call.handler)
-            and call.begin - AFTERMATH < other.begin
+        others = [
+            other
             for other in self.world.calls
-        )
+            if (other.uid, other.handler) == (call.uid, call.handler) and other is not call
+        ]
+        if last.process is call.process:
+            return any(
+                other.process is not call.process and call.begin - AFTERMATH < other.begin
+                for other in others
+            )
+        own = [other for other in others if other.process is call.process and other.end is not None]
+        return bool(own) and last.begin < own[-1].end <= call.begin - own[-1].delay + 0.01
 
     def judge_end(self, call: Call) -> None:
         """Take note of what is done."""

@@ -89,6 +89,21 @@ async def call_as_state_returns(scene: Scene, *, moments: Iterable[float] = (0.3
     scene.world.request("DELETE", "one")
 
 
+async def call_beside_each_other(scene: Scene, *, pause: float = 0.9) -> None:
+    """Call a handler in two replicas, and in the first one again after a pause."""
+    await asyncio.sleep(0.5)
+    one, two = scene.add_replica(), scene.add_replica()
+    first = scene.begin(one)
+    await asyncio.sleep(0.3)
+    second = scene.begin(two)
+    await asyncio.sleep(0.1)
+    scene.end(first, "temporary", 1.0)
+    await asyncio.sleep(0.2)
+    scene.end(second, "temporary", 1.0)
+    await asyncio.sleep(pause)
+    scene.end(scene.begin(one, retry=1))
+
+
 async def call_timer(scene: Scene, *, age: float = 1.0, written: float = 0.0) -> None:
     """Change an object, let the replica write to it after a while, then call a timer for it."""
     await asyncio.sleep(0.5)

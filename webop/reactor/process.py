@@ -143,6 +143,8 @@ class Processor:
             await save_pending(ctx, obj)
             if rest := obj.find_rest():
                 return rest
+        if obj.keeper.is_stopped and not work.is_released:
+            return None  # a handler that begins now may not end in time
         if plan is None or plan.cause.body.raw is not obj.raw:
             plan = self.plan(obj)
         if plan is None:
@@ -156,10 +158,10 @@ class Processor:
                 added = len(plan.finalizers) > len(cause.body.meta.finalizers)
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
                 await put_finalizers(ctx, obj, cause.body, plan.finalizers)
-            elif not plan.has_changes:
-                obj.initial = False
-            elif not obj.keeper.is_stopped:  # a handler that begins now may not end in time
+            elif plan.has_changes:
                 delay = await self._handle_change(obj, work, plan)
+            else:
+                obj.initial = False
         if not (obj.has_pending and obj.find_rest()):
             work.backoff, work.paused_until, work.trouble = None, 0.0, ("", "")
         return delay
@@ -192,6 +194,8 @@ class Processor:
         """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
         if obj.is_being_indexed:
             await self.index_newest(obj)
+            if obj.keeper.is_stopped:  # the next listing shows it again
+                return
         body = Body(raw)
         event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
         cause = EventCause(
