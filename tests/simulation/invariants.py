@@ -329,8 +329,10 @@ class Judge:
                 other.process is not call.process and call.begin - AFTERMATH < other.begin
                 for other in others
             )
-        own = [other for other in others if other.process is call.process and other.end is not None]
-        return bool(own) and last.begin < own[-1].end <= call.begin - own[-1].delay + 0.01
+        own = next((o for o in reversed(others) if o.process is call.process), None)
+        if own is None or own.end is None:
+            return False
+        return last.begin < own.end <= call.begin - own.delay + 0.01
 
     def judge_end(self, call: Call) -> None:
         """Take note of what is done."""
