@@ -180,6 +180,7 @@ class Dispatcher:
                 self.check(obj)
             return
         self._is_resuming = True
+        self.is_complete = not self.has_indexes  # until then: the watch can have been behind
         for obj in self._objects.values():
             obj.version = 0
             obj.is_taken_over = not obj.initial
