@@ -12,6 +12,7 @@ import pytest
 
 from tests.operating import eventually
 from webop.client.events import parse_version
+from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import Pool
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
@@ -411,6 +412,28 @@ async def test_objects_of_a_stream_that_was_restarted_are_not_resumed_again(
     dispatcher.finish_listing()
     await settle()
     assert processor.initial == {"listed": False}
+
+
+async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_again(
+    processor: Processor,
+) -> None:
+    processor.has_indexes = True
+    dispatcher = Dispatcher(
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
+    )
+    dispatcher.begin_listing()
+    await dispatcher.take(None, build("a", 1))
+    dispatcher.finish_listing()
+    await settle()
+    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
+    dispatcher.switch(None)
+    dispatcher.begin_listing()
+    await dispatcher.take(None, build("a", 2))
+    await settle()
+    assert [version for _, _, version in processor.seen] == [1]
+    dispatcher.finish_listing()
+    await settle()
+    assert [version for _, _, version in processor.seen] == [1, 2]
 
 
 async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_was_patched_since(
