@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 Why = webop.DaemonStoppingReason
 
 _IDLE = 0.25  # seconds, in which nothing is to happen
-_RESUMING = json.dumps({"started": "2030-01-01T00:00:00Z", "purpose": "resume", "retries": 3})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,6 +81,12 @@ def build_noting_handler(
             await released.wait()
 
     return fn
+
+
+def build_left_record(key: str, purpose: str = "resume") -> dict[str, str]:
+    """Return the annotation of a handler that another operator has attempted three times."""
+    record = {"started": "2030-01-01T00:00:00Z", "purpose": purpose, "retries": 3}
+    return {f"{PREFIX}/{key}": json.dumps(record)}
 
 
 @pytest.mark.feature("PEE-17", "D-06")
@@ -530,14 +535,13 @@ async def test_records_that_another_operator_left_in_the_pause_do_not_stay_on_th
     both = build_noting_handler(noting, "both")
     for decorate in (webop.on.create, webop.on.update, webop.on.resume):
         decorate("widgets", registry=registry, id="both")(both)
-    record = {"started": "2030-01-01T00:00:00Z", "purpose": purpose, "retries": 3}
     async with run_peer():
         await objects.pass_fence()  # so that it need not be resumed
         await objects.create("one")
         await objects.wait_handled("one")
         await boss.pause()
-        annotations = {f"kopf.zalando.org/{key}": json.dumps(record)}
-        await objects.patch("one", {"metadata": {"annotations": annotations}})
+        left = build_left_record(key, purpose)
+        await objects.patch("one", {"metadata": {"annotations": left}})
         await boss.resume()
         await objects.wait("one", lambda raw: not get_progress(raw))
         await objects.pass_fence()
@@ -558,9 +562,8 @@ async def test_what_another_operator_began_to_resume_goes_on_if_an_update_was_le
         if kwargs["spec"]["size"] == 2:
             raise webop.TemporaryError("later", delay=300)
 
-    @webop.on.resume("widgets", registry=registry, id="resume")
-    async def resume(retry: int, **kwargs: Any) -> None:
-        calls.note("resume", {**kwargs, "retry": retry})
+    resume = build_noting_handler(calls, "resume")
+    webop.on.resume("widgets", registry=registry, id="resume")(resume)
 
     async with run_peer():
         await objects.pass_fence()
@@ -572,7 +575,7 @@ async def test_what_another_operator_began_to_resume_goes_on_if_an_update_was_le
         await boss.pause()
         stored = get_annotations(await objects.get("one"))[DIFFBASE].replace('"size":1', '"size":2')
         # Another operator finishes the update, is restarted, and begins to resume.
-        left = {DIFFBASE: stored, f"{PREFIX}/update": None, f"{PREFIX}/resume": _RESUMING}
+        left = {DIFFBASE: stored, f"{PREFIX}/update": None, **build_left_record("resume")}
         await objects.patch("one", {"metadata": {"annotations": left}})
         await boss.resume()
         await objects.wait("one", lambda raw: not get_progress(raw))
@@ -598,9 +601,8 @@ async def test_what_another_operator_began_to_resume_goes_on_if_a_write_is_newer
     @webop.on.create("widgets", registry=registry, id="create")
     async def create(**_: Any) -> None: ...
 
-    @webop.on.resume("widgets", registry=registry, id="resume")
-    async def resume(retry: int, **kwargs: Any) -> None:
-        calls.note("resume", {**kwargs, "retry": retry})
+    resume = build_noting_handler(calls, "resume")
+    webop.on.resume("widgets", registry=registry, id="resume")(resume)
 
     @webop.daemon("widgets", registry=registry, id="daemon", labels={"kind": "slow"})
     async def daemon(stopped: AsyncDaemonStopped, patch: webop.Patch, **_: Any) -> None:
@@ -630,7 +632,7 @@ async def test_what_another_operator_began_to_resume_goes_on_if_a_write_is_newer
             await objects.wait_handled("one")
             await objects.pass_fence()
             await boss.pause()
-            left = {f"{PREFIX}/resume": _RESUMING}
+            left = build_left_record("resume")
             await objects.patch("one", {"metadata": {"annotations": left}})
             opened.clear()
             await boss.resume()
