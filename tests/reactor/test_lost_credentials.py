@@ -509,6 +509,38 @@ async def test_objects_that_still_wait_are_resumed_later_except_those_of_a_late_
     assert resumptions == ([] if is_late else ["resumed one", "resumed two"])
 
 
+async def test_objects_are_resumed_though_credentials_were_lost_before_they_were_all_listed(
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, calls: Calls
+) -> None:
+    indexed: list[str] = []
+    is_held = asyncio.Event()
+
+    @webop.index("widgets", registry=registry, id="index")
+    async def index(name: str, **_: Any) -> None:
+        indexed.append(name)
+        await is_held.wait()
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    @webop.on.resume("widgets", registry=registry, id="resumed")
+    async def resumed(**kwargs: Any) -> None:
+        calls.note("resumed", kwargs)
+
+    names = ("one", "two", "three")
+    for name in names:
+        await objects.create(name)
+    async with run_hosted() as hosted:
+        await eventually(lambda: indexed, "the first one is indexed, the others are not listed")
+        await hosted.lock_out()
+        is_held.set()
+        await hosted.let_in()
+        for name in names:
+            await objects.wait_handled(name)
+            assert sorted(calls.handlers(name)) == ["created", "resumed"]
+
+
 async def test_own_records_that_are_being_written_are_not_taken_for_those_of_others(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,

@@ -286,15 +286,15 @@ class Observer:
     ) -> None:
         """Start a stream; it waits until all former streams of the same objects have ended."""
         handlers = self._operator.registry.handlers_of(selectors)
-        former = [
-            stream
-            for stream in self._ending
-            if stream.origin == (resource.group, resource.plural, namespace)
-        ]
-        is_late = self.scanned.is_set() and all(stream.ctx.is_late for stream in former)
-        # Or it was watched before credentials were lost.
-        left = self._operator.cluster_view.left
-        is_late |= bool(left.get((resource.group, resource.plural, namespace)))
+        origin: Origin = (resource.group, resource.plural, namespace)
+        former = [stream for stream in self._ending if stream.origin == origin]
+        watched = self._operator.cluster_view.watched  # also before credentials were lost
+        if former:
+            is_late = all(stream.ctx.is_late for stream in former)
+        else:
+            is_late = self.scanned.is_set() or origin in watched
+        if is_late:
+            watched.add(origin)
         slots = self._get_slots(resource, handlers)
         stream = Stream(
             ResourceContext(
@@ -355,6 +355,7 @@ class Observer:
             entry.complete &= kept
             if not kept:
                 del indexed[origin]
+        self._operator.cluster_view.watched &= feeds.keys()
         left = self._operator.cluster_view.left
         for origin in left.keys() - feeds:
             for uid in chain.from_iterable(left.pop(origin).values()):

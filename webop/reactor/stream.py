@@ -119,7 +119,7 @@ class Stream:
                 try:
                     dispatcher.abandon(await group.end(rest))
                 finally:  # now it is known which patches could not be written
-                    if (objects := dispatcher.list_objects()) or not self.is_resuming:
+                    if objects := dispatcher.list_objects():
                         left[version] = objects
 
     async def _feed(self, dispatcher: Dispatcher) -> None:
@@ -155,5 +155,6 @@ class Stream:
                     indexed -= unseen
                     dispatcher.finish_listing()
                     entry.complete |= self.feeds
+                    operator.cluster_view.watched.add(self.origin)
                     self.is_resuming = False
                     self._gate.arrive(self.key)
