@@ -125,8 +125,7 @@ class BackgroundJudge:
         return [
             f"timer: {plan.id} of {name} was not called for {self._world.loop.time() - since:g} s"
             for plan in self._world.handlers
-            if plan.kind == "timer" and plan.idle is None
-            if all(attempt.end != "permanent" for attempt in plan.attempts)
+            if plan.kind == "timer" and plan.idle is None and not plan.may_give_up
             for name, body in objects.items()
             if self._judge.wants(plan, body) and (plan.id, body["metadata"]["uid"]) not in called
         ]

@@ -180,6 +180,7 @@ class CalmJudge:
         # What the last process can know: not by the records of handlers that match no more.
         handlers = next(p.handlers for p in self._world.processes if p.identity == cycle.user)
         plans = [plan for plan in handlers if self._judge.wants(plan, body)]
+        plans = [plan for plan in plans if plan.timeout is None]  # others may have had no time
         ids = {plan.id for plan in plans if not plan.is_choosy}
         last_creations = {call.handler: call for call in calls if call.reason == "create"}
         known = (
@@ -249,7 +250,7 @@ class CalmJudge:
         else:
             return False
         notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
-        is_done = plan.kind in STATE_KINDS and call.outcome == "ok"
+        is_done = plan.kind not in BACKGROUND_KINDS and call.outcome == "ok"
         return is_done and key not in notes and not self._can_be_denied(call.begin)
 
     def _list_lost_values(self, bodies: Json) -> list[str]:
@@ -308,6 +309,7 @@ class CalmJudge:
             f"missed: {name} ({body['metadata']['uid']}), by {plan.id} in {process}"
             for plan in process.handlers
             if plan.kind == "resume" and not plan.is_choosy and not plan.is_general
+            if plan.timeout is None
             for name, body in objects.items()
             if self._judge.born[body["metadata"]["uid"]] < since > self._world.lagging[1]
             if (plan.id, body["metadata"]["uid"]) not in done

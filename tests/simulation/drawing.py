@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.simulation.fate import NAMES, draw_fate
 from tests.simulation.plans import AdmissionPlan, Attempt, HandlerPlan, Plan, Step
 from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS, THEMES, Theme
+
+_STACKED = ("create", "update", "resume")
 
 
 def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
@@ -37,9 +40,12 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
         is_hosted=name == "lockouts" or rng.random() < 0.5,
         discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
     )
-    for add in (_add_meddling, _add_upgrade, _add_peers, _add_kind_changes, _add_mismatch):
+    for add in (
+        *(_add_meddling, _add_upgrade, _add_peers, _add_kind_changes, _add_mismatch, _add_guards),
+    ):
         plan = add(plan, length)
-    plan = _vary_background(plan)
+    for vary in (_vary_background, _vary_limits, _vary_events, _stack):
+        plan = _vary(plan, vary)
     has_webhooks = theme.has_webhooks and mode != "peering"
     return _add_admission(plan, length) if has_webhooks else plan
 
@@ -256,22 +262,72 @@ def _add_mismatch(plan: Plan, length: float) -> Plan:
     return dataclasses.replace(plan, steps=_sort([*plan.steps, *steps]))
 
 
-def _vary_background(plan: Plan) -> Plan:
-    """Let some timers and daemons fail, wait before their first call, or not end when asked to."""
-    if random.Random(f"background {plan.seed}").random() > 0.6:
+def _add_guards(plan: Plan, length: float) -> Plan:
+    """Let another operator have its finalizer on an object, which then outlives ours."""
+    rng = random.Random(f"guards {plan.seed}")
+    if rng.random() > 0.25:
         return plan
+    steps = list(plan.steps)
+    for name in rng.sample(NAMES, rng.randint(1, 2)):
+        at = rng.uniform(0.0, length / 2)
+        steps += [Step(at, "create", name), Step(at + rng.choice((0.0, 0.02, 3.0)), "guard", name)]
+        if rng.random() < 0.7:
+            steps.append(Step(at + rng.uniform(0.0, length / 2), "delete", name))
+        if rng.random() < 0.7:
+            steps.append(Step(at + rng.uniform(0.0, length / 2), "unguard", name))
+    return dataclasses.replace(plan, steps=_sort(steps))
+
+
+def _vary(plan: Plan, vary: Callable[[HandlerPlan, int], Iterable[HandlerPlan]]) -> Plan:
+    """Let handlers of some plans be others; the same ones in both versions."""
     handlers, upgraded = (
-        tuple(_vary(handler, plan.seed) for handler in version)
+        tuple(other for handler in version for other in vary(handler, plan.seed))
         for version in (plan.handlers, plan.upgraded)
     )
     return dataclasses.replace(plan, handlers=handlers, upgraded=upgraded)
 
 
-def _vary(plan: HandlerPlan, seed: int) -> HandlerPlan:
-    if plan.kind not in BACKGROUND_KINDS:
-        return plan
-    rng = random.Random(f"background {seed} {plan.id}")  # the same in both versions
-    return dataclasses.replace(
+def _vary_limits(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
+    """Let some handlers give up after some attempts or seconds, or with their first error."""
+    rng = random.Random(f"limits {seed} {plan.id}")
+    is_limited = random.Random(f"limits {seed}").random() < 0.35 and rng.random() < 0.7
+    if not is_limited or plan.kind not in {*STATE_KINDS, *BACKGROUND_KINDS}:
+        return (plan,)
+    what = rng.choice(("retries", "timeout", "errors"))
+    # The limits of a parent hold for its attempts with its sub-handlers; timers have none in time.
+    if what == "errors" or plan.subs or plan.is_stubborn:
+        return (dataclasses.replace(plan, errors=rng.choice(("ignored", "permanent"))),)
+    if what == "timeout" and (plan.kind in STATE_KINDS or not plan.attempts):
+        is_timer = plan.kind == "timer"
+        timeout = None if is_timer else rng.choice((0.3, 2.0, 6.0, 20.0))
+        return (dataclasses.replace(plan, timeout=timeout),)
+    return (dataclasses.replace(plan, retries=rng.choice((1, 2, 3))),)
+
+
+def _vary_events(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
+    """Let some event handlers change their objects."""
+    rng = random.Random(f"events {seed} {plan.id}")
+    if plan.kind != "event" or rng.random() > 0.4:
+        return (plan,)
+    return (dataclasses.replace(plan, effect=rng.choice(("status", "fn"))),)
+
+
+def _stack(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
+    """Let some functions have several decorators, with one id."""
+    rng = random.Random(f"stack {seed} {plan.id}")
+    if plan.kind not in _STACKED or rng.random() > 0.15:
+        return (plan,)
+    kinds = [plan.kind, *rng.sample(_STACKED, rng.randint(1, 2))]
+    return [dataclasses.replace(plan, kind=kind) for kind in dict.fromkeys(kinds)]
+
+
+def _vary_background(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
+    """Let some timers and daemons fail, wait before their first call, or not end when asked to."""
+    is_varied = random.Random(f"background {seed}").random() <= 0.6
+    if plan.kind not in BACKGROUND_KINDS or not is_varied:
+        return (plan,)
+    rng = random.Random(f"background {seed} {plan.id}")
+    varied = dataclasses.replace(
         plan,
         attempts=_draw_attempts(rng, rng.choice((0, 0, 1, 2, 4)), (0.3, 1.0, 5.0, 15.0), 0.1),
         effect=rng.choice((plan.effect, "count-fn", "count")),
@@ -279,6 +335,7 @@ def _vary(plan: HandlerPlan, seed: int) -> HandlerPlan:
         is_sharp=plan.kind == "timer" and rng.random() < 0.4,
         is_stubborn=plan.kind == "daemon" and rng.random() < 0.25,
     )
+    return (varied,)
 
 
 def _sort(steps: list[Step]) -> tuple[Step, ...]:

@@ -67,6 +67,7 @@ class Judge:
         self.calm = CalmJudge(world, self)
         plans = (*world.plan.handlers, *world.plan.upgraded)
         self._is_counting = any(p.kind == "timer" and p.effect in COUNTING for p in plans)
+        self._rewritten = {f"of-{p.id}" for p in plans if p.kind == "event"}  # with each event
         self.active: dict[str, list[Call]] = defaultdict(list)
         self._last: dict[tuple[str, str, str], Call] = {}
         self._finals: dict[str, set[str]] = defaultdict(set)  # handlers, by uid
@@ -139,6 +140,8 @@ class Judge:
         self.leadership.judge_step(call.process, call)
         if call.plan.kind in BACKGROUND_KINDS:
             self.background.judge_call(call)
+        if call.handler == call.plan.id:
+            self._judge_attempts(call)
         if call.plan.kind not in {*STATE_KINDS, "event"}:
             return
         if call.handler != call.plan.id:
@@ -156,6 +159,20 @@ class Judge:
         if call.reason == "resume" and self.world.plan.mode == "alone":
             self._judge_resumption(call)
         self._judge_repetition(call)
+
+    def _judge_attempts(self, call: Call) -> None:
+        """No handler is called more often, or for longer, than it wants."""
+        plan, now = call.plan, self.world.loop.time()
+        if plan.retries is not None and call.retry >= plan.retries:
+            self.complain(f"attempts: {call}, of {plan.retries}")
+        if plan.timeout is None or call.started is None:
+            return
+        elapsed = now - (call.started - EPOCH).total_seconds()
+        # One that begins in time ends in time, if it can be cancelled.
+        is_free = call.end is not None and plan.is_sync
+        is_skewed = any(process.skew for process in self.world.processes)
+        if elapsed > plan.timeout + 0.01 and not is_free and not is_skewed:
+            self.complain(f"attempts: {call}, {elapsed:.3f} s after the first one")
 
     def _judge_deletion_event(self, call: Call) -> None:
         """An event handler gets the deletion of an object once."""
@@ -341,6 +358,8 @@ class Judge:
         self._ended[call.process.identity, call.name] = self.world.loop.time()
         if call.plan.kind in STATE_KINDS:
             self._handled[call.process.identity, call.name] = self.world.loop.time()
+        if call.outcome in FAILED | FINAL and call.handler == call.plan.id:
+            self._judge_attempts(call)
         if call.outcome in FAILED | FINAL and not call.plan.is_sync:  # threads cannot be stopped
             self.leadership.judge_step(call.process, call)
         if call.outcome in FINAL:
@@ -408,6 +427,7 @@ class Judge:
         for key in list_notes(new):
             former = self._former[uid, key]
             is_again = new[key] != old.get(key) and new[key] in former
+            is_again = is_again and key not in self._rewritten
             if is_again and not self._were_writes_disturbed():  # which hides answers
                 self.complain(
                     f"written twice: {user} writes {key} of {change.key}: {new[key]} again"
@@ -476,7 +496,10 @@ class Judge:
         done = self._finals[uid]
         versions = self.world.plan.handlers, self.world.plan.upgraded or self.world.plan.handlers
         wanted = set.intersection(
-            *({p.id for p in plans if p.kind == "delete" and not p.is_choosy} for plans in versions)
+            *(
+                {p.id for p in plans if p.kind == "delete" and not p.is_choosy and not p.timeout}
+                for plans in versions
+            )
         )
         if wanted - done:
             self.complain(f"deletion: {uid} is gone, not handled by {wanted - done}")

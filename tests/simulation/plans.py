@@ -15,6 +15,7 @@ from tests.simulation.network import Fault
 
 MODES = {"alone", "lease", "peering"}
 USES = {"create", "update", "label", "toggle", "annotate", "meddle", "delete", "replace"}
+USES |= {"guard", "unguard"}
 STRIKES = {"kill", "stop", "pause", "skew"}
 CHANGES = {"compact", "define", "alter", "regroup", "unlock", "lag", "crowd", "fault", "policy"}
 STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout", "rotate"}
@@ -52,6 +53,9 @@ class HandlerPlan:
         is_sharp: whether a timer counts its interval from the begin of the last call.
         initial_delay: of a timer or daemon, in seconds.
         is_stubborn: whether a daemon ignores ``stopped`` and swallows its cancellation.
+        retries: how many attempts it has; None for no limit.
+        timeout: for how many seconds it is attempted; None for no limit.
+        errors: what is made of its errors: "ignored", "permanent"; retries if empty.
     """
 
     id: str
@@ -69,6 +73,16 @@ class HandlerPlan:
     is_sharp: bool = False
     initial_delay: float = 0.0
     is_stubborn: bool = False
+    retries: int | None = None
+    timeout: float | None = None
+    errors: str = ""
+
+    @property
+    def may_give_up(self) -> bool:
+        """Whether it can fail for good, also without another call."""
+        has_limits = self.retries is not None or self.errors == "permanent"
+        ends = {attempt.end for attempt in self.attempts}
+        return self.timeout is not None or "permanent" in ends or (has_limits and bool(ends))
 
     def get_attempt(self, retry: int) -> Attempt:
         """Return how an attempt ends; the first one is 0."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import webop
 from tests.simulation.network import SimulatedTransport
 from tests.simulation.plans import HandlerPlan, Plan
-from tests.simulation.themes import BACKGROUND_KINDS
+from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS
 from tests.simulation.virtual import Process, VirtualThreads, block, current_process
 from webop.client.credentials import ConnectionInfo
 from webop.reactor.observer import Scope
@@ -37,8 +37,9 @@ NOTE = "note"  # an annotation
 PREFIX = "kopf.zalando.org"  # of the annotations of operators
 DIFFBASE = f"{PREFIX}/last-handled-configuration"
 FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
+GUARD = "sim.webop.dev/guard"  # the finalizer of another operator
 FAILED = {"temporary", "error"}  # outcomes of attempts
-FINAL = {"ok", "permanent"}
+FINAL = {"ok", "permanent", "ignored"}
 COUNTING = {"count", "count-fn"}  # effects
 _UNTIL_ABANDONED = 1.0  # seconds since the cancellation of a daemon that does not end
 _UNTIL_FAILURE = 0.5  # seconds that a daemon runs before its attempt fails
@@ -76,10 +77,12 @@ class Call:
         essence: the state that it is called for.
         wish: the part of it that users make; each of their changes makes another one.
         end: when it ended; None until then.
-        outcome: "ok", "temporary", "error", "permanent", "cancelled"; nothing until then.
+        outcome: "ok", "temporary", "error", "permanent", "ignored", "cancelled"; nothing until
+            then.
         delay: until the next attempt, as the handler wants it.
         run: of a timer or daemon: its ``stopped``. Each time it is started, it gets another one.
         started: when the first attempt began, as webop says.
+        runtime: the seconds since then, as webop says.
     """
 
     process: ReplicaProcess
@@ -97,6 +100,7 @@ class Call:
     delay: float = 0.0
     run: webop.DaemonStopped | None = None
     started: dt.datetime | None = None
+    runtime: float = 0.0
 
     def __str__(self) -> str:
         times = f"{self.begin:.3f} to {'...' if self.end is None else f'{self.end:.3f}'}"
@@ -233,6 +237,7 @@ class _Act:
                 self.world.loop.time(),
                 run=kwargs.get("stopped"),
                 started=kwargs.get("started"),
+                runtime=kwargs["runtime"].total_seconds() if "runtime" in kwargs else 0.0,
             )
         )
 
@@ -244,7 +249,7 @@ class _Act:
         """
         attempt = self.plan.get_attempt(self.call.retry)
         # What the attempts of timers and daemons change is written even if they fail.
-        if attempt.end == "ok" or self.plan.kind in BACKGROUND_KINDS:
+        if attempt.end == "ok" or self.plan.kind not in STATE_KINDS:
             self._change(self.kwargs["patch"])
         if attempt.end == "ok":
             return self.build_result()
@@ -264,7 +269,7 @@ class _Act:
     def _change(self, patch: webop.Patch) -> None:
         key, uid = f"of-{self.plan.id}", self.call.uid
         number = self.world.count()
-        value = f"{uid}#{number}"
+        value = uid if self.plan.kind == "event" else f"{uid}#{number}"  # each write is an event
         if self.plan.effect == "status":
             patch.status[key] = value
         elif self.plan.effect == "label":
@@ -288,19 +293,32 @@ class _Act:
         try:
             yield
         except webop.TemporaryError:
-            outcome = "temporary"
+            outcome = self._limit("temporary")
             raise
         except webop.PermanentError:
             outcome = "permanent"
             raise
         except asyncio.CancelledError:
-            outcome = "cancelled"
+            outcome = "permanent" if self._is_timed_out() else "cancelled"
             raise
         except Exception:
-            outcome = "error"
+            outcome = self.plan.errors or self._limit("error")
             raise
         finally:
             self.finish(outcome)
+
+    def _limit(self, outcome: str) -> str:
+        """Return how an attempt ends that fails, by the limits of the handler."""
+        plan, call = self.plan, self.call
+        if plan.timeout is not None and call.runtime + call.delay >= plan.timeout:
+            return "permanent"
+        if plan.retries is not None and call.retry + 1 >= plan.retries:
+            return "permanent"
+        return outcome
+
+    def _is_timed_out(self) -> bool:
+        elapsed = self.call.runtime + self.world.loop.time() - self.call.begin
+        return self.plan.timeout is not None and elapsed >= self.plan.timeout
 
     def finish(self, outcome: str) -> None:
         """Note the end; that of a call in a thread is later."""
@@ -346,6 +364,10 @@ def _declare(
 
 def _build_options(plan: HandlerPlan) -> dict[str, Any]:
     options: dict[str, Any] = {"id": plan.id}
+    if plan.kind in {*STATE_KINDS, *BACKGROUND_KINDS}:
+        options |= {"retries": plan.retries, "timeout": plan.timeout}
+    if plan.errors:
+        options["errors"] = webop.ErrorsMode[plan.errors.upper()]
     if plan.is_choosy:
         options["labels"] = {LABEL: "yes"}
     if plan.kind == "field":
@@ -388,9 +410,11 @@ def run_sync(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
 
 
 async def _watch_events(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
-    with act(plan.id, kwargs).recording():
+    doing = act(plan.id, kwargs)
+    with doing.recording():
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
+        doing.decide()
 
 
 async def _run_daemon(process: ReplicaProcess, act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
@@ -411,7 +435,7 @@ async def _run_daemon(process: ReplicaProcess, act: Any, plan: HandlerPlan, **kw
                 await asyncio.sleep(plan.seconds)
                 process.judge_step(key)
                 return
-            if attempt.end == "ok":
+            if attempt.end == "ok" or (attempt.end == "error" and plan.errors):
                 process.ended_daemons.add(key)
             doing.decide()
     finally:

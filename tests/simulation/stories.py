@@ -69,6 +69,20 @@ async def call_twice(
     scene.end(after)
 
 
+async def attempt(
+    scene: Scene, *, age: float = 0.0, seconds: float = 0.1, skew: float = 0.0, **details: Any
+) -> None:
+    """Call a handler some time after its first attempt."""
+    await asyncio.sleep(0.5)
+    process = scene.add_replica()
+    process.skew = skew
+    started = EPOCH + dt.timedelta(seconds=scene.loop.time())
+    await asyncio.sleep(age)
+    call = scene.begin(process, started=started, **details)
+    await asyncio.sleep(seconds)
+    scene.end(call, "error")
+
+
 async def call_as_state_returns(scene: Scene, *, moments: Iterable[float] = (0.3, 2.0)) -> None:
     """Call a handler twice for the first state of an object, which others change at moments.
 
@@ -462,15 +476,17 @@ async def ask_impatiently(
     scene.world.request("DELETE", "one")
 
 
-async def overwrite(scene: Scene, *, count: int = 1, is_other: bool = True) -> None:
+async def overwrite(
+    scene: Scene, *, count: int = 1, is_other: bool = True, key: str = "of-create0"
+) -> None:
     """Write a value, let a user replace it, and write one more."""
     uid, process = get_uid(scene.create()), scene.add_replica()
     path = f"{OBJECTS}/one"
-    scene.write(process, "PATCH", path, {"status": {"of-create0": f"{uid}#1"}})
+    scene.write(process, "PATCH", path, {"status": {key: f"{uid}#1"}})
     if is_other:
-        scene.world.request("PATCH", "one", {"status": {"of-create0": "user#2"}})
+        scene.world.request("PATCH", "one", {"status": {key: "user#2"}})
     scene.annotate(process)
-    scene.write(process, "PATCH", path, {"status": {"of-create0": f"{uid}#{count}"}})
+    scene.write(process, "PATCH", path, {"status": {key: f"{uid}#{count}"}})
 
 
 async def go_on(

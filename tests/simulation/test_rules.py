@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from tests.simulation.cluster import Json
-from tests.simulation.plans import Step
+from tests.simulation.plans import Attempt, Step
 from tests.simulation.replicas import FINALIZER, LABEL, PLURAL
 from tests.simulation.scenes import CALM, CONFIGURATIONS, QUIET, Case, disturb, make, tell
 from tests.simulation.stories import (
     act_after_takeover,
     ask_impatiently,
+    attempt,
     begin_beside_rival,
     call_as_state_returns,
     call_beside_each_other,
@@ -91,6 +92,11 @@ CHOSEN: Json = {"handlers": make("daemon0", is_choosy=True)}
 INDEX: Json = {"handlers": make("index0")}
 UPDATES: Json = {"handlers": make("create0", "update0")}
 FIELDS: Json = {"handlers": make("create0", "field0")}
+
+
+LIMITED: Json = {"handlers": make("create0", retries=2)}
+TIMED: Json = {"handlers": make("create0", timeout=3.0)}
+TIMED_THREADS: Json = {"handlers": make("create0", timeout=3.0, is_sync=True)}
 
 
 def _limit(number: int | None, **plan: Any) -> Json:
@@ -191,6 +197,15 @@ CALLS = (
     tell("", "alone after a restart", call_twice, is_other=True, plan={**ALONE, **ROUGH}),
     tell("", "after the deletion", call_twice, fate="deleted", plan=ALONE),
     tell("", "after a kill", call_twice, is_other=True, fate="killed", plan=LEASE),
+    tell("attempts", "one too many", attempt, retry=2, plan=LIMITED),
+    tell("attempts", "begins too late", attempt, age=5.0, plan=TIMED),
+    tell("attempts", "ends too late", attempt, seconds=5.0, plan=TIMED),
+    tell("attempts", "a thread begins too late", attempt, age=5.0, plan=TIMED_THREADS),
+    tell("", "the last one", attempt, retry=1, plan=LIMITED),
+    tell("", "in time", attempt, age=2.9, plan=TIMED),
+    tell("", "a thread ends too late", attempt, seconds=5.0, plan=TIMED_THREADS),
+    tell("", "by a wrong clock", attempt, age=5.0, skew=-3.0, plan=TIMED),
+    tell("", "of a sub-handler", attempt, handler="create0/sub0", retry=2, plan=LIMITED),
     tell("count of attempts", "begun anew", call_twice, outcome="error", plan=ALONE),
     tell("count of attempts", "one left out", call_twice, outcome="error", retry=2, plan=ALONE),
     tell("count of attempts", "another start", call_twice, outcome="error", retry=1,
@@ -286,6 +301,10 @@ CALLS = (
     tell("", "a new leader's timer", call_in_background, again="new", pause=1.0,
          plan={**TICKING, "mode": "lease"}),
     tell("timer", "never", keep_timer, calls_at=None, plan=TICKING),
+    tell("", "never, as it may have failed for good", keep_timer, calls_at=None,
+         plan={"handlers": make("timer0", retries=1, attempts=(Attempt("error"),))}),
+    tell("timer", "never, with limits", keep_timer, calls_at=None,
+         plan={"handlers": make("timer0", retries=1)}),
     tell("timer", "not any more", keep_timer, calls_at=1.0, plan=TICKING),
     tell("timer", "not any more, as it matches", keep_timer, calls_at=1.0, labels={LABEL: "yes"},
          plan={"handlers": make("timer0", is_choosy=True)}),
@@ -333,6 +352,7 @@ WRITES = (
     tell("", "of its own", keep_object, notes=["of-create0", "create0"], plan=CREATIONS),
     tell("", "a word of somebody else", keep_object, status={"note": "u0"}, plan=CREATIONS),
     tell("written twice", "over a user", overwrite),
+    tell("", "by an event handler", overwrite, key="of-event0", plan=EVENTS),
     tell("written twice", "in a network that is bad for Leases", overwrite,
          plan=disturb("slow", path="leases")),
     tell("", "another value", overwrite, count=3),
@@ -341,6 +361,8 @@ WRITES = (
     tell("", "after a pause", overwrite, plan={"steps": (Step(0.0, "pause", 0, 1.0),)}),
     tell("deletion", "not handled", delete_object, plan=DELETES),
     tell("deletion", "failed for now", delete_object, outcome="temporary", plan=DELETES),
+    tell("", "failed for now, maybe without another attempt", delete_object, outcome="temporary",
+         plan={"handlers": make("delete0", timeout=3.0)}),
     tell("", "handled", delete_object, outcome="ok", plan=DELETES),
     tell("", "failed for good", delete_object, outcome="permanent", plan=DELETES),
     tell("loss", "at the end of an object", delete_object, outcome="ok", plan=MARKED_DELETES),
@@ -418,6 +440,8 @@ STATES = (
     tell("missed", "failed for now", keep_object, called=("create0", "create1"), outcome="error",
          plan=ALONE),
     tell("missed", "an update", update_object, called=(), plan=UPDATES),
+    tell("", "an update, maybe without an attempt in time", update_object, called=(),
+         plan={"handlers": (*make("create0"), *make("update0", timeout=3.0))}),
     tell("missed", "a field", update_object, called=(), plan=FIELDS),
     tell("missed", "an update, of the last state", update_object, value=1, plan=UPDATES),
     tell("missed", "an update, of this object", update_object, uid="u2", plan=UPDATES),
@@ -474,6 +498,8 @@ STATES = (
     tell("", "a deletion without credentials", watch_object,
          plan={**EVENTS, **LOCKED_OUT}),
     tell("loss", "an effect", keep_object, plan=STATUSES),
+    tell("loss", "an effect of an event", keep_object, called=("create0", "event0"),
+         plan={"handlers": (*make("create0"), *make("event0", effect="status"))}),
     tell("loss", "an effect in a bad network", keep_object, plan={**STATUSES, **ROUGH}),
     tell("loss", "a label", keep_object, plan={"handlers": make("create0", effect="label")}),
     tell("loss", "a result", keep_object, plan=RESULTS),
@@ -489,6 +515,8 @@ STATES = (
          plan={**STATUSES, "mode": "lease", **disturb("slow", path="leases")}),
     tell("", "an effect in a peering", keep_object, plan={**STATUSES, "mode": "peering"}),
     tell("missed", "a resumption", resume_object, plan=RESUMING),
+    tell("", "a resumption, maybe without an attempt in time", resume_object,
+         plan={"handlers": make("resume0", timeout=3.0)}),
     tell("", "a resumption that was done", resume_object, called=("resume0",), plan=RESUMING),
     tell("", "no resumption of what is no older", keep_object, called=(), plan=RESUMING),
     tell("", "no resumption of a kind that is discovered later", resume_object,

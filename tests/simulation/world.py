@@ -35,6 +35,7 @@ from tests.simulation.plans import CALM, USES, HandlerPlan, Plan, Step
 from tests.simulation.replicas import (
     CATEGORY,
     GROUP,
+    GUARD,
     LABEL,
     NAMESPACE,
     NOTE,
@@ -345,6 +346,8 @@ class World:
             requests.append(("PATCH", name, {"metadata": {"annotations": notes}}))
         elif step.kind == "meddle":
             requests += self._meddle(name)
+        elif step.kind in {"guard", "unguard"}:
+            self._guard(name, is_guarded=step.kind == "guard")
         if self.admission is not None:
             self.admission.submit(requests)
             return
@@ -357,6 +360,13 @@ class World:
         status = dict.fromkeys(list_notes(body.get("status", {})), value)
         path = f"{name}/status" if self.plan.has_status else name
         return [("PATCH", path, {"status": status})] if status else []
+
+    def _guard(self, name: str, *, is_guarded: bool) -> None:
+        """Add the finalizer of another operator to an object, or remove it."""
+        metadata = self.list_objects().get(name, {}).get("metadata", {})
+        finalizers = [each for each in metadata.get("finalizers", ()) if each != GUARD]
+        finalizers += [GUARD] if is_guarded else []
+        self.request("PATCH", name, {"metadata": {"finalizers": finalizers}})
 
     def _upgrade(self, step: Step) -> None:
         """Replace one replica after another by one of the next version."""
@@ -462,6 +472,8 @@ class World:
         self.tell("calm")
         self.network.faults.clear()
         self._catch_up()
+        for name in self.list_objects():
+            self._guard(name, is_guarded=False)
         for number, process in enumerate(self.replicas):
             if process is not None and process.is_paused and not process.is_dead:
                 self._resume(process)
