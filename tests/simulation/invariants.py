@@ -169,9 +169,13 @@ class Judge:
             return
         elapsed = now - (call.started - EPOCH).total_seconds()
         # One that begins in time ends in time, if it can be cancelled.
-        is_free = call.end is not None and plan.is_sync
-        is_skewed = any(process.skew for process in self.world.processes)
-        if elapsed > plan.timeout + 0.01 and not is_free and not is_skewed:
+        is_free = call.end is not None and (plan.is_sync or call.outcome == "timeout")
+        is_free |= any(process.skew for process in self.world.processes)
+        is_free |= any(
+            step.kind == "pause" and call.begin < step.at + step.seconds and step.at < now
+            for step in self.world.plan.steps
+        )
+        if elapsed > plan.timeout + 0.01 and not is_free:
             self.complain(f"attempts: {call}, {elapsed:.3f} s after the first one")
 
     def _judge_deletion_event(self, call: Call) -> None:
@@ -360,7 +364,8 @@ class Judge:
             self._handled[call.process.identity, call.name] = self.world.loop.time()
         if call.outcome in FAILED | FINAL and call.handler == call.plan.id:
             self._judge_attempts(call)
-        if call.outcome in FAILED | FINAL and not call.plan.is_sync:  # threads cannot be stopped
+        is_step = call.outcome in FAILED | FINAL - {"timeout"}
+        if is_step and not call.plan.is_sync:  # threads cannot be stopped
             self.leadership.judge_step(call.process, call)
         if call.outcome in FINAL:
             self._finals[call.uid].add(call.handler)

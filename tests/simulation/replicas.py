@@ -39,7 +39,7 @@ DIFFBASE = f"{PREFIX}/last-handled-configuration"
 FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
 GUARD = "sim.webop.dev/guard"  # the finalizer of another operator
 FAILED = {"temporary", "error"}  # outcomes of attempts
-FINAL = {"ok", "permanent", "ignored"}
+FINAL = {"ok", "permanent", "ignored", "timeout"}
 COUNTING = {"count", "count-fn"}  # effects
 _UNTIL_ABANDONED = 1.0  # seconds since the cancellation of a daemon that does not end
 _UNTIL_FAILURE = 0.5  # seconds that a daemon runs before its attempt fails
@@ -77,8 +77,8 @@ class Call:
         essence: the state that it is called for.
         wish: the part of it that users make; each of their changes makes another one.
         end: when it ended; None until then.
-        outcome: "ok", "temporary", "error", "permanent", "ignored", "cancelled"; nothing until
-            then.
+        outcome: "ok", "temporary", "error", "permanent", "ignored", "timeout", "cancelled"; nothing
+            until then.
         delay: until the next attempt, as the handler wants it.
         run: of a timer or daemon: its ``stopped``. Each time it is started, it gets another one.
         started: when the first attempt began, as webop says.
@@ -299,7 +299,7 @@ class _Act:
             outcome = "permanent"
             raise
         except asyncio.CancelledError:
-            outcome = "permanent" if self._is_timed_out() else "cancelled"
+            outcome = "timeout" if self._is_timed_out() else "cancelled"
             raise
         except Exception:
             outcome = self.plan.errors or self._limit("error")
@@ -323,7 +323,7 @@ class _Act:
     def finish(self, outcome: str) -> None:
         """Note the end; that of a call in a thread is later."""
         self.call.outcome = outcome
-        if outcome == "permanent":
+        if outcome in {"permanent", "timeout"}:
             self.process.ended_daemons.add((self.handler, self.call.uid))
         if self.is_in_thread:
             self.world.network.later(self.plan.seconds, self.world.end_call, self.call)
