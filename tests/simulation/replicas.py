@@ -323,12 +323,16 @@ class _Act:
     def finish(self, outcome: str) -> None:
         """Note the end; that of a call in a thread is later."""
         self.call.outcome = outcome
-        if outcome in {"permanent", "timeout"}:
-            self.process.ended_daemons.add((self.handler, self.call.uid))
         if self.is_in_thread:
-            self.world.network.later(self.plan.seconds, self.world.end_call, self.call)
+            self.world.network.later(self.plan.seconds, self._end)
         else:
-            self.world.end_call(self.call)
+            self._end()
+
+    def _end(self) -> None:
+        # What it does after it was asked to stop does not count.
+        if self.call.outcome in {"permanent", "timeout"} and not self.call.run:
+            self.process.ended_daemons.add((self.handler, self.call.uid))
+        self.world.end_call(self.call)
 
 
 def _note_in_status(body: dict[str, Any], *, key: str, value: Any) -> None:
