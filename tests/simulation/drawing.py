@@ -40,9 +40,8 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
         is_hosted=name == "lockouts" or rng.random() < 0.5,
         discovery_lag=rng.choice((0.0, 0.5, 3.0)) if name == "kinds" else 0.0,
     )
-    for add in (
-        *(_add_meddling, _add_upgrade, _add_peers, _add_kind_changes, _add_mismatch, _add_guards),
-    ):
+    more = _add_meddling, _add_upgrade, _add_peers, _add_kind_changes, _add_mismatch, _add_guards
+    for add in more:
         plan = add(plan, length)
     for vary in (_vary_background, _vary_limits, _vary_events, _stack):
         plan = _vary(plan, vary)
@@ -299,7 +298,7 @@ def _vary_limits(plan: HandlerPlan, seed: int) -> Iterable[HandlerPlan]:
         return (dataclasses.replace(plan, errors=rng.choice(("ignored", "permanent"))),)
     if what == "timeout" and (plan.kind in STATE_KINDS or not plan.attempts):
         is_timer = plan.kind == "timer"
-        timeout = None if is_timer else rng.choice((0.3, 2.0, 6.0, 20.0))
+        timeout = None if is_timer else rng.choice((0.3, 1.0, 4.0, 8.0, 20.0))
         return (dataclasses.replace(plan, timeout=timeout),)
     return (dataclasses.replace(plan, retries=rng.choice((1, 2, 3))),)
 
