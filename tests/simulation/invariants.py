@@ -379,6 +379,7 @@ class Judge:
         if change.resource != f"{PLURAL}.{GROUP}":
             return
         old, new = change.old, change.new
+        self._judge_finalizers(change)
         if new is None:
             if old is not None:
                 self._judge_deletion(old)
@@ -407,6 +408,17 @@ class Judge:
             now = self.world.loop.time()
             self.cycles[meta["uid"]] = Cycle(before, json.loads(handled), user, now)
         self._note_records(old or {}, new)
+
+    def _judge_finalizers(self, change: servers.Change) -> None:
+        """An operator adds and removes no finalizers but its own."""
+        before, now = (
+            {*(body or {}).get("metadata", {}).get("finalizers", ())}
+            for body in (change.old, change.new)
+        )
+        changed = sorted((before ^ now) - {FINALIZER})
+        user = change.request.user if change.request is not None else ""
+        if changed and user.startswith("replica-"):
+            self.complain(f"finalizer: {user} adds or removes {changed} of {change.key}")
 
     def _note_creation(self, meta: Json) -> None:
         now = self.born[meta["uid"]] = self.world.loop.time()

@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.simulation.cluster import Json
 from tests.simulation.network import Fault
-from tests.simulation.replicas import DIFFBASE, FINALIZER, NAMESPACE, Wish, list_keys
+from tests.simulation.replicas import DIFFBASE, FINALIZER, GUARD, NAMESPACE, Wish, list_keys
 from tests.simulation.scenes import QUIET, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS
@@ -347,9 +347,14 @@ async def delete_object(
     is_dead: bool = False,
 ) -> None:
     """Delete an object, call its handler, and release it, while a daemon of an object runs."""
-    process, body = scene.add_replica(), scene.create(finalizers=[*finalizers])
+    others = [GUARD] if is_released else [name for name in finalizers if name != FINALIZER]
+    release = {"metadata": {"finalizers": others}}
+    process, body = (
+        scene.add_replica(),
+        scene.create(finalizers=[*dict.fromkeys([*finalizers, *others])]),
+    )
     if is_released:
-        scene.write(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"finalizers": ["a.b/c"]}})
+        scene.write(process, "PATCH", f"{OBJECTS}/one", release)
     scene.world.request("DELETE", "one")
     if outcome:
         call = scene.begin(process, "delete0", uid=get_uid(body), reason="delete")
@@ -358,9 +363,10 @@ async def delete_object(
     process.daemons[key] = int(bool(daemon))
     if is_dead:
         scene.world.kill(process)
-    if finalizers:
-        release = {"metadata": {"finalizers": None}}
+    if FINALIZER in finalizers and not is_released:
         scene.write(process, "PATCH", f"{OBJECTS}/one", release)
+    if others:
+        scene.world.request("PATCH", "one", {"metadata": {"finalizers": None}})
     process.daemons[key] = 0
 
 
@@ -487,6 +493,20 @@ async def overwrite(
         scene.world.request("PATCH", "one", {"status": {key: "user#2"}})
     scene.annotate(process)
     scene.write(process, "PATCH", path, {"status": {key: f"{uid}#{count}"}})
+
+
+async def change_finalizers(
+    scene: Scene, before: Iterable[str], after: Iterable[str], *, is_user: bool = False
+) -> None:
+    """Replace the finalizers of an object by a replica, or by a user; then delete the object."""
+    process, _ = scene.add_replica(), scene.create(finalizers=[*before])
+    changed = {"metadata": {"finalizers": [*after]}}
+    if is_user:
+        scene.world.request("PATCH", "one", changed)
+    else:
+        scene.write(process, "PATCH", f"{OBJECTS}/one", changed)
+    scene.world.request("DELETE", "one")
+    scene.world.request("PATCH", "one", {"metadata": {"finalizers": None}})
 
 
 async def go_on(

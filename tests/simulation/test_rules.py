@@ -16,7 +16,7 @@ import pytest
 
 from tests.simulation.cluster import Json
 from tests.simulation.plans import Attempt, Step
-from tests.simulation.replicas import FINALIZER, LABEL, PLURAL
+from tests.simulation.replicas import FINALIZER, GUARD, LABEL, PLURAL
 from tests.simulation.scenes import CALM, CONFIGURATIONS, QUIET, Case, disturb, make, tell
 from tests.simulation.stories import (
     act_after_takeover,
@@ -30,6 +30,7 @@ from tests.simulation.stories import (
     call_in_the_calm,
     call_timer,
     call_twice,
+    change_finalizers,
     count,
     delete_object,
     end_operator,
@@ -548,6 +549,16 @@ STATES = (
          successors=1, plan=EVENTS),
     tell("", "of a peer", keep_object, status={"kopf": {}}, successors=1,
          plan={**UPDATES, "mode": "peering"}),
+    tell("finalizer", "of others, removed", change_finalizers, before=[GUARD, FINALIZER], after=[],
+         plan=ALONE),
+    tell("finalizer", "of others, added", change_finalizers, before=[], after=[GUARD, FINALIZER],
+         plan=ALONE),
+    tell("", "removed beside that of others", change_finalizers, before=[GUARD, FINALIZER],
+         after=[GUARD], plan=ALONE),
+    tell("", "added beside that of others", change_finalizers, before=[GUARD],
+         after=[GUARD, FINALIZER], plan=ALONE),
+    tell("", "of others, removed by them", change_finalizers, before=[GUARD], after=[],
+         is_user=True, plan=ALONE),
     tell("finalizer", "missing", keep_object, plan={"handlers": make("create0", "delete0")}),
     tell("finalizer", "for nothing", keep_object, finalizers=[FINALIZER], plan=UPDATES),
     tell("", "wanted", keep_object, finalizers=[FINALIZER],
