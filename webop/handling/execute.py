@@ -38,9 +38,10 @@ from webop.handling.policy import (
 from webop.handling.registry import deduplicated
 from webop.handling.threads import call_in_thread
 from webop.lifecycles import LifeCycleFn
+from webop.objects.body import Body
 from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
-from webop.objects.patch import Patch
+from webop.objects.patch import Patch, apply_merge_patch
 
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
@@ -178,7 +179,7 @@ async def attempt(
             result = await coroutine
         else:
             result = await _call_in_time(handler, kwargs, handler.timeout - attempts.runtime)
-        if invocation.subhandlers and not invocation.is_delegated:
+        if invocation.subhandlers:
             await execute_children(invocation, invocation.subhandlers)
     except BaseException as exc:  # noqa: BLE001
         failure = convert_exception(exc)
@@ -253,16 +254,16 @@ async def execute_children(
     cause = invocation.cause if cause is None else cause
     if not isinstance(cause, ChangeCause):
         raise TypeError("Only handlers of changes can have sub-handlers.")
-    invocation.is_delegated = True
     chosen = [child for child in deduplicated(children) if matches(child, cause)]
     parents = {**invocation.options.parents, invocation.handler.id: invocation.state}
     refs = frozenset(child.id for child in chosen)
+    invocation.subrefs |= refs  # also if this call is cancelled
     parents = {key: replace(state, subrefs=state.subrefs | refs) for key, state in parents.items()}
     options = replace(invocation.options, parents=parents, status=None)
     storage = options.settings.persistence.progress_storage
-    progress = Progress.restore(
-        chosen, body=cause.body, storage=storage, purpose=cause.reason.value
-    )
+    # An earlier call in the same attempt can have called some of them.
+    body = Body(apply_merge_patch(cause.body.raw, cause.own)) if cause.own else cause.body
+    progress = Progress.restore(chosen, body=body, storage=storage, purpose=cause.reason.value)
     if cause.reason is Reason.UPDATE:
         progress.restart_outdated(digest_essence(cause.new))
     if lifecycle is not None:

@@ -243,7 +243,7 @@ class Progress(Mapping[str, HandlerState]):
         """Remove the records of these handlers and of all of their sub-handlers."""
         purged: dict[str, None] = {}
         for key in keys:  # also of handlers that no longer match: the record has the sub-handlers
-            state = None if key in self._states else _fetch(storage, key, body)
+            state = _fetch(storage, key, body)
             purged |= dict.fromkeys((key, *sorted(state.subrefs if state else ())))
         for key, state in self._states.items():
             purged |= dict.fromkeys((key, *sorted(state.subrefs)))

@@ -16,6 +16,7 @@ from webop.handling.execute import attempt
 from webop.handling.filters import prematches
 from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import IndexHandler
+from webop.objects.resources import Resource
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -201,7 +202,7 @@ class Indexes(Mapping[str, Index[Any, Any]]):
     def __init__(self, handlers: Iterable[IndexHandler] = ()) -> None:
         self._indexes: dict[str, ObjectIndex[Any, Any]] = {}
         self._feeds: dict[tuple[Any, str], Feed] = {}
-        self._turns: dict[str, object] = {}
+        self._turns: dict[str, dict[Resource, object]] = {}  # by uid, which some resources share
         for handler in handlers:
             if handler.key not in self._feeds:
                 index = self._indexes.setdefault(handler.id, ObjectIndex())
@@ -236,19 +237,21 @@ class Indexes(Mapping[str, Index[Any, Any]]):
         for uid in uids:
             self.discard(uid)
 
-    def begin(self, uid: str) -> object:
+    def begin(self, uid: str, resource: Resource) -> object:
         """Begin to index an object, which replaces an earlier run; return a token for this run."""
-        turn = self._turns[uid] = object()
+        turn = self._turns.setdefault(uid, {})[resource] = object()
         return turn
 
-    def has_turn(self, uid: str, turn: object) -> bool:
+    def has_turn(self, uid: str, resource: Resource, turn: object) -> bool:
         """Return whether this run is the latest, and the object was not discarded."""
-        return self._turns.get(uid) is turn
+        return self._turns.get(uid, {}).get(resource) is turn
 
-    def end(self, uid: str, turn: object) -> None:
+    def end(self, uid: str, resource: Resource, turn: object) -> None:
         """End this run if it is the latest."""
-        if self._turns.get(uid) is turn:
-            del self._turns[uid]
+        if self.has_turn(uid, resource, turn):
+            del self._turns[uid][resource]
+            if not self._turns[uid]:
+                del self._turns[uid]
 
 
 async def index_object(
@@ -275,7 +278,7 @@ async def index_object(
         options: of the calls, with IGNORED as the default mode of errors, and DEBUG as the level of
             successes, as each event causes one.
     """
-    turn = indexes.begin(uid)
+    turn = indexes.begin(uid, cause.resource)
     try:
         for feed, handler in _choose(handlers, cause, indexes).items():
             if handler is None:
@@ -286,7 +289,7 @@ async def index_object(
                 continue
             state = state or HandlerState(started=now())
             outcome = await attempt(handler, cause, state, options)
-            if not indexes.has_turn(uid, turn):
+            if not indexes.has_turn(uid, cause.resource, turn):
                 break
             if outcome.exception is not None:
                 feed.discard(uid)
@@ -302,7 +305,7 @@ async def index_object(
                 )
             cause.patch.clear()
     finally:
-        indexes.end(uid, turn)
+        indexes.end(uid, cause.resource, turn)
 
 
 def _choose(

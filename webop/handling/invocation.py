@@ -39,7 +39,6 @@ class Invocation:
     state: HandlerState
     subhandlers: list[Any] = field(default_factory=list)
     subrefs: set[str] = field(default_factory=set)
-    is_delegated: bool = False
 
 
 current_invocation: ContextVar[Invocation] = ContextVar("current_invocation")

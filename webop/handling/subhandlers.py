@@ -75,8 +75,7 @@ async def execute(
         occasion = invocation.cause if cause is None else cause
         known = ResourceHandlers(registry.select_resource_handlers())
         children = known.select_changes(occasion) if isinstance(occasion, ChangeCause) else []
-    elif invocation.is_delegated:
-        return
     else:
-        children = invocation.subhandlers
+        children = [*invocation.subhandlers]
+        invocation.subhandlers.clear()
     await execute_children(invocation, children, lifecycle=lifecycle, cause=cause)

@@ -111,7 +111,8 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     _plan_background(obj, plan, wanted)
     plan.finalizers = _plan_finalizers(ctx, obj, plan.cause, is_wanted=bool(wanted))
     if plan.finalizers is None and obj.is_view:
-        plan.has_changes = work.is_released  # a daemon ended: nothing else has changed
+        # A daemon ended: nothing else has changed. Others can have removed the finalizer.
+        plan.has_changes = work.is_released and plan.cause.reason is Reason.DELETE
     elif plan.finalizers is None:
         if work.cycle is not None and work.cycle.is_left:
             # It is still ours if its change was undone before another operator ended it.

@@ -96,27 +96,10 @@ async def save(
         work.tries, work.failure = work.tries + 1, None
         (wanted, own, _), work.pending = work.pending, None
         work.recording = own or None
+        wanted, own = Patch(wanted), Patch(own)  # what is written is removed from these copies
         try:
             if wanted:
-                # Functions take separate requests. Records come last: they say that it is done.
-                merged = wanted if wanted.fns else Patch(merge_patches(wanted, own))
-                try:
-                    await patch(ctx, obj, merged)
-                except APIError as exc:
-                    if classify(exc) is not Failure.DENIED:
-                        raise
-                    logger.log(
-                        choose_level(str(exc)),
-                        "The API server rejected the patch of %s; dropped it without a retry: %s",
-                        obj,
-                        exc,
-                        extra=ctx.refer_to(obj),
-                    )
-                    wanted = Patch()
-                else:
-                    if merged is not wanted:
-                        return
-                    wanted = Patch()
+                await _save_wanted(ctx, obj, wanted, own, choose_level)
             if own:
                 await patch(ctx, obj, own)
         except (APIError, LoginError, asyncio.CancelledError) as exc:
@@ -125,6 +108,47 @@ async def save(
             raise
         finally:
             work.recording = None
+
+
+async def _save_wanted(
+    ctx: ResourceContext,
+    obj: Tracked,
+    wanted: Patch,
+    own: Patch,
+    choose_level: Callable[[str], int],
+) -> None:
+    """Write the changes of handlers, if possible together with the records; log a rejection.
+
+    Raises:
+        APIError: they could not be written, but are not rejected.
+        LoginError: there are no credentials.
+    """
+    try:
+        # Functions take separate requests. Records come last: they say that it is done.
+        if own and not wanted.fns:
+            merged = Patch(merge_patches(wanted, own))
+            try:
+                await patch(ctx, obj, merged)
+            except APIError as exc:
+                if classify(exc) is not Failure.DENIED:
+                    raise  # else the records can be the reason
+            finally:
+                for part in (wanted, own):
+                    for key in part.keys() - merged.keys():
+                        del part[key]
+        if wanted:
+            await patch(ctx, obj, wanted)
+    except APIError as exc:
+        if classify(exc) is not Failure.DENIED:
+            raise
+        logger.log(
+            choose_level(str(exc)),
+            "The API server rejected the patch of %s; dropped it without a retry: %s",
+            obj,
+            exc,
+            extra=ctx.refer_to(obj),
+        )
+        wanted.clear()
 
 
 async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
@@ -142,65 +166,94 @@ async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
 
 async def patch(
     ctx: ResourceContext, obj: Tracked, changes: Patch, *, attempts: int = ATTEMPTS
-) -> bool:
+) -> None:
     """Write a patch: the status where it has its own endpoint, then the rest, then functions.
 
     The status goes first, because the rest records that the change was handled. Values that JSON
     cannot represent are dropped with a warning.
 
-    If the object changes meanwhile, functions are applied again, up to the number of attempts.
-
-    Returns:
-        Whether the object still exists.
+    If the object changes meanwhile, functions are applied again, up to the number of attempts. What
+    is written is removed from the changes.
 
     Raises:
         APIConflictError: the object has changed at each of the attempts.
         APIError: it was not written, or not all of it.
         LoginError: there are no credentials.
     """
-    if "metadata" in changes:
-        changes = Patch(changes)
+    left = Patch(changes)
+    if "metadata" in left:
         storage = ctx.operator.settings.persistence.progress_storage
-        storage.fit(body=Body(obj.get_freshest() or {}), patch=changes)
+        storage.fit(body=Body(obj.get_freshest() or {}), patch=left)
     try:
-        return await _patch(ctx, obj, dict(changes), changes.fns, attempts)
-    except (TypeError, ValueError):
-        dropped: list[str] = []
-        merged = _prune(changes, "", dropped)
-        what, extra = "; ".join(dropped), ctx.refer_to(obj)
-        logger.warning(
-            "Dropped values from the patch of %s that JSON cannot represent: %s",
-            obj,
-            what,
-            extra=extra,
-        )
-        return await _patch(ctx, obj, merged, changes.fns, attempts)
+        try:
+            await _patch(ctx, obj, left, attempts)
+        except (TypeError, ValueError):
+            dropped: list[str] = []
+            left = Patch(_prune(left, "", dropped), fns=left.fns)
+            what, extra = "; ".join(dropped), ctx.refer_to(obj)
+            logger.warning(
+                "Dropped values from the patch of %s that JSON cannot represent: %s",
+                obj,
+                what,
+                extra=extra,
+            )
+            await _patch(ctx, obj, left, attempts)
+    finally:
+        for key in changes.keys() - left.keys():
+            del changes[key]
+    changes.clear()
 
 
-async def _patch(
-    ctx: ResourceContext, obj: Tracked, merged: dict[str, Any], fns: list[PatchFn], attempts: int
-) -> bool:
-    has_endpoint = ctx.has_status
-    if has_endpoint and "status" in merged:
-        status = merged.pop("status")
+async def _patch(ctx: ResourceContext, obj: Tracked, left: Patch, attempts: int) -> bool:
+    """Write a patch, and remove what is written from it; return whether the object still exists."""
+    if ctx.has_status and "status" in left:
+        status = left["status"]
         # This endpoint checks the resource version, but not the uid.
         if not await _send(ctx, obj, lambda _: _build_status(obj, status), "status"):
             return False
-    if merged:
-        metadata = merged.get("metadata") or {}
+        del left["status"]
+    if len(left):
+        merged, metadata = dict(left), left.get("metadata") or {}
         # Some aggregated APIs have no uids. The API server denies what is not a mapping.
         if "/" not in obj.uid and isinstance(metadata, Mapping):
             merged["metadata"] = {**metadata, "uid": obj.uid}
         if not await _send(ctx, obj, lambda _: merged):
             return False
-    for part in (("status", "") if has_endpoint else (None,)) if fns else ():
+        for key in merged.keys() & left.keys():
+            del left[key]
+    return not left.fns or await _apply_functions(ctx, obj, left.fns, attempts)
+
+
+async def _apply_functions(
+    ctx: ResourceContext, obj: Tracked, fns: list[PatchFn], attempts: int
+) -> bool:
+    """Apply functions, to the status last if it has its own endpoint: it can say what is done.
+
+    Then they run once for each part. The second time, they must not see what they have changed the
+    first time: it may be for them the sign that nothing is left to do.
+    """
+    before: dict[str, Any] | None = None
+    for part in ("", "status") if ctx.has_status else (None,):
 
         def build(raw: dict[str, Any], part: str | None = part) -> list[JSONPatchOp]:
+            nonlocal before
+            if part != "status":
+                before = raw
+            elif before is not None:  # after a conflict, they see the newest state
+                raw, before = _combine(before, raw), None
             return _build_operations(ctx, obj, fns, raw, part)
 
         if not await _send(ctx, obj, build, part or None, attempts=attempts, needs_state=True):
             return False
     return True
+
+
+def _combine(raw: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
+    """Return a body with the status and the version of a newer state."""
+    rest = {key: value for key, value in raw.items() if key != "status"}
+    status = {"status": newer["status"]} if "status" in newer else {}
+    version = newer["metadata"].get("resourceVersion")
+    return {**rest, **status, "metadata": {**raw["metadata"], "resourceVersion": version}}
 
 
 async def put_finalizers(
