@@ -177,6 +177,41 @@ async def test_registered_sub_handlers_are_executed_on_demand_and_only_once() ->
     assert fns.called == ["a", "after"]
 
 
+@pytest.mark.feature("SUB-03", "SUB-04")
+@pytest.mark.parametrize("is_explicit", [False, True])
+async def test_sub_handlers_that_are_registered_beside_others_or_after_them_are_called(
+    is_explicit: bool,
+) -> None:
+    fns = Fns()
+
+    async def parent(**_: Any) -> None:
+        webop.subhandler(id="a")(fns["a"])
+        await webop.execute(fns={"b": fns["b"]})
+        await webop.execute()
+        webop.subhandler(id="c")(fns["c"])
+        if is_explicit:
+            await webop.execute()
+
+    outcome = await Cycle(parent).attempt()
+    assert outcome.final
+    assert fns.called == ["b", "a", "c"]
+    assert outcome.subrefs == {"parent/a", "parent/b", "parent/c"}
+
+
+@pytest.mark.feature("SUB-08")
+async def test_a_sub_handler_that_is_submitted_twice_in_one_attempt_is_called_once() -> None:
+    fns = Fns(b=1)
+
+    async def parent(**_: Any) -> None:
+        await webop.execute(fns={"a": fns["a"]})
+        await webop.execute(fns={"a": fns["a"], "b": fns["b"]})
+
+    cycle = Cycle(parent)
+    assert isinstance((await cycle.attempt()).exception, ChildrenRetryError)
+    assert (await cycle.attempt()).final
+    assert fns.called == ["a", "b", "b"]
+
+
 @pytest.mark.feature("SUB-05")
 async def test_execute_takes_one_source_only() -> None:
     async def parent(**_: Any) -> None:

@@ -57,6 +57,27 @@ async def test_a_label_denied_by_a_policy_blocks_neither_updates_nor_the_deletio
     assert "not in this house" in caplog.text
 
 
+@pytest.mark.feature("PAT-01", "TMR-01")
+async def test_what_handlers_want_is_written_though_the_records_do_not_fit(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("created", kwargs)
+        patch.spec["made"] = "yes"
+
+    @webop.timer("widgets", registry=registry, id="timer", interval=0.2, initial_delay=0.5)
+    async def timer(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("timer", kwargs)
+        patch.status["count"] = len(calls.of("a", "timer"))
+
+    async with run_operator():
+        await objects.create("a", annotations={"example.com/big": "x" * (262144 - 20)})
+        await objects.wait("a", lambda body: body["spec"].get("made"))
+        await objects.wait("a", lambda body: body.get("status", {}).get("count", 0) > 2)
+    assert calls.handlers("a").count("created") == 1
+
+
 @pytest.mark.feature("CON-01", "CON-04")
 async def test_an_object_whose_state_cannot_be_stored_is_handled_on_from_memory(
     registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, calls: Calls

@@ -132,6 +132,33 @@ async def test_functions_change_the_status_behind_its_own_endpoint_too(
     assert body["status"] == {"phase": "done"}
 
 
+@pytest.mark.feature("PAT-03")
+@pytest.mark.parametrize("is_in_status", [False, True])
+async def test_a_function_that_looks_whether_it_was_applied_changes_the_status_and_the_rest(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gadgets: Kind,
+    webop_namespace: str,
+    is_in_status: bool,
+) -> None:
+    def claim(body: webop.RawBody) -> None:
+        status, spec = body.setdefault("status", {}), body["spec"]
+        if "claimed" not in (status if is_in_status else spec):
+            status["claimed"] = spec["claimed"] = "yes"
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(claim)
+
+    objects = Objects(client, gadgets, webop_namespace)
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait_handled("one")
+        body = await objects.get("one")
+    assert body["spec"] == body["status"] == {"claimed": "yes"}
+
+
 @pytest.mark.feature("PAT-03", "ERR-01")
 @pytest.mark.parametrize(
     "exc",
