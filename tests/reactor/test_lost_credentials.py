@@ -29,6 +29,7 @@ from tests.reactor.relay import Relay, relay
 from tests.reactor.witnesses import Crowd, Names
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
+from webop.reactor.cluster_changes import NAMESPACES
 from webop.reactor.observer import Scope
 from webop.running import Operator, OperatorOptions
 
@@ -81,7 +82,7 @@ def run_hosted(
             options = OperatorOptions(
                 registry=registry,
                 settings=build_settings(**quick | sections),
-                scope=Scope(clusterwide=False, patterns=(objects.namespace,)),
+                scope=Scope(clusterwide=False, patterns=(f"{objects.namespace}*",)),
                 is_hosted=True,
             )
             operator = Operator(options)
@@ -539,6 +540,45 @@ async def test_objects_are_resumed_though_credentials_were_lost_before_they_were
         for name in names:
             await objects.wait_handled(name)
             assert sorted(calls.handlers(name)) == ["created", "resumed"]
+
+
+@pytest.mark.parametrize("what", ["kind", "namespace"])
+async def test_objects_of_what_appears_while_credentials_are_lost_are_created_not_resumed(
+    registry: webop.OperatorRegistry,
+    run_hosted: RunHosted,
+    objects: Objects,
+    client: Client,
+    calls: Calls,
+    what: str,
+) -> None:
+    kind, word = Kind(f"{objects.namespace}.late.webop.dev", "storks", "Stork"), "widgets"
+    if what == "kind":
+        word = kind.crd_name
+        late = Objects(client, kind, objects.namespace)
+    else:
+        late = Objects(client, objects.kind, f"{objects.namespace}-late")
+
+    @webop.on.create(word, registry=registry, id="created")
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    @webop.on.resume(word, registry=registry, id="resumed")
+    async def resumed(**kwargs: Any) -> None:
+        calls.note("resumed", kwargs)
+
+    async with run_hosted() as hosted:
+        await eventually(lambda: hosted.operator.observer is not None, "the work has begun")
+        assert hosted.operator.observer is not None
+        await hosted.operator.observer.scanned.wait()
+        await hosted.lock_out()
+        if what == "kind":
+            await kind.define(client)
+        else:
+            await client.create(NAMESPACES, None, {"metadata": {"name": late.namespace}})
+        await late.create("one")
+        await hosted.let_in()
+        await late.wait_handled("one")
+    assert calls.handlers("one") == ["created"]
 
 
 async def test_own_records_that_are_being_written_are_not_taken_for_those_of_others(

@@ -143,7 +143,11 @@ class CalmJudge:
             last = ended_at - 2 * LAG  # its own end is no disturbance
             was_away = world.was_disturbed(call.end, last, PLURAL) or any(
                 # Until it knows that, it cannot write what belongs to the status.
-                step.kind == "alter" and call.end - LATENESS < step.at < last
+                step.kind == "alter"
+                and step.at < last
+                and (
+                    call.end - LATENESS < step.at or self._judge.is_noticed_after(step.at, call.end)
+                )
                 for step in world.plan.steps
             )
             return call.end > last or was_away or self._judge.were_credentials_lost(call)

@@ -172,8 +172,10 @@ class ReplicaProcess(Process):
             token = self._world.get_token(self.number)
             return ConnectionInfo(server="http://cluster", token=token) if token else None
 
+        fns: dict[str, Any] = {}  # those with several decorators have one id
         for handler in self.handlers:
-            _declare(registry, handler, partial(self.act, handler), self)
+            fn = fns.setdefault(handler.id, _build_function(handler, self))
+            _declare(registry, handler, fn)
         settings = self._build_settings(plan)
         if self._world.admission is not None:
             self._world.admission.equip(self, registry, settings)
@@ -339,27 +341,26 @@ def _note_in_status(body: dict[str, Any], *, key: str, value: Any) -> None:
     body.setdefault("status", {})[key] = value
 
 
-def _declare(
-    registry: webop.OperatorRegistry, plan: HandlerPlan, act: Any, process: ReplicaProcess
-) -> None:
+def _build_function(plan: HandlerPlan, process: ReplicaProcess) -> Any:
+    """Return the function of a handler; it gets the plan as its param."""
+    if plan.kind == "index":
+        return _index
+    if plan.kind == "daemon":
+        return partial(_run_daemon, process)
+    if plan.kind in {"event", "absent"}:
+        return partial(_watch_events, process)
+    return partial(run_sync if plan.is_sync else _run_async, process)
+
+
+def _declare(registry: webop.OperatorRegistry, plan: HandlerPlan, fn: Any) -> None:
     """Put a handler into a registry."""
-    options = {"registry": registry, **_build_options(plan)}
+    options = {"registry": registry, "param": plan, **_build_options(plan)}
     decorate = {
         "index": webop.index,
         "daemon": webop.daemon,
         "timer": webop.timer,
         "absent": webop.on.event,
     }.get(plan.kind) or getattr(webop.on, plan.kind)
-    if plan.kind == "index":
-        fn: Any = partial(_index, plan)
-    elif plan.kind == "daemon":
-        fn = partial(_run_daemon, process, act, plan)
-    elif plan.kind in {"event", "absent"}:
-        fn = partial(_watch_events, act, plan)
-    elif plan.is_sync:
-        fn = partial(run_sync, act, plan)
-    else:
-        fn = partial(_run_async, act, plan)
     if plan.is_general:
         decorate(category=CATEGORY, **options)(fn)
     else:
@@ -385,49 +386,54 @@ def _build_options(plan: HandlerPlan) -> dict[str, Any]:
     return options
 
 
-async def _run_async(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
-    doing = act(plan.id, kwargs)
+async def _run_async(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any) -> Any:
+    plan = param
+    doing = process.act(plan, plan.id, kwargs)
     with doing.recording():
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
         if plan.subs:
             subs = {
-                f"sub{number}": partial(_run_sub, act, plan, number) for number in range(plan.subs)
+                f"sub{number}": partial(_run_sub, process, plan, number)
+                for number in range(plan.subs)
             }
             await webop.execute(fns=subs)
         return doing.decide()
 
 
-async def _run_sub(act: Any, plan: HandlerPlan, number: int, **kwargs: Any) -> Any:
-    doing = act(f"{plan.id}/sub{number}", kwargs)
+async def _run_sub(process: ReplicaProcess, plan: HandlerPlan, number: int, **kwargs: Any) -> Any:
+    doing = process.act(plan, f"{plan.id}/sub{number}", kwargs)
     with doing.recording():
         await asyncio.sleep(plan.seconds / 2)
         return doing.build_result()
 
 
-def run_sync(act: Any, plan: HandlerPlan, **kwargs: Any) -> Any:
-    doing = act(plan.id, kwargs)
+def run_sync(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any) -> Any:
+    plan = param
+    doing = process.act(plan, plan.id, kwargs)
     doing.is_in_thread = True
     block(plan.seconds)
     with doing.recording():
         return doing.decide()
 
 
-async def _watch_events(act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
-    doing = act(plan.id, kwargs)
+async def _watch_events(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any) -> None:
+    plan = param
+    doing = process.act(plan, plan.id, kwargs)
     with doing.recording():
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
         doing.decide()
 
 
-async def _run_daemon(process: ReplicaProcess, act: Any, plan: HandlerPlan, **kwargs: Any) -> None:
+async def _run_daemon(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any) -> None:
+    plan = param
     stopped: webop.DaemonStopped = kwargs["stopped"]
     key, loop = (plan.id, kwargs["uid"]), asyncio.get_running_loop()
     process.judge_daemon(plan, key[1])
     process.started_daemons[key] = loop.time()
     process.daemons[key] = process.daemons.get(key, 0) + 1
-    doing = act(plan.id, kwargs)
+    doing = process.act(plan, plan.id, kwargs)
     attempt = plan.get_attempt(doing.call.retry)
     try:
         with doing.recording():
@@ -453,9 +459,9 @@ async def _run_daemon(process: ReplicaProcess, act: Any, plan: HandlerPlan, **kw
 
 
 async def _index(
-    plan: HandlerPlan, name: str, uid: str, spec: Mapping[str, Any], **_: Any
+    param: HandlerPlan, name: str, uid: str, spec: Mapping[str, Any], **_: Any
 ) -> dict[str, Any]:
-    await asyncio.sleep(plan.seconds * (1 + len(name) % 3))  # some objects are slower than others
+    await asyncio.sleep(param.seconds * (1 + len(name) % 3))  # some objects are slower than others
     value = spec.get("value", 0)
     return dict.fromkeys(list_keys(name, value), (uid, value))
 

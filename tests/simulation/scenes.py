@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,8 +124,7 @@ class Scene:
     def run(self, process: Replica, handler: str, body: Json) -> None:
         """Let a handler do in a thread what is planned for it."""
         what = {"uid": get_uid(body), "name": "one", "body": body, "patch": Patch()}
-        plan = self.plans[handler]
-        VirtualThreads().submit(run_sync, partial(process.act, plan), plan, **what)
+        VirtualThreads().submit(run_sync, process, self.plans[handler], **what)
 
     def create(self, name: str = "one", status: Any = None, **metadata: Any) -> Json:
         head = {"apiVersion": f"{GROUP}/v1", "kind": "Thing"}

@@ -35,8 +35,9 @@ class ClusterView:
         served_groups: all API groups of the cluster, discovered or not.
         indexed: the indexed objects; they stay there from one watch to the next.
         left: what the next watch must know of the objects of an ended one, by API version and uid.
-        watched: the origins whose objects were all listed, or appeared while the operator was
-            running. Objects that a later watch finds there for the first time are new.
+        is_scanned: whether the operator has once found the kinds and namespaces to watch: those
+            that appear later are late, and their unhandled objects are new.
+        unlisted: the origins that are not late, but whose objects were never all listed.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,8 @@ class ClusterView:
         self.served_groups: frozenset[str] = frozenset()
         self.indexed: dict[Origin, Indexed] = {}
         self.left: dict[Origin, dict[str, dict[str, Any]]] = {}
-        self.watched: set[Origin] = set()
+        self.is_scanned = False
+        self.unlisted: set[Origin] = set()
         self._moved = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []

@@ -173,6 +173,7 @@ class Observer:
         if not self.scanned.is_set():
             self._report_start()
         self.scanned.set()
+        self._operator.cluster_view.is_scanned = True
         return True
 
     def _report_start(self) -> None:
@@ -288,13 +289,15 @@ class Observer:
         handlers = self._operator.registry.handlers_of(selectors)
         origin: Origin = (resource.group, resource.plural, namespace)
         former = [stream for stream in self._ending if stream.origin == origin]
-        watched = self._operator.cluster_view.watched  # also before credentials were lost
+        view = self._operator.cluster_view  # it is older than the last loss of credentials
         if former:
             is_late = all(stream.ctx.is_late for stream in former)
         else:
-            is_late = self.scanned.is_set() or origin in watched
-        if is_late:
-            watched.add(origin)
+            is_late = view.is_scanned and origin not in view.unlisted
+        is_resuming = (resource, namespace) not in self._resumed
+        is_resuming = is_resuming and all(stream.is_resuming for stream in former)
+        if is_resuming and not is_late:
+            view.unlisted.add(origin)
         slots = self._get_slots(resource, handlers)
         stream = Stream(
             ResourceContext(
@@ -303,8 +306,7 @@ class Observer:
             namespace,
             selectors,
             self._gate,
-            is_resuming=(resource, namespace) not in self._resumed
-            and all(stream.is_resuming for stream in former),
+            is_resuming=is_resuming,
         )
         logger.debug("Started serving %s.", stream)
         if stream.feeds:
@@ -355,7 +357,7 @@ class Observer:
             entry.complete &= kept
             if not kept:
                 del indexed[origin]
-        self._operator.cluster_view.watched &= feeds.keys()
+        self._operator.cluster_view.unlisted &= feeds.keys()
         left = self._operator.cluster_view.left
         for origin in left.keys() - feeds:
             for uid in chain.from_iterable(left.pop(origin).values()):

@@ -114,14 +114,17 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
         # A daemon ended: nothing else has changed. Others can have removed the finalizer.
         plan.has_changes = work.is_released and plan.cause.reason is Reason.DELETE
     elif plan.finalizers is None:
-        if work.cycle is not None and work.cycle.is_left:
+        cycle = work.cycle
+        if cycle is not None and cycle.is_left:
             # It is still ours if its change was undone before another operator ended it.
             is_undone = plan.cause.reason in _UNCHANGED
             is_undone = is_undone and _has_records(ctx, body, (None, Reason.UPDATE.value))
-            work.cycle = work.cycle if is_undone else None
-        plan.has_changes = _plan_changes(ctx, work.cycle, plan)
+            cycle = cycle if is_undone else None
+        plan.has_changes = _plan_changes(ctx, cycle, plan)
         if is_taken_over and plan.cause.reason is Reason.NOOP:  # nobody continues their cycle
             plan.has_changes = plan.has_changes or _has_records(ctx, body)
+        if not plan:  # until handlers begin, the object can still change back
+            work.cycle = cycle
     return plan or None
 
 

@@ -155,6 +155,6 @@ class Stream:
                     indexed -= unseen
                     dispatcher.finish_listing()
                     entry.complete |= self.feeds
-                    operator.cluster_view.watched.add(self.origin)
+                    operator.cluster_view.unlisted.discard(self.origin)
                     self.is_resuming = False
                     self._gate.arrive(self.key)
