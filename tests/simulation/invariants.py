@@ -156,7 +156,7 @@ class Judge:
         if call.plan.kind == "event":
             self._judge_deletion_event(call)
             return
-        if call.reason == "resume" and self.world.plan.mode == "alone":
+        if self.world.plan.mode == "alone":
             self._judge_resumption(call)
         self._judge_repetition(call)
 
@@ -288,12 +288,23 @@ class Judge:
 
     def _judge_resumption(self, call: Call) -> None:
         """A process that was never paused resumes objects once, and none that it saw created."""
+        if call.plan.kind == "resume":
+            self._judge_age(call)
+        if call.reason != "resume":
+            return
         for other in self.world.calls:
             if other.process is call.process and other.uid == call.uid:
                 is_done = other.handler == call.handler and other.outcome in FINAL
                 if other.reason == "create" or (other.reason == "resume" and is_done):
                     self.complain(f"repetition: {call} after {other}")
                     return
+
+    def _judge_age(self, call: Call) -> None:
+        """No object is resumed that was created after all objects were listed for the first time."""
+        since = call.process.started_at
+        is_slow = self.world.was_disturbed(since, since + LATENESS, ignored="start")
+        if self.born.get(call.uid, 0.0) > since + LATENESS and not is_slow:
+            self.complain(f"repetition: {call}, which is younger than its process")
 
     def _judge_limit(self, call: Call) -> None:
         """No more objects are worked on at once than is allowed."""

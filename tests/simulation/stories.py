@@ -315,6 +315,15 @@ async def resume_object(scene: Scene, *, called: Iterable[str] = ()) -> None:
         scene.end(scene.begin(process, handler, uid=uid, reason="resume"))
 
 
+async def resume_younger(scene: Scene, *, handler: str = "resume0", pause: float = 11.0) -> None:
+    """Create an object some time after a replica has started, and call a handler for it."""
+    process = scene.add_replica()
+    await asyncio.sleep(pause)
+    uid = get_uid(scene.create())
+    scene.end(scene.begin(process, handler, uid=uid))
+    scene.world.request("DELETE", "one")
+
+
 async def update_object(
     scene: Scene,
     *,
