@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.simulation.fate import NAMES, draw_fate
+from tests.simulation.network import Fault
 from tests.simulation.plans import AdmissionPlan, Attempt, HandlerPlan, Plan, Step
 from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS, THEMES, Theme
 
@@ -43,6 +44,7 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     more = _add_meddling, _add_upgrade, _add_peers, _add_kind_changes, _add_mismatch, _add_guards
     for add in more:
         plan = add(plan, length)
+    plan = _add_late_definition(plan)
     for vary in (_vary_background, _vary_limits, _vary_events, _stack):
         plan = _vary(plan, vary)
     has_webhooks = theme.has_webhooks and mode != "peering"
@@ -247,6 +249,25 @@ def _add_kind_changes(plan: Plan, length: float) -> Plan:
     return dataclasses.replace(
         plan, handlers=tuple(handlers), steps=_sort(steps), upgraded=upgraded
     )
+
+
+def _add_late_definition(plan: Plan) -> Plan:
+    """Let some late kinds be defined while credentials are lost, some time after the start."""
+    rng = random.Random(f"late definition {plan.seed}")
+    if not plan.is_late or rng.random() > 0.5:
+        return plan
+    at = rng.uniform(13.0, 20.0)
+    steps = [
+        dataclasses.replace(step, at=at) if step.kind == "define" else step for step in plan.steps
+    ]
+    steps += [
+        Step(at - 1.0, "fault", None, 0.0, Fault("cut")),
+        Step(at - 1.0, "fault", None, rng.choice((1.5, 5.0)), Fault("status", status=401)),
+    ]
+    steps += [
+        Step(at + delay, "create", name) for name, delay in zip(NAMES, (0.1, 0.4), strict=False)
+    ]
+    return dataclasses.replace(plan, steps=_sort(steps), is_hosted=True)
 
 
 def _add_mismatch(plan: Plan, length: float) -> Plan:
