@@ -264,9 +264,7 @@ def _add_late_definition(plan: Plan) -> Plan:
         Step(at - 1.0, "fault", None, 0.0, Fault("cut")),
         Step(at - 1.0, "fault", None, rng.choice((1.5, 5.0)), Fault("status", status=401)),
     ]
-    steps += [
-        Step(at + delay, "create", name) for name, delay in zip(NAMES, (0.1, 0.4), strict=False)
-    ]
+    steps += [Step(at + 0.1, "create", "one"), Step(at + 0.4, "create", "two")]
     return dataclasses.replace(plan, steps=_sort(steps), is_hosted=True)
 
 

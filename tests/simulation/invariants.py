@@ -300,7 +300,7 @@ class Judge:
                     return
 
     def _judge_age(self, call: Call) -> None:
-        """No object is resumed that was created after all objects were listed for the first time."""
+        """No object is resumed that was created after the first list of all objects."""
         since = call.process.started_at
         is_slow = self.world.was_disturbed(since, since + LATENESS, ignored="start")
         if self.born.get(call.uid, 0.0) > since + LATENESS and not is_slow:

@@ -172,8 +172,8 @@ async def patch(
     The status goes first, because the rest records that the change was handled. Values that JSON
     cannot represent are dropped with a warning.
 
-    If the object changes meanwhile, functions are applied again, up to the number of attempts. What
-    is written is removed from the changes.
+    If the object changes meanwhile, functions are applied again, up to the number of attempts. The
+    changes lose what is written, so that after an error only the rest is left.
 
     Raises:
         APIConflictError: the object has changed at each of the attempts.
