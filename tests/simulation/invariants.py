@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+_DELAYING = {"slow", "late", "hung", "silent"}  # faults of requests
 _EXIT = 2.0  # seconds for calls whose watch is replaced (settings.batching.exit_timeout)
 
 
@@ -484,8 +485,8 @@ class Judge:
     def _find_value(self, identity: str, uid: str, key: str) -> int:
         """Return the value that a process has had for a while, so that it writes no older one."""
         faults = [step.fault for step in self.world.plan.steps if step.fault is not None]
-        if any(fault.kind in {"slow", "late"} or fault.status == 401 for fault in faults):
-            return 0  # older ones can still be on their way, or wait for new credentials
+        if any(fault.kind in _DELAYING or fault.status == 401 for fault in faults):
+            return 0  # older ones can still be on their way, or wait behind others that hang
         known = self.values[identity, uid, key]
         before = self.world.loop.time() - LAG
         return max((value for since, value in known if since < before), default=0)

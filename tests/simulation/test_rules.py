@@ -347,6 +347,8 @@ WRITES = (
          plan={**COUNTERS, **DENYING}),
     tell("", "1 of a timer of a killed replica", make_value, pause=0.1, is_lost=True,
          is_dead=True, plan=COUNTERS),
+    tell("", "0 after 1 was made, behind requests that hang", make_value, pause=1.0,
+         plan={**COUNTERS, **disturb("hung")}),
     tell("", "0 just when 1 is made", make_value, pause=0.1, plan=COUNTERS),
     tell("", "0 while a thread makes 1", make_value, pause=1.0, plan=SLOW_COUNTERS),
     tell("wrong object", "an effect", keep_object, status={"of-create0": "u0"}, plan=CREATIONS),
