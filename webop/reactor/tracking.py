@@ -126,7 +126,7 @@ class Work:
             deletion handlers have finished.
         pending: patches that could not be written.
         writing: the lock of all writes, so that an older value never follows a newer one.
-        tries: number of attempts to write pending patches.
+        tries: number of attempts to write pending patches that have ended.
         failure: the error of the last attempt; None if there was none.
         recording: webop's own records, such as outcomes, that are being written: until then, their
             handlers must not be called again. None if there are none.

@@ -91,9 +91,9 @@ async def save(
     async with work.writing:
         if not obj.has_pending:  # the former writer has written it, too
             return
-        if work.tries > tries and work.failure is not None:  # or has tried it
+        if work.tries > tries and work.failure is not None:  # or has just been refused
             raise work.failure
-        work.tries, work.failure = work.tries + 1, None
+        work.failure = None
         (wanted, own, _), work.pending = work.pending, None
         work.recording = own or None
         wanted, own = Patch(wanted), Patch(own)  # what is written is removed from these copies
@@ -108,6 +108,7 @@ async def save(
             raise
         finally:
             work.recording = None
+            work.tries += 1
 
 
 async def _save_wanted(
