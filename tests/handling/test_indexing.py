@@ -7,7 +7,9 @@ import collections
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -435,6 +437,26 @@ async def test_what_is_discarded_in_the_midst_of_indexing_does_not_come_back(
         bench.indexes.discard("u1")
         proceed.set()
     assert bench.show() == bench.show("other") == {}
+
+
+@pytest.mark.feature("IDX-14")
+async def test_two_versions_of_an_object_are_indexed_at_the_same_time(bench: Bench) -> None:
+    entered = asyncio.Barrier(2)
+
+    async def slow(spec: Any, **_: Any) -> Any:
+        await entered.wait()
+        return spec["version"]
+
+    for version in ("v1", "v2"):
+        bench.add(partial(slow), id=version)
+    bench.indexes  # noqa: B018  with both handlers
+    async with asyncio.TaskGroup() as group:
+        for handler in bench.handlers:
+            cause = bench.build_cause(spec={"version": handler.id})
+            cause = replace(cause, resource=replace(cause.resource, version=handler.id))
+            group.create_task(index_object([handler], cause, "u1", bench.indexes, OPTIONS))
+    assert bench.show("v1") == {None: ["v1"]}
+    assert bench.show("v2") == {None: ["v2"]}
 
 
 @pytest.mark.feature("IDX-14")

@@ -237,3 +237,31 @@ async def test_at_a_stop_the_handlers_that_wait_for_a_running_one_are_left_to_th
     async with run_operator():
         await objects.wait_handled("a")
     assert calls.handlers("a") == ["first", "second"]
+
+
+@pytest.mark.feature("SUB-07", "SUB-08")
+async def test_sub_handlers_are_called_in_later_processes_though_their_parent_has_timed_out(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    hanging = asyncio.Event()
+
+    async def quick(**kwargs: Any) -> None:
+        calls.note("quick", kwargs)
+
+    async def slow(**kwargs: Any) -> None:
+        calls.note("slow", kwargs)
+        if len(calls.of("one", "slow")) == 1:
+            await hanging.wait()
+
+    @webop.on.resume("widgets", registry=registry, id="parent", timeout=0.5)
+    async def parent(name: str, **_: Any) -> None:
+        if name == "one":
+            await webop.execute(fns={"quick": quick, "slow": slow})
+
+    await objects.create("one")
+    for number in (1, 2):
+        async with run_operator():
+            await calls.wait("one", "slow", number)
+            body = await objects.wait("one", lambda body: not get_progress(body))
+            await objects.wait_handled("one")
+        assert calls.handlers("one") == ["quick", "slow"] * number, body

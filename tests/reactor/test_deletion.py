@@ -138,3 +138,37 @@ async def test_records_in_a_status_of_its_own_go_after_a_deletion_even_if_they_c
         )
         await eventually(lambda: refused == 1, "the removal is refused")
         await objects.wait("one", lambda body: not body["status"]["kopf"]["progress"])
+
+
+async def test_a_finalizer_that_is_removed_by_hand_while_a_daemon_ends_leaves_nothing_to_do(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    others = ["tests.webop.dev/other"]
+    ended = asyncio.Event()
+
+    @webop.on.delete("widgets", registry=registry, id="deleted", when=is_no_fence)
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+
+    @webop.daemon("widgets", registry=registry, id="daemon", when=is_no_fence)
+    async def daemon(**kwargs: Any) -> None:
+        calls.note("daemon", kwargs)
+        await ended.wait()
+
+    async with run_operator():
+        await objects.create("one", finalizers=others)
+        await calls.wait("one", "daemon")
+        await objects.delete("one")
+        await objects.wait("one", lambda body: get_progress(body).get("deleted"))
+        await objects.patch("one", {"metadata": {"finalizers": others}})
+        await objects.pass_fence()
+        ended.set()
+        await objects.pass_fence()
+        await objects.patch("one", {"metadata": {"finalizers": []}})
+        await objects.wait_gone("one")
+    assert calls.handlers("one") == ["daemon", "deleted"]
+    assert not [record for record in caplog.records if record.exc_info]

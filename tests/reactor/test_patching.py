@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
@@ -18,8 +19,13 @@ from tests.operating import (
     build_settings,
     eventually,
     get_annotations,
+    operate,
 )
+from tests.reactor.relay import relay
 from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 
 @pytest.mark.feature("PAT-01", "PAT-02", "PAT-10", "KWA-11")
@@ -327,3 +333,42 @@ async def test_children_are_adopted_by_the_object_of_the_handler(
     (owner,) = child["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"]) == ("Widget", "one")
     assert owner["uid"] == parent["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("how", ["records", "functions"])
+async def test_a_status_that_is_written_already_does_not_overwrite_what_others_write_later(
+    registry: webop.OperatorRegistry,
+    client: Client,
+    gadgets: Kind,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    how: str,
+) -> None:
+    objects = Objects(client, gadgets, webop_namespace)
+    refused: list[httpx.Request] = []
+
+    def change(body: webop.RawBody) -> None:
+        body["spec"]["x"] = 1
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.status["phase"] = "of the handler"
+        if how == "functions":
+            patch.fns.append(change)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        """Refuse the second request of the patch, after somebody has changed the first part."""
+        if request.method != "PATCH" or not request.url.path.endswith("/one") or refused:
+            return None
+        refused.append(request)
+        await objects.patch("one", {"status": {"phase": "of others"}}, "status")
+        return httpx.Response(503)
+
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = meddle
+        async with operate(relayed.info, registry, beside=True, namespaces=[webop_namespace]):
+            await objects.create("one")
+            body = await objects.wait_handled("one")
+    assert refused
+    assert body["status"] == {"phase": "of others"}
+    assert body["spec"] == ({"x": 1} if how == "functions" else {})
