@@ -176,9 +176,12 @@ class Watcher:
         self._stream: LineStream | None = None
         self._began_at: float | None = None
         self._began_with = ""
-        # A new consumer knows nothing, whatever an earlier watch with this status has reached.
+        # A new consumer knows nothing, whatever an earlier watch with this status has reached. Its
+        # last failure is history: it can have listed everything since, without any event.
         status.state = State.EMPTY
         status.is_connected = False
+        status.failures = 0
+        status.error = ""
         status.version = ""
         self.status = status
         self.name: str | None = None
