@@ -114,8 +114,13 @@ class Judge:
         key = identity, name
         writes_more |= self._ended.get(key, 0.0) > since
         # What is done is also written after a while, if other handlers of the change go on.
-        goes_on = any((c.process.identity, c.name) == key for c in self._list_active_changes())
-        writes_more |= goes_on and self._handled.get(key, 0.0) > since - LAG
+        going_on = [c for c in self._list_active_changes() if (c.process.identity, c.name) == key]
+        writes_more |= bool(going_on) and self._handled.get(key, 0.0) > since - LAG
+        # The names of sub-handlers are written before they are called.
+        now = self.world.loop.time()
+        writes_more |= any(
+            c.plan.subs and since < c.begin + c.plan.seconds <= now + LAG for c in going_on
+        )
         if PLURAL in path and (writes_more or is_other or self._has_kind_changed(since)):
             return
         self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
