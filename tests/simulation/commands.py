@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,9 @@ def main() -> int:
         parser.error(str(error))
     except KeyboardInterrupt:
         print("Interrupted.")
+        # What the coroutines of the history complain about when they are destroyed is of no use.
+        warnings.simplefilter("ignore")
+        sys.unraisablehook = lambda _: None
         return 130
     except BrokenPipeError:  # of "| head", for example: nobody reads the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
