@@ -103,6 +103,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now = 0.0
         self._steps = 0  # since the last rest
+        self._is_interrupted = False
         self._held: deque[asyncio.Handle] = deque()
         self._ready: deque[asyncio.Handle]
         self._stopping: bool
@@ -140,6 +141,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, next(_serials), timer))
         return timer
 
+    def interrupt(self) -> None:
+        """Raise ``KeyboardInterrupt`` before the next step: within one, webop could catch it."""
+        self._is_interrupted = True
+
     def resume(self) -> None:
         """Do what a process that was paused should have done meanwhile, in its order."""
         self._ready.extendleft(reversed(self._held))
@@ -148,6 +153,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # What the base class calls.
 
     def _run_once(self) -> None:
+        if self._is_interrupted:
+            raise KeyboardInterrupt
         ready, timers = self._ready, self._timers
         while timers and timers[0][2]._cancelled:
             heapq.heappop(timers)

@@ -16,6 +16,7 @@ import logging
 import math
 import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -592,7 +593,7 @@ def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
     if has_logs:
         logging.disable(logging.NOTSET)
         logging.basicConfig(level=logging.DEBUG, handlers=[_StoryHandler(world)], force=True)
-    with virtual_time(loop, plan.seed, world.begin_thread), _quiet():
+    with virtual_time(loop, plan.seed, world.begin_thread), _quiet(), _interruptible(loop):
         try:
             loop.run_until_complete(world.live())
         except (LivelockError, DeadlockError) as exc:
@@ -604,6 +605,19 @@ def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
     verdict.violations += [problem] if problem else []
     verdict.violations += [f"an error nobody has caught: {text}" for text in errors]
     return verdict
+
+
+@contextlib.contextmanager
+def _interruptible(loop: VirtualLoop) -> Iterator[None]:
+    """Let Ctrl-C interrupt the loop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGINT, lambda *_: loop.interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 @contextlib.contextmanager
