@@ -103,7 +103,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._now = 0.0
         self._steps = 0  # since the last rest
-        self._is_interrupted = False
+        self.is_interrupted = False
         self._held: deque[asyncio.Handle] = deque()
         self._ready: deque[asyncio.Handle]
         self._stopping: bool
@@ -143,7 +143,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def interrupt(self) -> None:
         """Raise ``KeyboardInterrupt`` before the next step: within one, webop could catch it."""
-        self._is_interrupted = True
+        self.is_interrupted = True
 
     def resume(self) -> None:
         """Do what a process that was paused should have done meanwhile, in its order."""
@@ -153,7 +153,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # What the base class calls.
 
     def _run_once(self) -> None:
-        if self._is_interrupted:
+        if self.is_interrupted:
             raise KeyboardInterrupt
         ready, timers = self._ready, self._timers
         while timers and timers[0][2]._cancelled:

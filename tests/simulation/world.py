@@ -580,7 +580,11 @@ def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
         plan: of it.
         has_logs: whether the log of the operators stands in the story.
     """
-    loop = VirtualLoop()
+    with _interruptible() as loop:
+        return _run(plan, loop, has_logs=has_logs)
+
+
+def _run(plan: Plan, loop: VirtualLoop, *, has_logs: bool) -> Verdict:
     if next(_runs) % _COLLECTION == 0:
         gc.unfreeze()
         gc.collect()  # what is left of others
@@ -593,7 +597,7 @@ def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
     if has_logs:
         logging.disable(logging.NOTSET)
         logging.basicConfig(level=logging.DEBUG, handlers=[_StoryHandler(world)], force=True)
-    with virtual_time(loop, plan.seed, world.begin_thread), _quiet(), _interruptible(loop):
+    with virtual_time(loop, plan.seed, world.begin_thread), _quiet():
         try:
             loop.run_until_complete(world.live())
         except (LivelockError, DeadlockError) as exc:
@@ -608,16 +612,19 @@ def run(plan: Plan, *, has_logs: bool = False) -> Verdict:
 
 
 @contextlib.contextmanager
-def _interruptible(loop: VirtualLoop) -> Iterator[None]:
-    """Let Ctrl-C interrupt the loop."""
+def _interruptible() -> Iterator[VirtualLoop]:
+    """Yield a loop that ends with ``KeyboardInterrupt`` after Ctrl-C; no step can catch that."""
+    loop = VirtualLoop()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield loop
         return
     former = signal.signal(signal.SIGINT, lambda *_: loop.interrupt())
     try:
-        yield
+        yield loop
     finally:
         signal.signal(signal.SIGINT, former)
+    if loop.is_interrupted:  # after its last step
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
