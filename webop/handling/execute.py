@@ -70,6 +70,8 @@ async def execute(
         because the window closed or the operator stops are still due.
     """
     outcomes = dict(earlier)
+    # Those of sub-handlers that the same attempt has called before.
+    records = cause.own if options.parents and isinstance(cause, ChangeCause) else None
     closes = asyncio.get_running_loop().time() + options.window
     while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
         offered = {**cause.kwargs, "state": progress}  # an index can have this name
@@ -83,7 +85,7 @@ async def execute(
         for handler in chosen:
             if outcomes and not options.parents and not options.may_continue():
                 return outcomes
-            is_next = outcomes and options.commit is not None
+            is_next = (outcomes or records) and options.commit is not None
             saving = _saving(cause, progress, options, outcomes, closes) if is_next else None
             async with saving or nullcontext(options) as inner:
                 outcome = await attempt(handler, cause, progress[handler.id], inner)
@@ -159,7 +161,8 @@ async def attempt(
     """Call one handler once, in the loop or in a thread; log the call and return the outcome."""
     runtime = now() - state.started
     attempts = Attempt(state.retries, runtime.total_seconds())
-    invocation = Invocation(handler, cause, options, state)
+    parent = current_invocation.get(None) if options.parents else None
+    invocation = Invocation(handler, cause, options, state, parent)
     cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
@@ -255,10 +258,14 @@ async def execute_children(
     if not isinstance(cause, ChangeCause):
         raise TypeError("Only handlers of changes can have sub-handlers.")
     chosen = [child for child in deduplicated(children) if matches(child, cause)]
-    parents = {**invocation.options.parents, invocation.handler.id: invocation.state}
-    refs = frozenset(child.id for child in chosen)
-    invocation.subrefs |= refs  # also if this call is cancelled
-    parents = {key: replace(state, subrefs=state.subrefs | refs) for key, state in parents.items()}
+    refs = {child.id for child in chosen}
+    parents: dict[str, HandlerState] = {}
+    ancestor: Invocation | None = invocation
+    while ancestor is not None:
+        ancestor.subrefs |= refs  # also if this call is cancelled
+        state = ancestor.state
+        parents[ancestor.handler.id] = replace(state, subrefs=state.subrefs | ancestor.subrefs)
+        ancestor = ancestor.parent
     options = replace(invocation.options, parents=parents, status=None)
     storage = options.settings.persistence.progress_storage
     # An earlier call in the same attempt can have called some of them.

@@ -167,8 +167,10 @@ class Progress(Mapping[str, HandlerState]):
             if state is not None and _is_of_cycle(state, handler, purpose):
                 states[handler.id] = replace(state, purpose=purpose)
             else:
-                stored = None if state is None else state.stored
-                states[handler.id] = HandlerState(moment, purpose, stored=stored)
+                fresh = HandlerState(moment, purpose)
+                if state is not None:  # the records of its sub-handlers must go with this one
+                    fresh = replace(fresh, subrefs=state.subrefs, stored=state.stored)
+                states[handler.id] = fresh
         return cls(states)
 
     def __getitem__(self, key: str) -> HandlerState:

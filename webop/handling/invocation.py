@@ -31,12 +31,13 @@ _VITAL = (Activity.AUTHENTICATION, Activity.PROBE)
 
 @dataclass(slots=True)
 class Invocation:
-    """One running call of one handler."""
+    """One running call of one handler; of a sub-handler, within that of its parent."""
 
     handler: Handler
     cause: Cause
     options: CallOptions
     state: HandlerState
+    parent: Invocation | None = None
     subhandlers: list[Any] = field(default_factory=list)
     subrefs: set[str] = field(default_factory=set)
 

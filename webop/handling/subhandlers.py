@@ -30,6 +30,7 @@ def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> Change
         id=f"{parent.id}/{child}",
         fn=fn,
         selector=None,
+        initial=getattr(parent, "initial", False),
         needs_change=bool(options.get("field") and is_about_change),
         inherited_field=getattr(parent, "field", ()) or getattr(parent, "inherited_field", ()),
         **options,

@@ -151,8 +151,11 @@ class _Commits:
     def subtract_from(self, patch: Patch) -> None:
         """Remove written values from a patch: users can have changed the object since then."""
         for written in self._written:
-            rest, done = subtract_patch(patch, written), list(map(id, written.fns))
-            fns = [fn for fn in patch.fns if id(fn) not in done]
+            rest, fns = subtract_patch(patch, written), [*patch.fns]
+            for fn in written.fns:  # once each: several handlers can want the same
+                at = next((at for at, other in enumerate(fns) if other is fn), None)
+                if at is not None:
+                    del fns[at]
             patch.clear()
             patch.update(rest)
             patch.fns.extend(fns)

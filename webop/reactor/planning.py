@@ -52,7 +52,7 @@ class ResourceContext:
     @property
     def has_status(self) -> bool:
         """Whether the status has its own endpoint (the status subresource)."""
-        return "status" in self.resource.subresources
+        return "status" in self.operator.cluster_view.find(self.resource).subresources
 
     def refer_to(self, obj: Tracked) -> dict[str, Any]:
         """Return the ``extra`` that adds the reference of an object to a log message."""

@@ -79,27 +79,27 @@ class Run:
             self.trouble = reason
             return logging.DEBUG if reason == known else logging.ERROR
 
-        merged, fns = Patch(dict(patch)), list(patch.fns)
+        merged, later = Patch(dict(patch)), Patch(fns=patch.fns)
         patch.clear()
         if is_last:
-            merged, fns = Patch(merged, fns=fns), []
+            merged, later = Patch(merged, fns=later.fns), Patch()
         try:
             if merged:  # together with pending patches, so that neither is lost
                 pending = Pending(merged, Patch())
                 await writing.save(self.ctx, obj, pending, choose_level=choose_level)
             elif not (obj.work or NOTHING).is_denied:
                 await writing.save_pending(self.ctx, obj)
-            if fns:
-                await writing.patch(self.ctx, obj, Patch(fns=fns), attempts=attempts)
+            if later:
+                await writing.patch(self.ctx, obj, later, attempts=attempts)
         except APIConflictError as exc:
-            patch.fns.extend(fns)
+            patch.fns.extend(later.fns)
             self.cause.logger.debug("%s", exc)
             if is_last:
                 writing.write_later(self.ctx, obj, exc)
         except (APIError, LoginError) as exc:
             level = logging.WARNING if str(exc) != known else logging.DEBUG
             if writing.classify(exc) is not writing.Failure.DENIED:
-                patch.fns.extend(fns)
+                patch.fns.extend(later.fns)
                 level = self.ctx.slots.choose_level("background")
             self.trouble = str(exc)
             self.cause.logger.log(level, "Cannot write the patch of %s: %s", self.handler, exc)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -27,6 +28,7 @@ from webop.client.requests import encode_body
 from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError, LoginError
 from webop.handling.cancellation import convert_exception
 from webop.objects.body import Body
+from webop.objects.fields import clone
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
 from webop.reactor.planning import ResourceContext
 from webop.reactor.tracking import NOTHING, Pending, Tracked
@@ -91,8 +93,10 @@ async def save(
     async with work.writing:
         if not obj.has_pending:  # the former writer has written it, too
             return
-        if work.tries > tries and work.failure is not None:  # or has just been refused
-            raise work.failure
+        tried, failure = work.tries - tries, work.failure
+        # Or others have tried it, too, or have just been told to wait.
+        if failure is not None and (tried > 1 or (tried and _tells_to_wait(failure))):
+            raise failure
         work.failure = None
         (wanted, own, _), work.pending = work.pending, None
         work.recording = own or None
@@ -111,6 +115,10 @@ async def save(
             work.tries += 1
 
 
+def _tells_to_wait(exc: Exception) -> bool:
+    return isinstance(exc, APIStatusError) and bool(exc.retry_after)
+
+
 async def _save_wanted(
     ctx: ResourceContext,
     obj: Tracked,
@@ -125,8 +133,10 @@ async def _save_wanted(
         LoginError: there are no credentials.
     """
     try:
-        # Functions take separate requests. Records come last: they say that it is done.
-        if own and not wanted.fns:
+        # Functions take separate requests. Records come last: they say that it is done. With them
+        # in it, the status must not go before the rest.
+        precedes = ctx.has_status and "status" in own and bool(wanted.keys() - {"status"})
+        if own and not wanted.fns and not precedes:
             merged = Patch(merge_patches(wanted, own))
             try:
                 await patch(ctx, obj, merged)
@@ -174,7 +184,8 @@ async def patch(
     cannot represent are dropped with a warning.
 
     If the object changes meanwhile, functions are applied again, up to the number of attempts. The
-    changes lose what is written, so that after an error only the rest is left.
+    changes lose what is written, so that after an error only the rest is left. A part that the API
+    server rejects does not hold up the next ones.
 
     Raises:
         APIConflictError: the object has changed at each of the attempts.
@@ -202,59 +213,101 @@ async def patch(
     finally:
         for key in changes.keys() - left.keys():
             del changes[key]
+        changes.fns[:] = left.fns
     changes.clear()
 
 
-async def _patch(ctx: ResourceContext, obj: Tracked, left: Patch, attempts: int) -> bool:
-    """Write a patch, and remove what is written from it; return whether the object still exists."""
-    if ctx.has_status and "status" in left:
-        status = left["status"]
-        # This endpoint checks the resource version, but not the uid.
-        if not await _send(ctx, obj, lambda _: _build_status(obj, status), "status"):
-            return False
-        del left["status"]
-    if len(left):
-        merged, metadata = dict(left), left.get("metadata") or {}
-        # Some aggregated APIs have no uids. The API server denies what is not a mapping.
-        if "/" not in obj.uid and isinstance(metadata, Mapping):
-            merged["metadata"] = {**metadata, "uid": obj.uid}
-        if not await _send(ctx, obj, lambda _: merged):
-            return False
-        for key in merged.keys() & left.keys():
-            del left[key]
-    return not left.fns or await _apply_functions(ctx, obj, left.fns, attempts)
+async def _patch(ctx: ResourceContext, obj: Tracked, left: Patch, attempts: int) -> None:
+    """Write the parts of a patch, and remove what is written from it."""
+    has_endpoint = ctx.has_status
+    writers: list[partial[Coroutine[Any, Any, bool]]] = []
+    if has_endpoint and "status" in left:
+        writers.append(partial(_write_status, ctx, obj, left))
+    if rest := left.keys() - ({"status"} if has_endpoint else set()):
+        writers.append(partial(_write_rest, ctx, obj, left, rest))
+    if left.fns:
+        writers.append(partial(_apply_functions, ctx, obj, left.fns, has_endpoint, attempts))
+    rejection: APIError | None = None
+    for write in writers:
+        try:
+            if not await write():
+                return  # the object is gone
+        except APIError as exc:
+            if classify(exc) is not Failure.DENIED:
+                raise
+            rejection = rejection or exc
+    if rejection is not None:
+        raise rejection
+
+
+async def _write_status(ctx: ResourceContext, obj: Tracked, left: Patch) -> bool:
+    status = left["status"]
+    # This endpoint checks the resource version, but not the uid.
+    is_there = await _send(ctx, obj, lambda _: _build_status(obj, status), "status")
+    del left["status"]
+    return is_there
+
+
+async def _write_rest(ctx: ResourceContext, obj: Tracked, left: Patch, keys: set[str]) -> bool:
+    merged, metadata = {key: left[key] for key in left if key in keys}, left.get("metadata") or {}
+    # Some aggregated APIs have no uids. The API server denies what is not a mapping.
+    if "/" not in obj.uid and isinstance(metadata, Mapping):
+        merged["metadata"] = {**metadata, "uid": obj.uid}
+    is_there = await _send(ctx, obj, lambda _: merged)
+    for key in keys:
+        del left[key]
+    return is_there
 
 
 async def _apply_functions(
-    ctx: ResourceContext, obj: Tracked, fns: list[PatchFn], attempts: int
+    ctx: ResourceContext,
+    obj: Tracked,
+    fns: list[PatchFn],
+    has_endpoint: bool,  # noqa: FBT001
+    attempts: int,
 ) -> bool:
     """Apply functions, to the status last if it has its own endpoint: it can say what is done.
 
-    Then they run once for each part. The second time, they must not see what they have changed the
-    first time: it may be for them the sign that nothing is left to do.
+    Then they run once for each part. The second time, also after an error, they must not see what
+    they have changed the first time: it may be for them the sign that nothing is left to do.
     """
     before: dict[str, Any] | None = None
-    for part in ("", "status") if ctx.has_status else (None,):
+    for part in ("", "status") if has_endpoint else (None,):
 
         def build(raw: dict[str, Any], part: str | None = part) -> list[JSONPatchOp]:
             nonlocal before
-            if part != "status":
-                before = raw
-            elif before is not None:  # after a conflict, they see the newest state
-                raw, before = _combine(before, raw), None
-            return _build_operations(ctx, obj, fns, raw, part)
+            operations = _build_operations(ctx, obj, fns, raw, part)
+            before = raw if operations else None
+            return operations
 
         if not await _send(ctx, obj, build, part or None, attempts=attempts, needs_state=True):
             return False
+        if part == "" and before is not None:
+            fns[:] = _restrict_to_status(fns, before)
+    fns.clear()
     return True
 
 
-def _combine(raw: dict[str, Any], newer: dict[str, Any]) -> dict[str, Any]:
-    """Return a body with the status and the version of a newer state."""
-    rest = {key: value for key, value in raw.items() if key != "status"}
-    status = {"status": newer["status"]} if "status" in newer else {}
-    version = newer["metadata"].get("resourceVersion")
-    return {**rest, **status, "metadata": {**raw["metadata"], "resourceVersion": version}}
+def _restrict_to_status(fns: Iterable[PatchFn], before: Mapping[str, Any]) -> list[PatchFn]:
+    """Return functions that change only the status, and see an earlier state of all but it."""
+    rest: dict[str, Any] = {}
+
+    def replace(body: Any, other: Mapping[str, Any]) -> None:
+        for key in {*body, *other} - {"status"}:
+            if key in other:
+                body[key] = other[key]
+            else:
+                del body[key]
+
+    def hide(body: Any) -> None:
+        nonlocal rest
+        rest = dict(body)
+        replace(body, clone(before))
+
+    def show(body: Any) -> None:
+        replace(body, rest)
+
+    return [hide, *fns, show]
 
 
 async def put_finalizers(
