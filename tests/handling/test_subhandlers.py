@@ -34,6 +34,7 @@ class Cycle:
             id="parent", fn=fn, selector=None, reason=reason, needs_change=old is not None
         )
         self.cause: ChangeCause = build_change(self.new, old)
+        self.options = CallOptions(SETTINGS)
 
     async def attempt(self) -> Outcome:
         """Call the parent once, and store what came of it on the object."""
@@ -41,7 +42,7 @@ class Cycle:
         progress = Progress.restore(
             [self.handler], body=Body(self.new), storage=STORAGE, purpose=self.cause.reason
         )
-        outcome = await attempt(self.handler, self.cause, progress["parent"], CallOptions(SETTINGS))
+        outcome = await attempt(self.handler, self.cause, progress["parent"], self.options)
         progress.record(self.handler, outcome)
         progress.store(body=Body(self.new), patch=self.cause.own, storage=STORAGE)
         self.new = apply_merge_patch(self.new, merge_patches(self.cause.patch, self.cause.own))
@@ -210,6 +211,25 @@ async def test_a_sub_handler_that_is_submitted_twice_in_one_attempt_is_called_on
     assert isinstance((await cycle.attempt()).exception, ChildrenRetryError)
     assert (await cycle.attempt()).final
     assert fns.called == ["a", "b", "b"]
+
+
+@pytest.mark.feature("SUB-07")
+async def test_a_commit_for_a_later_batch_does_not_forget_the_earlier_ones() -> None:
+    committed: list[frozenset[str]] = []
+
+    async def commit(states: Any, *_: Any) -> bool:
+        committed.append(states["parent"].subrefs)
+        return True
+
+    async def parent(**_: Any) -> None:
+        await webop.execute(fns={"a": Fns()["a"]})
+        await webop.execute(fns={"b": Fns()["b"]})
+
+    cycle = Cycle(parent)
+    cycle.options = CallOptions(SETTINGS, commit=commit)
+    await cycle.attempt()
+    assert committed[0] == {"parent/a"}
+    assert set(committed[1:]) == {frozenset({"parent/a", "parent/b"})}
 
 
 @pytest.mark.feature("SUB-05")

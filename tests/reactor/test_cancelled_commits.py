@@ -10,6 +10,7 @@ import pytest
 
 import webop
 from tests.operating import (
+    DIFFBASE,
     Calls,
     Objects,
     RunOperator,
@@ -265,3 +266,126 @@ async def test_sub_handlers_are_called_in_later_processes_though_their_parent_ha
             body = await objects.wait("one", lambda body: not get_progress(body))
             await objects.wait_handled("one")
         assert calls.handlers("one") == ["quick", "slow"] * number, body
+
+
+@pytest.mark.feature("SUB-08", "CON-07")
+@pytest.mark.parametrize("how", ["of another call", "registered beside"])
+async def test_a_sub_handler_that_is_done_is_not_repeated_if_one_is_interrupted_that_is(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    how: str,
+) -> None:
+    released = asyncio.Event()
+
+    async def one(**kwargs: Any) -> None:
+        calls.note("one", kwargs)
+
+    async def two(**kwargs: Any) -> None:
+        calls.note("two", kwargs)
+        await released.wait()
+
+    @webop.on.create("widgets", registry=registry, id="parent")
+    async def parent(**_: Any) -> None:
+        if how == "registered beside":
+            webop.register(two, id="two")
+        await webop.execute(fns={"one": one})
+        if how == "of another call":
+            await webop.execute(fns={"two": two})
+
+    async with run_operator(build_settings(**LATE)):
+        await objects.create("a")
+        await calls.wait("a", "two")
+    released.set()
+    async with run_operator(build_settings(**LATE)):
+        await objects.wait_handled("a")
+    assert calls.handlers("a") == ["one", "two", "two"]
+
+
+@pytest.mark.feature("SUB-07", "SUB-08")
+async def test_sub_handlers_of_sub_handlers_leave_no_records_after_a_timeout_of_the_first(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    hanging, ended = asyncio.Event(), asyncio.Event()
+
+    async def quick(**kwargs: Any) -> None:
+        calls.note("quick", kwargs)
+
+    async def slow(**_: Any) -> None:
+        await hanging.wait()
+
+    async def group(**_: Any) -> None:
+        await webop.execute(fns={"quick": quick, "slow": slow})
+
+    @webop.on.create("widgets", registry=registry, id="parent", timeout=0.5)
+    async def parent(**_: Any) -> None:
+        await webop.execute(fns={"group": group})
+
+    @webop.on.create("widgets", registry=registry, id="other")
+    async def other(**_: Any) -> None:
+        if not ended.is_set():
+            raise webop.TemporaryError("not yet", delay=0.1)
+
+    async with run_operator(build_settings(execution={"commit_window": 0.1})):
+        await objects.create("a")
+        await objects.wait("a", lambda raw: '"failure":true' in get_progress(raw).get("parent", ""))
+        ended.set()
+        raw = await objects.wait_handled("a")
+    assert calls.handlers("a") == ["quick"]
+    assert not get_progress(raw)
+
+
+@pytest.mark.feature("SUB-07", "SUB-08")
+async def test_sub_handlers_of_a_resume_handler_go_on_when_their_object_changes(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    async def one(**kwargs: Any) -> None:
+        calls.note("one", kwargs)
+
+    async def two(retry: int, **kwargs: Any) -> None:
+        calls.note(f"two {retry}", kwargs)
+        if retry < 2:
+            raise webop.TemporaryError("not yet", delay=1.0)
+
+    @webop.on.resume("widgets", registry=registry, id="parent")
+    async def parent(**_: Any) -> None:
+        children: dict[str, Any] = {"one": one, "two": two}
+        await webop.execute(fns=children)
+
+    await objects.create("a", annotations={DIFFBASE: '{"spec":{}}'})
+    async with run_operator():
+        await objects.wait("a", lambda raw: "parent.two" in get_progress(raw))
+        await objects.patch("a", {"spec": {"x": 1}})
+        await objects.wait_handled("a")
+    assert calls.handlers("a") == ["one", "two 0", "two 1", "two 2"]
+
+
+@pytest.mark.feature("SUB-07", "SUB-08")
+async def test_records_of_sub_handlers_go_with_the_next_cycle_if_it_replaces_theirs(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    async def one(**kwargs: Any) -> None:
+        calls.note("one", kwargs)
+
+    async def two(**_: Any) -> None:
+        raise webop.TemporaryError("not yet", delay=60)
+
+    async def three(**kwargs: Any) -> None:
+        calls.note("three", kwargs)
+
+    @webop.on.resume("widgets", registry=registry, id="parent")
+    @webop.on.update("widgets", registry=registry, id="parent")
+    async def parent(reason: webop.Reason, **_: Any) -> None:
+        if reason is webop.Reason.UPDATE:
+            await webop.execute(fns={"three": three})
+        else:
+            await webop.execute(fns={"one": one, "two": two})
+
+    await objects.create("a", annotations={DIFFBASE: '{"spec":{}}'})
+    async with run_operator():
+        await objects.wait("a", lambda raw: "parent.two" in get_progress(raw))
+        await objects.patch("a", {"spec": {"x": 1}})
+        raw = await objects.wait_handled("a")
+    assert calls.handlers("a") == ["one", "three"]
+    assert not get_progress(raw)

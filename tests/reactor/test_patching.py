@@ -372,3 +372,197 @@ async def test_a_status_that_is_written_already_does_not_overwrite_what_others_w
     assert refused
     assert body["status"] == {"phase": "of others"}
     assert body["spec"] == ({"x": 1} if how == "functions" else {})
+
+
+@pytest.mark.feature("PAT-03", "PAT-07")
+@pytest.mark.parametrize("how", ["an error", "a conflict"])
+@pytest.mark.parametrize("is_timer", [False, True], ids=["handler", "timer"])
+async def test_a_function_changes_the_status_also_after_a_failure_between_its_two_requests(
+    registry: webop.OperatorRegistry,
+    client: Client,
+    gadgets: Kind,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    how: str,
+    is_timer: bool,
+) -> None:
+    objects = Objects(client, gadgets, webop_namespace)
+    met: list[httpx.Request] = []
+
+    def claim(body: webop.RawBody) -> None:
+        if "claimed" not in body["spec"]:
+            body["spec"]["claimed"] = "yes"
+            body.setdefault("status", {})["phase"] = "claimed"
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        if not is_timer:
+            patch.fns.append(claim)
+
+    @webop.timer("gadgets", registry=registry, interval=0.2)
+    async def timer(patch: webop.Patch, spec: webop.Spec, **_: Any) -> None:
+        if is_timer and "claimed" not in spec and not patch.fns:
+            patch.fns.append(claim)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or not request.url.path.endswith("/one/status") or met:
+            return None
+        met.append(request)
+        if how == "an error":
+            return httpx.Response(503)
+        await objects.patch("one", {"metadata": {"labels": {"theirs": "yes"}}})
+        return None
+
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = meddle
+        async with operate(relayed.info, registry, beside=True, namespaces=[webop_namespace]):
+            await objects.create("one")
+            body = await objects.wait("one", lambda body: body.get("status"))
+            body = await objects.wait_handled("one")
+    assert met
+    assert body["status"] == {"phase": "claimed"}
+    assert body["spec"] == {"claimed": "yes"}
+    labels = {} if how == "an error" else {"theirs": "yes"}
+    assert body["metadata"].get("labels", {}) == labels, "nothing that was there before"
+
+
+@pytest.mark.feature("PAT-03")
+async def test_two_handlers_can_want_the_same_function(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    def count(body: webop.RawBody) -> None:
+        body.setdefault("status", {})["items"] = len(body["spec"]["items"])
+
+    @webop.on.create("widgets", registry=registry, id="quick")
+    async def quick(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["items"] = ["a"]
+        patch.fns.append(count)
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    async def slow(patch: webop.Patch, **_: Any) -> None:
+        await objects.wait("one", lambda body: body.get("status"))
+        patch.spec["items"] = ["a", "b"]
+        patch.fns.append(count)
+
+    async with run_operator(build_settings(execution={"commit_window": 0.1})):
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+    assert body["spec"] == {"items": ["a", "b"]}
+    assert body["status"] == {"items": 2}
+
+
+@pytest.mark.feature("PAT-01", "PAT-03")
+async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
+    registry: webop.OperatorRegistry,
+    client: Client,
+    gadgets: Kind,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    objects = Objects(client, gadgets, webop_namespace)
+
+    def change(body: webop.RawBody) -> None:
+        body["spec"]["y"] = 2
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.status["phase"] = "done"
+        patch.spec["x"] = 1
+
+    @webop.on.create("gadgets", registry=registry, id="other")
+    async def other(patch: webop.Patch, name: str, **_: Any) -> None:
+        if name == "two":
+            patch.fns.append(change)
+
+    async def forbid(request: httpx.Request) -> httpx.Response | None:
+        is_status = request.method == "PATCH" and request.url.path.endswith("/status")
+        return httpx.Response(403, json={"message": "no status"}) if is_status else None
+
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = forbid
+        async with operate(relayed.info, registry, beside=True, namespaces=[webop_namespace]):
+            for name, spec in (("one", {"x": 1}), ("two", {"x": 1, "y": 2})):
+                await objects.create(name)
+                body = await objects.wait_handled(name)
+                assert body["spec"] == spec
+                assert "status" not in body
+    assert "no status" in caplog.text
+
+
+@pytest.mark.feature("PAT-01", "RST-02")
+async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
+    registry: webop.OperatorRegistry,
+    client: Client,
+    gadgets: Kind,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    calls: Calls,
+) -> None:
+    objects = Objects(client, gadgets, webop_namespace)
+    is_away = True
+    tried = asyncio.Event()
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        patch.metadata.labels["done"] = "yes"
+        patch.status["phase"] = "done"
+
+    async def refuse(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or not request.url.path.endswith("/one") or not is_away:
+            return None
+        tried.set()
+        return httpx.Response(503)
+
+    settings = build_settings()
+    settings.persistence.progress_storage = webop.StatusProgressStorage()
+    settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
+    options: Any = {"beside": True, "namespaces": [webop_namespace]}
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = refuse
+        async with operate(relayed.info, registry, settings, **options):
+            await objects.create("one")
+            await tried.wait()
+        is_away = False
+        async with operate(relayed.info, registry, settings, **options):
+            body = await objects.wait("one", lambda body: "labels" in body["metadata"])
+    assert body["status"]["phase"] == "done"
+    assert calls.handlers("one") == ["fn", "fn"]
+
+
+async def test_a_value_that_waits_for_a_write_that_fails_does_not_wait_for_a_slow_handler(
+    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    is_writing, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="quick")
+    async def quick(**_: Any) -> None:
+        pass
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    async def slow(**_: Any) -> None:
+        await released.wait()
+
+    @webop.daemon("widgets", registry=registry, id="daemon")
+    async def daemon(patch: webop.Patch, **_: Any) -> None:
+        await is_writing.wait()
+        patch.status["progress"] = 1
+        await patch.apply()
+
+    async def fail(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or b"quick" not in request.content or is_writing.is_set():
+            return None
+        is_writing.set()
+        await asyncio.sleep(0.3)  # until the daemon waits for this write
+        return httpx.Response(503)
+
+    settings = build_settings(execution={"commit_window": 0.1})
+    options: Any = {"beside": True, "namespaces": [objects.namespace]}
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = fail
+        async with operate(relayed.info, registry, settings, **options):
+            await objects.create("one")
+            await objects.wait("one", lambda body: body.get("status") == {"progress": 1})
+            released.set()
+            await objects.wait_handled("one")

@@ -242,19 +242,22 @@ async def test_a_handler_that_ends_in_time_is_not_repeated_when_its_kind_changes
     assert (len(calls.of("one")), len(calls.of("two"))) == (1, 1)
 
 
-async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint_goes(
+@pytest.mark.parametrize("is_gained", [False, True], ids=["goes", "comes"])
+async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint(
     run_operator: RunOperator,
     ducks: Objects,
     calls: Calls,
     ended: asyncio.Event,
     caplog: pytest.LogCaptureFixture,
+    is_gained: bool,
 ) -> None:
-    await change_kind(ducks)
+    if not is_gained:
+        await change_kind(ducks)
     async with run_operator(build_settings(batching={"exit_timeout": 30})):
         await ducks.create("one")
         await calls.wait("one")
-        await replace_watch(ducks, caplog, lose_status)
-        while await has_status(ducks, "one"):  # API servers take a moment, too
+        await replace_watch(ducks, caplog, gain_status if is_gained else lose_status)
+        while await has_status(ducks, "one") is not is_gained:  # API servers take a moment, too
             await asyncio.sleep(0.05)
         ended.set()
         await ducks.wait("one", lambda body: body.get("status") == {"created": "done"})
