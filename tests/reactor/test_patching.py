@@ -392,7 +392,7 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
     def claim(body: webop.RawBody) -> None:
         if "claimed" not in body["spec"]:
             body["spec"]["claimed"] = "yes"
-            body.setdefault("status", {})["phase"] = "claimed"
+            body["status"] = {"claimed": "yes", "theirs": body["spec"].get("theirs", "no")}
 
     @webop.on.create("gadgets", registry=registry, id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
@@ -410,7 +410,7 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
         met.append(request)
         if how == "an error":
             return httpx.Response(503)
-        await objects.patch("one", {"metadata": {"labels": {"theirs": "yes"}}})
+        await objects.patch("one", {"spec": {"theirs": "yes"}})
         return None
 
     async with relay(webop_cluster) as relayed:
@@ -420,10 +420,9 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
             body = await objects.wait("one", lambda body: body.get("status"))
             body = await objects.wait_handled("one")
     assert met
-    assert body["status"] == {"phase": "claimed"}
-    assert body["spec"] == {"claimed": "yes"}
-    labels = {} if how == "an error" else {"theirs": "yes"}
-    assert body["metadata"].get("labels", {}) == labels, "nothing that was there before"
+    theirs = {} if how == "an error" else {"theirs": "yes"}
+    assert body["spec"] == {"claimed": "yes", **theirs}
+    assert body["status"] == {"claimed": "yes", "theirs": "no", **theirs}
 
 
 @pytest.mark.feature("PAT-03")
@@ -488,6 +487,32 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
                 assert body["spec"] == spec
                 assert "status" not in body
     assert "no status" in caplog.text
+
+
+@pytest.mark.feature("PAT-03")
+async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_status(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gadgets: Kind,
+    webop_namespace: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def change(body: webop.RawBody) -> None:
+        body["metadata"]["labels"] = {"label": "not valid!"}
+        body["status"] = {"phase": "done"}
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(change)
+
+    objects = Objects(client, gadgets, webop_namespace)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+    assert body["status"] == {"phase": "done"}
+    assert "labels" not in body["metadata"]
+    assert "not valid!" in caplog.text
 
 
 @pytest.mark.feature("PAT-01", "RST-02")

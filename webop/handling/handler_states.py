@@ -256,8 +256,13 @@ class Progress(Mapping[str, HandlerState]):
     def list_all(self, *, body: Body, storage: ProgressStorage) -> list[HandlerState]:
         """Return the states of the handlers, and of their sub-handlers as recorded in the body."""
         states = list(self._states.values())
-        children = {key for state in states for key in state.subrefs}
-        return states + [s for key in sorted(children) if (s := _fetch(storage, key, body))]
+        children = {key: state.purpose for state in states for key in state.subrefs}
+        return states + [
+            state
+            for key in sorted(children)
+            if (state := _fetch(storage, key, body)) is not None
+            and state.purpose in (None, "resume", children[key])  # not of a cycle before
+        ]
 
 
 def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | None:

@@ -264,6 +264,19 @@ def merge_patches(patch: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
     return result
 
 
+def build_merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch that turns one document into another, except for empty mappings."""
+    patch: dict[str, Any] = {}
+    for key in {**before, **after}:
+        old, new = before.get(key), after.get(key, {} if is_mapping(before.get(key)) else None)
+        if is_mapping(old) and is_mapping(new):
+            if inner := build_merge_patch(old, new):
+                patch[key] = inner
+        elif key not in before or not _is_same(old, new):
+            patch[key] = new
+    return patch
+
+
 def subtract_patch(patch: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a merge patch that differs from what is already written."""
     rest = {}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -27,9 +27,16 @@ from webop.client.failures import choose_pause
 from webop.client.requests import encode_body
 from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError, LoginError
 from webop.handling.cancellation import convert_exception
-from webop.objects.body import Body
+from webop.objects.body import Body, RawBody
 from webop.objects.fields import clone
-from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
+from webop.objects.patch import (
+    JSONPatchOp,
+    Patch,
+    PatchFn,
+    apply_merge_patch,
+    build_merge_patch,
+    merge_patches,
+)
 from webop.reactor.planning import ResourceContext
 from webop.reactor.tracking import NOTHING, Pending, Tracked
 
@@ -154,7 +161,7 @@ async def _save_wanted(
             raise
         logger.log(
             choose_level(str(exc)),
-            "The API server rejected the patch of %s; dropped it without a retry: %s",
+            "The API server rejected changes of %s; dropped them without a retry: %s",
             obj,
             exc,
             extra=ctx.refer_to(obj),
@@ -225,8 +232,9 @@ async def _patch(ctx: ResourceContext, obj: Tracked, left: Patch, attempts: int)
         writers.append(partial(_write_status, ctx, obj, left))
     if rest := left.keys() - ({"status"} if has_endpoint else set()):
         writers.append(partial(_write_rest, ctx, obj, left, rest))
-    if left.fns:
-        writers.append(partial(_apply_functions, ctx, obj, left.fns, has_endpoint, attempts))
+    if left.fns:  # to the status last: it can say what is done
+        apply = partial(_apply_functions, ctx, obj, left.fns, attempts)
+        writers += [partial(apply, part) for part in (("", "status") if has_endpoint else (None,))]
     rejection: APIError | None = None
     for write in writers:
         try:
@@ -235,7 +243,9 @@ async def _patch(ctx: ResourceContext, obj: Tracked, left: Patch, attempts: int)
         except APIError as exc:
             if classify(exc) is not Failure.DENIED:
                 raise
-            rejection = rejection or exc
+            if rejection is not None:
+                exc.args = (f"{rejection}; {exc}",)
+            rejection = exc
     if rejection is not None:
         raise rejection
 
@@ -260,54 +270,68 @@ async def _write_rest(ctx: ResourceContext, obj: Tracked, left: Patch, keys: set
 
 
 async def _apply_functions(
-    ctx: ResourceContext,
-    obj: Tracked,
-    fns: list[PatchFn],
-    has_endpoint: bool,  # noqa: FBT001
-    attempts: int,
+    ctx: ResourceContext, obj: Tracked, fns: list[PatchFn], attempts: int, part: str | None
 ) -> bool:
-    """Apply functions, to the status last if it has its own endpoint: it can say what is done.
+    """Apply functions to a part of the object (see :func:`_build_operations`)."""
+    watched: list[_Watched] = []
+    operations: list[JSONPatchOp] = []
 
-    Then they run once for each part. The second time, also after an error, they must not see what
-    they have changed the first time: it may be for them the sign that nothing is left to do.
-    """
-    before: dict[str, Any] | None = None
-    for part in ("", "status") if has_endpoint else (None,):
+    def build(raw: dict[str, Any]) -> list[JSONPatchOp]:
+        nonlocal watched, operations
+        watched = [_Watched(fn) for fn in (*fns, _do_nothing)]
+        operations = _build_operations(ctx, obj, watched if part == "" else fns, raw, part)
+        return operations
 
-        def build(raw: dict[str, Any], part: str | None = part) -> list[JSONPatchOp]:
-            nonlocal before
-            operations = _build_operations(ctx, obj, fns, raw, part)
-            before = raw if operations else None
-            return operations
-
-        if not await _send(ctx, obj, build, part or None, attempts=attempts, needs_state=True):
-            return False
-        if part == "" and before is not None:
-            fns[:] = _restrict_to_status(fns, before)
-    fns.clear()
+    if not await _send(ctx, obj, build, part or None, attempts=attempts, needs_state=True):
+        return False
+    if part == "" and operations:
+        *each, end = watched
+        fns[:] = [
+            one.fn
+            if isinstance(one.fn, _StatusFn)
+            else _StatusFn(one.fn, build_merge_patch(end.rest, one.rest))
+            for one in each
+        ]
     return True
 
 
-def _restrict_to_status(fns: Iterable[PatchFn], before: Mapping[str, Any]) -> list[PatchFn]:
-    """Return functions that change only the status, and see an earlier state of all but it."""
-    rest: dict[str, Any] = {}
+class _Watched:
+    """A function that notes the body as it gets it, except the status."""
 
-    def replace(body: Any, other: Mapping[str, Any]) -> None:
-        for key in {*body, *other} - {"status"}:
-            if key in other:
-                body[key] = other[key]
-            else:
-                del body[key]
+    def __init__(self, fn: PatchFn) -> None:
+        self.fn = fn
+        self.rest: dict[str, Any] = {}
 
-    def hide(body: Any) -> None:
-        nonlocal rest
-        rest = dict(body)
-        replace(body, clone(before))
+    def __call__(self, body: RawBody) -> None:
+        self.rest = clone({key: value for key, value in body.items() if key != "status"})
+        self.fn(body)
 
-    def show(body: Any) -> None:
-        replace(body, rest)
 
-    return [hide, *fns, show]
+class _StatusFn:
+    """A function whose changes of all but the status are written: it changes only the status.
+
+    It does not see the former again: they may be for it the sign that nothing is left to do.
+
+    Args:
+        fn: the function.
+        undo: the merge patch that undoes what is written.
+    """
+
+    def __init__(self, fn: PatchFn, undo: Mapping[str, Any]) -> None:
+        self._fn = fn
+        self._undo = undo
+
+    def __call__(self, body: RawBody) -> None:
+        shown = clone(apply_merge_patch(body, self._undo))
+        self._fn(shown)
+        if "status" in shown:
+            body["status"] = shown["status"]
+        else:
+            body.pop("status", None)
+
+
+def _do_nothing(_: RawBody) -> None:
+    """Change nothing."""
 
 
 async def put_finalizers(
@@ -523,7 +547,11 @@ def _build_status(obj: Tracked, status: Any) -> dict[str, Any]:
 
 
 def _build_operations(
-    ctx: ResourceContext, obj: Tracked, fns: list[PatchFn], raw: dict[str, Any], part: str | None
+    ctx: ResourceContext,
+    obj: Tracked,
+    fns: Sequence[PatchFn],
+    raw: dict[str, Any],
+    part: str | None,
 ) -> list[JSONPatchOp]:
     """Apply the functions; part "status" is the status only, "" all but it, None everything."""
     operations, working = list[JSONPatchOp](), list[PatchFn]()
@@ -548,7 +576,7 @@ def _build_operations(
     return [test, *chosen] if chosen else []
 
 
-def _try_functions(fns: list[PatchFn], raw: dict[str, Any]) -> list[JSONPatchOp]:
+def _try_functions(fns: Iterable[PatchFn], raw: dict[str, Any]) -> list[JSONPatchOp]:
     try:
         operations = Patch(fns=fns).as_json_patch(raw)
     except BaseException as exc:  # noqa: BLE001  the functions are the user's
