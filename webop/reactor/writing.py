@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -26,17 +26,9 @@ from webop.client.events import get_uid, parse_version
 from webop.client.failures import choose_pause
 from webop.client.requests import encode_body
 from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError, LoginError
-from webop.handling.cancellation import convert_exception
-from webop.objects.body import Body, RawBody
-from webop.objects.fields import clone
-from webop.objects.patch import (
-    JSONPatchOp,
-    Patch,
-    PatchFn,
-    apply_merge_patch,
-    build_merge_patch,
-    merge_patches,
-)
+from webop.objects.body import Body
+from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
+from webop.reactor.functions import FunctionRun
 from webop.reactor.planning import ResourceContext
 from webop.reactor.tracking import NOTHING, Pending, Tracked
 
@@ -272,66 +264,15 @@ async def _write_rest(ctx: ResourceContext, obj: Tracked, left: Patch, keys: set
 async def _apply_functions(
     ctx: ResourceContext, obj: Tracked, fns: list[PatchFn], attempts: int, part: str | None
 ) -> bool:
-    """Apply functions to a part of the object (see :func:`_build_operations`)."""
-    watched: list[_Watched] = []
-    operations: list[JSONPatchOp] = []
+    run = FunctionRun(fns, part)
 
     def build(raw: dict[str, Any]) -> list[JSONPatchOp]:
-        nonlocal watched, operations
-        watched = [_Watched(fn) for fn in (*fns, _do_nothing)]
-        operations = _build_operations(ctx, obj, watched if part == "" else fns, raw, part)
-        return operations
+        return run.build_operations(raw, str(obj), ctx.refer_to(obj))
 
     if not await _send(ctx, obj, build, part or None, attempts=attempts, needs_state=True):
         return False
-    if part == "" and operations:
-        *each, end = watched
-        fns[:] = [
-            one.fn
-            if isinstance(one.fn, _StatusFn)
-            else _StatusFn(one.fn, build_merge_patch(end.rest, one.rest))
-            for one in each
-        ]
+    fns[:] = run.list_left()
     return True
-
-
-class _Watched:
-    """A function that notes the body as it gets it, except the status."""
-
-    def __init__(self, fn: PatchFn) -> None:
-        self.fn = fn
-        self.rest: dict[str, Any] = {}
-
-    def __call__(self, body: RawBody) -> None:
-        self.rest = clone({key: value for key, value in body.items() if key != "status"})
-        self.fn(body)
-
-
-class _StatusFn:
-    """A function whose changes of all but the status are written: it changes only the status.
-
-    It does not see the former again: they may be for it the sign that nothing is left to do.
-
-    Args:
-        fn: the function.
-        undo: the merge patch that undoes what is written.
-    """
-
-    def __init__(self, fn: PatchFn, undo: Mapping[str, Any]) -> None:
-        self._fn = fn
-        self._undo = undo
-
-    def __call__(self, body: RawBody) -> None:
-        shown = clone(apply_merge_patch(body, self._undo))
-        self._fn(shown)
-        if "status" in shown:
-            body["status"] = shown["status"]
-        else:
-            body.pop("status", None)
-
-
-def _do_nothing(_: RawBody) -> None:
-    """Change nothing."""
 
 
 async def put_finalizers(
@@ -544,45 +485,6 @@ def _build_status(obj: Tracked, status: Any) -> dict[str, Any]:
     version = parse_version(obj.raw) if obj.raw is not None else obj.version
     guard = {"metadata": {"resourceVersion": str(version)}} if version else {}
     return {"status": status, **guard}
-
-
-def _build_operations(
-    ctx: ResourceContext,
-    obj: Tracked,
-    fns: Sequence[PatchFn],
-    raw: dict[str, Any],
-    part: str | None,
-) -> list[JSONPatchOp]:
-    """Apply the functions; part "status" is the status only, "" all but it, None everything."""
-    operations, working = list[JSONPatchOp](), list[PatchFn]()
-    try:
-        operations = _try_functions(fns, raw)
-    except Exception:  # noqa: BLE001 - logged below, for one of what several handlers want
-        for fn in fns:
-            try:
-                operations = _try_functions([*working, fn], raw)
-            except Exception:
-                text = "A function in the patch of %s failed and is skipped."
-                logger.exception(text, obj, extra=ctx.refer_to(obj))
-            else:
-                working.append(fn)
-    chosen = [
-        op
-        for op in operations
-        if part is None or f"{op['path']}/".startswith("/status/") == (part == "status")
-    ]
-    version = raw["metadata"].get("resourceVersion")
-    test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-    return [test, *chosen] if chosen else []
-
-
-def _try_functions(fns: Iterable[PatchFn], raw: dict[str, Any]) -> list[JSONPatchOp]:
-    try:
-        operations = Patch(fns=fns).as_json_patch(raw)
-    except BaseException as exc:  # noqa: BLE001  the functions are the user's
-        raise convert_exception(exc)  # noqa: B904  it has the cause
-    encode_body(operations)
-    return operations
 
 
 def _prune(value: Any, path: str, dropped: list[str]) -> Any:
