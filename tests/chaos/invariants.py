@@ -143,7 +143,7 @@ class Violation:
         rule: the rule.
         text: the details.
         uid: the uid of the object, if any.
-        at: the time, by the monotonic clock of the machine.
+        at: the time, by the monotonic clock of the machine; 0 if it has none.
     """
 
     rule: str

@@ -367,8 +367,9 @@ def describe(stage: Stage, evidence: Evidence, violation: Violation) -> list[str
         events += [(t, f"{process.who} begins") for t in [process.born] if abs(t - at) < _CONTEXT]
         events += [(t, f"{process.who} ends") for t in [process.died] if abs(t - at) < _CONTEXT]
     lines = [f"    {moment - stage.began:9.3f}  {text}" for moment, text in sorted(events)]
+    when = f" (at {at - stage.began:.1f} s)" if at else ""
     return [
-        f"VIOLATION: {violation.rule} (at {violation.at - stage.began:.1f} s)",
+        f"VIOLATION: {violation.rule}{when}",
         *(f"  {line}" for line in violation.text.splitlines()),
         *lines,
     ]
