@@ -202,10 +202,7 @@ class Judge:
             return
         if self._has_come_back(last):
             return
-        # Nobody waits for a thread so long.
-        is_left = last.process is not call.process and last.process.is_stopping
-        is_left |= self._has_kind_changed(last.begin) or self.were_credentials_lost(last)
-        if is_left and last.plan.is_sync and last.end - last.begin > _EXIT:
+        if self._is_left(last, call.process):
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
@@ -227,6 +224,12 @@ class Judge:
             if call.started != last.started and mode != "peering":  # the timeout counts from there
                 self.complain(f"count of attempts: {call} after {last}, from another start")
             self._judge_delay(call, last, call.begin - last.end)
+
+    def _is_left(self, call: Call, process: ReplicaProcess) -> bool:
+        """Tell whether nobody has waited for the end of a call in a thread."""
+        is_left = call.process is not process and call.process.is_stopping
+        is_left |= self._has_kind_changed(call.begin) or self.were_credentials_lost(call)
+        return is_left and call.plan.is_sync and (call.end or 0.0) - call.begin > _EXIT
 
     def _has_come_back(self, call: Call) -> bool:
         """Tell whether an object has got the state of a call again, after another one.
@@ -301,6 +304,7 @@ class Judge:
         for other in self.world.calls:
             if other.process is call.process and other.uid == call.uid:
                 is_done = other.handler == call.handler and other.outcome in FINAL
+                is_done = is_done and not self._is_left(other, call.process)
                 if other.reason == "create" or (other.reason == "resume" and is_done):
                     self.complain(f"repetition: {call} after {other}")
                     return
