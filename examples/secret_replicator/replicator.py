@@ -82,7 +82,10 @@ async def follow_namespace(name: str, sources: Secrets, **kwargs: Any) -> None:
 @webop.timer("secrets", annotations={TO: webop.PRESENT}, interval=60)
 @webop.on.delete("secrets", annotations={TO: webop.PRESENT})
 async def reconcile(name: str, **kwargs: Any) -> None:
-    """Repeat what failed. Before a source is deleted, delete its copies."""
+    """Repeat what failed. Before a source is deleted, delete its copies.
+
+    A copy that is created at the same moment is deleted by its own event.
+    """
     if problems := await settle(list_targets(**kwargs), name, **kwargs):
         raise webop.TemporaryError("; ".join(problems), delay=60)
 

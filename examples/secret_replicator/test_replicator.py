@@ -130,6 +130,8 @@ def test_a_source_is_deleted_after_its_copies(operator: OperatorRunner, world: W
     namespace = world.add_namespace("a")
     world.put(world.home, namespace, key="one")
     eventually(lambda: world.read(namespace))
+    world.put(namespace, key="forged")  # to repair the copy, the operator must know it
+    eventually(lambda: world.read(namespace) == {"key": "one"})
     eventually(lambda: world.get(world.home)["metadata"]["finalizers"])
     world.delete(world.home)
     eventually(lambda: world.get(world.home) is None)
