@@ -88,6 +88,7 @@ class Judge:
         self.values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
         self._told: set[tuple[str, str, str]] = set()  # of deletions: processes, by handler and uid
         self.touched: dict[str, float] = {}  # when anybody has written an object
+        self._belated: dict[str, float] = {}  # when one that is gone has written it
         self.changed: dict[str, float] = {}  # when a user has changed an object
         self.writes: Counter[str] | None = None
 
@@ -200,7 +201,7 @@ class Judge:
             return
         if call.uid in self.gone:  # a process can learn late that nothing is to be done any more
             return
-        if self._has_come_back(last):
+        if self._has_come_back(last) or self._belated.get(call.uid, -math.inf) > last.begin:
             return
         if self._is_left(last, call.process):
             return
@@ -411,13 +412,10 @@ class Judge:
         if old is not None and get_essence(old) != get_essence(new):
             change_to = self.world.loop.time(), get_essence(new)
             self._reshaped[new["metadata"]["uid"]].append(change_to)
-        # A timer that counts writes for ever.
-        if self.writes is not None and change.request is not None and not self._is_counting:
-            self.writes[change.request.user] += 1
-        self.touched[new["metadata"]["uid"]] = self.world.loop.time()
-        if change.request is not None and not change.request.user.startswith("replica-"):
-            self.changed[new["metadata"]["uid"]] = self.world.loop.time()
         meta, before = new["metadata"], (old or {}).get("metadata", {})
+        self.touched[meta["uid"]] = self.world.loop.time()
+        if change.request is not None:
+            self._note_writer(change.request.user, meta["uid"])
         if old is None:
             self._note_creation(meta)
         if "deletionTimestamp" in meta and FINALIZER in before.get("finalizers", ()):
@@ -429,6 +427,16 @@ class Judge:
             now = self.world.loop.time()
             self.cycles[meta["uid"]] = Cycle(before, json.loads(handled), user, now)
         self._note_records(old or {}, new)
+
+    def _note_writer(self, user: str, uid: str) -> None:
+        # A timer that counts writes for ever.
+        if self.writes is not None and not self._is_counting:
+            self.writes[user] += 1
+        writers = [process for process in self.world.processes if process.identity == user]
+        if any(process.ended_at is not None for process in writers):
+            self._belated[uid] = self.world.loop.time()
+        if not user.startswith("replica-"):
+            self.changed[uid] = self.world.loop.time()
 
     def _judge_finalizers(self, change: servers.Change) -> None:
         """An operator adds and removes no finalizers but its own."""

@@ -43,7 +43,7 @@ async def call_twice(
     await asyncio.sleep(0.5)
     one = scene.add_replica()
     two = scene.add_replica() if is_other else one
-    uid = get_uid(scene.create()) if fate == "deleted" else "u1"
+    uid = get_uid(scene.create()) if fate in {"deleted", "belated", "written"} else "u1"
     before = scene.begin(one, first, uid=uid, reason=cause)
     if fate == "killed":
         scene.world.kill(one)
@@ -61,12 +61,21 @@ async def call_twice(
         one.is_stopping = True
         one.operator.ending.set_result(None)
         await asyncio.sleep(0.1)
+    if fate in {"belated", "written"}:
+        other_process = scene.add_replica()
+        if fate == "belated":
+            scene.world.kill(other_process)
+        scene.write(
+            other_process, "PATCH", f"{OBJECTS}/one", {"metadata": {"annotations": {"a": "1"}}}
+        )
     one.is_paused = fate == "paused"
     one.skew = 3.0 if fate == "skewed" else 0.0
     after = scene.begin(two, again, **{"uid": uid, "reason": cause, **details})
     one.is_paused = False
     scene.end(before)
     scene.end(after)
+    if fate in {"belated", "written"}:
+        scene.world.request("DELETE", "one")
 
 
 async def attempt(
@@ -245,7 +254,7 @@ async def make_value(
 
 
 async def end_operator(
-    scene: Scene, *, owner: int = 0, seconds: float = 20.0, error: Exception | None = None
+    scene: Scene, *, owner: int = 0, seconds: float = 20.0, error: BaseException | None = None
 ) -> None:
     """End an operator by itself, while there is another task, and another operator."""
     processes = [scene.add_replica(), scene.add_replica()]

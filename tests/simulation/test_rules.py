@@ -53,7 +53,7 @@ from tests.simulation.stories import (
 )
 from tests.simulation.virtual import EPOCH
 from tests.simulation.webhook_stories import WEBHOOK_CALLS
-from tests.simulation.world import OBJECTS
+from tests.simulation.world import OBJECTS, SelfExit
 from webop.errors import WebopError
 
 MUTATING = CONFIGURATIONS.format("mutating")
@@ -165,6 +165,8 @@ CALLS = (
          plan={**LEASE, **ROUGH_OBJECTS}),
     tell("", "of a holder in a bad network", call_twice, plan={**LEASE, **ROUGH}),
     tell("", "of a peer in a bad network", call_twice, plan={**PEERING, **ROUGH_OBJECTS}),
+    tell("", "after a write of a process that was killed", call_twice, fate="belated", plan=ALONE),
+    tell("repetition", "after a write of another process", call_twice, fate="written", plan=ALONE),
     tell("", "another state", call_twice, essence="new", plan=ALONE),
     tell("", "another object", call_twice, uid="u2", plan=ALONE),
     tell("", "another cause", call_twice, reason="update", plan=ALONE),
@@ -402,6 +404,7 @@ WRITES = (
     tell("", "a task that has ended", end_operator, seconds=0.5),
     tell("failure", "of an operator", end_operator, seconds=0.5, error=ValueError("a bug")),
     tell("", "of a kind that is known", end_operator, seconds=0.5, error=WebopError("no access")),
+    tell("", "that ends itself", end_operator, seconds=0.5, error=SelfExit()),
     tell("exit", "never", stop_at_the_end, is_stubborn=True),
     tell("", "at once", stop_at_the_end, is_stubborn=False),
     tell("impatience", "second 6 of 5 to 10", ask_impatiently, plan=PATCHING),

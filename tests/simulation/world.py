@@ -189,7 +189,7 @@ class World:
         self.judge.judge_leftovers(process)
         if self.admission is not None:
             self.admission.judge.judge_exit(process)
-        if error is not None and not isinstance(error, WebopError):
+        if error is not None and not isinstance(error, WebopError | SelfExit):
             self.judge.complain(f"failure: {process} has failed: {error!r}")
         if not process.is_stopping:
             self.network.later(1.0, self.start, process.number)
@@ -531,7 +531,7 @@ class World:
         fence = watchdog._fence  # by the time of the loop, as all clocks but those on the wall
         rest = fence.ends_at - self.loop.time() + _LEASE_GRACE
         if rest <= 0 and fence.threads and not process.is_paused:
-            with contextlib.suppress(_Exit):
+            with contextlib.suppress(SelfExit):
                 process.context.copy().run(watchdog._on_overrun)
             self.tell(f"{process} ends itself")
             self.kill(process)
@@ -548,12 +548,12 @@ def _name_disturbance(step: Step) -> str:
     return {"unlock": "unlock leases", "stop": "stop"}.get(step.kind, "")
 
 
-class _Exit(BaseException):
+class SelfExit(BaseException):
     """A process ends itself."""
 
 
 def _exit(_: int) -> NoReturn:
-    raise _Exit
+    raise SelfExit
 
 
 class _StoryHandler(logging.Handler):
