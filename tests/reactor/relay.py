@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import httpx
 import orjson
 
+import webop
 from tests.client.fake_server import read_request, send_response
+from tests.operating import operate
 from webop.client.credentials import ConnectionInfo
 
 if TYPE_CHECKING:
@@ -154,3 +156,19 @@ async def relay(cluster: LocalCluster) -> AsyncIterator[Relay]:
         finally:
             listener.close()
             await relayed.close()
+
+
+@contextlib.asynccontextmanager
+async def operate_behind(
+    cluster: LocalCluster,
+    meddle: Meddler,
+    registry: webop.OperatorRegistry,
+    namespace: str,
+    settings: webop.OperatorSettings | None = None,
+) -> AsyncIterator[None]:
+    """Run an operator for a namespace behind a relay, which answers as a function wants."""
+    async with relay(cluster) as relayed:
+        relayed.meddle = meddle
+        run = operate(relayed.info, registry, settings, beside=True, namespaces=[namespace])
+        async with run:
+            yield

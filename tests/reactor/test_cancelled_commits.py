@@ -21,7 +21,7 @@ from tests.operating import (
     operate,
 )
 from tests.reactor.obstacles import denying
-from tests.reactor.relay import relay
+from tests.reactor.relay import operate_behind, relay
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -117,14 +117,11 @@ async def test_a_function_in_a_patch_is_applied_once_if_a_sub_handler_is_stored_
         return None
 
     settings = build_settings(execution={"commit_window": 0.1})
-    options: Any = {"beside": True, "namespaces": [objects.namespace]}
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = delay
-        async with operate(relayed.info, registry, settings, **options):
-            await objects.create("a")
-            await objects.wait("a", lambda raw: {"first", "parent.one"} <= get_progress(raw).keys())
-            released.set()
-            raw = await objects.wait_handled("a")
+    async with operate_behind(webop_cluster, delay, registry, objects.namespace, settings):
+        await objects.create("a")
+        await objects.wait("a", lambda raw: {"first", "parent.one"} <= get_progress(raw).keys())
+        released.set()
+        raw = await objects.wait_handled("a")
     assert get_annotations(raw)["count"] == "1"
 
 

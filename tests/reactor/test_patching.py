@@ -21,7 +21,7 @@ from tests.operating import (
     get_annotations,
     operate,
 )
-from tests.reactor.relay import relay
+from tests.reactor.relay import operate_behind, relay
 from webop.client.api import Client
 
 if TYPE_CHECKING:
@@ -364,11 +364,9 @@ async def test_a_status_that_is_written_already_does_not_overwrite_what_others_w
         await objects.patch("one", {"status": {"phase": "of others"}}, "status")
         return httpx.Response(503)
 
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = meddle
-        async with operate(relayed.info, registry, beside=True, namespaces=[webop_namespace]):
-            await objects.create("one")
-            body = await objects.wait_handled("one")
+    async with operate_behind(webop_cluster, meddle, registry, webop_namespace):
+        await objects.create("one")
+        body = await objects.wait_handled("one")
     assert refused
     assert body["status"] == {"phase": "of others"}
     assert body["spec"] == ({"x": 1} if how == "functions" else {})
@@ -413,12 +411,10 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
         await objects.patch("one", {"spec": {"theirs": "yes"}})
         return None
 
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = meddle
-        async with operate(relayed.info, registry, beside=True, namespaces=[webop_namespace]):
-            await objects.create("one")
-            body = await objects.wait("one", lambda body: body.get("status"))
-            body = await objects.wait_handled("one")
+    async with operate_behind(webop_cluster, meddle, registry, webop_namespace):
+        await objects.create("one")
+        body = await objects.wait("one", lambda body: body.get("status"))
+        body = await objects.wait_handled("one")
     assert met
     theirs = {} if how == "an error" else {"theirs": "yes"}
     assert body["spec"] == {"claimed": "yes", **theirs}
@@ -478,14 +474,12 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
         is_status = request.method == "PATCH" and request.url.path.endswith("/status")
         return httpx.Response(403, json={"message": "no status"}) if is_status else None
 
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = forbid
-        async with operate(relayed.info, registry, beside=True, namespaces=[webop_namespace]):
-            for name, spec in (("one", {"x": 1}), ("two", {"x": 1, "y": 2})):
-                await objects.create(name)
-                body = await objects.wait_handled(name)
-                assert body["spec"] == spec
-                assert "status" not in body
+    async with operate_behind(webop_cluster, forbid, registry, webop_namespace):
+        for name, spec in (("one", {"x": 1}), ("two", {"x": 1, "y": 2})):
+            await objects.create(name)
+            body = await objects.wait_handled(name)
+            assert body["spec"] == spec
+            assert "status" not in body
     assert "no status" in caplog.text
 
 
@@ -583,11 +577,8 @@ async def test_a_value_that_waits_for_a_write_that_fails_does_not_wait_for_a_slo
         return httpx.Response(503)
 
     settings = build_settings(execution={"commit_window": 0.1})
-    options: Any = {"beside": True, "namespaces": [objects.namespace]}
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = fail
-        async with operate(relayed.info, registry, settings, **options):
-            await objects.create("one")
-            await objects.wait("one", lambda body: body.get("status") == {"progress": 1})
-            released.set()
-            await objects.wait_handled("one")
+    async with operate_behind(webop_cluster, fail, registry, objects.namespace, settings):
+        await objects.create("one")
+        await objects.wait("one", lambda body: body.get("status") == {"progress": 1})
+        released.set()
+        await objects.wait_handled("one")

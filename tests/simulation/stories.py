@@ -43,7 +43,7 @@ async def call_twice(
     await asyncio.sleep(0.5)
     one = scene.add_replica()
     two = scene.add_replica() if is_other else one
-    uid = get_uid(scene.create()) if fate in {"deleted", "belated", "written"} else "u1"
+    uid = get_uid(scene.create()) if fate == "deleted" else "u1"
     before = scene.begin(one, first, uid=uid, reason=cause)
     if fate == "killed":
         scene.world.kill(one)
@@ -61,21 +61,28 @@ async def call_twice(
         one.is_stopping = True
         one.operator.ending.set_result(None)
         await asyncio.sleep(0.1)
-    if fate in {"belated", "written"}:
-        other_process = scene.add_replica()
-        if fate == "belated":
-            scene.world.kill(other_process)
-        scene.write(
-            other_process, "PATCH", f"{OBJECTS}/one", {"metadata": {"annotations": {"a": "1"}}}
-        )
     one.is_paused = fate == "paused"
     one.skew = 3.0 if fate == "skewed" else 0.0
     after = scene.begin(two, again, **{"uid": uid, "reason": cause, **details})
     one.is_paused = False
     scene.end(before)
     scene.end(after)
-    if fate in {"belated", "written"}:
-        scene.world.request("DELETE", "one")
+
+
+async def call_after_write(scene: Scene, *, is_dead: bool) -> None:
+    """Call a handler, and once more after another process, which can be dead, has written."""
+    process, other = scene.add_replica(), scene.add_replica()
+    uid = get_uid(scene.create())
+    if is_dead:
+        scene.world.kill(other)
+    await asyncio.sleep(0.5)
+    for _ in range(2):
+        call = scene.begin(process, uid=uid)
+        await asyncio.sleep(0.1)
+        scene.end(call)
+        await asyncio.sleep(1.0)
+        scene.write(other, "PATCH", f"{OBJECTS}/one", {"metadata": {"annotations": {"a": "1"}}})
+    scene.world.request("DELETE", "one")
 
 
 async def attempt(
