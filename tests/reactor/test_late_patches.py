@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 import webop
-from tests.operating import Kind, Objects, build_settings, eventually, operate
-from tests.reactor.relay import relay
+from tests.operating import Kind, Objects, build_settings, eventually
+from tests.reactor.relay import operate_behind
 from webop.client.api import Client
 
 if TYPE_CHECKING:
@@ -41,13 +41,11 @@ async def test_a_patch_on_its_way_never_lands_on_another_object_of_the_same_name
             await objects.create("a", labels={"second": "yes"})
             is_replaced = True
 
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = meddle
-        async with operate(relayed.info, registry, beside=True, namespaces=[webop_namespace]):
-            await objects.create("a")
-            await eventually(lambda: is_replaced)
-            await objects.pass_fence()
-            raw = await objects.get("a")
+    async with operate_behind(webop_cluster, meddle, registry, webop_namespace):
+        await objects.create("a")
+        await eventually(lambda: is_replaced)
+        await objects.pass_fence()
+        raw = await objects.get("a")
     assert "status" not in raw
     assert "annotations" not in raw["metadata"]
 
@@ -70,11 +68,9 @@ async def test_a_function_whose_patch_is_outdated_when_it_arrives_is_applied_to_
             is_changed = True
             await objects.patch("one", {"spec": {"a": 1}})
 
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = meddle
-        async with operate(relayed.info, registry, beside=True, namespaces=[objects.namespace]):
-            await objects.create("one", {"a": 0}, labels={"x": "y"})
-            body = await objects.wait("one", lambda body: body["spec"].get("by"), timeout=5)
+    async with operate_behind(webop_cluster, meddle, registry, objects.namespace):
+        await objects.create("one", {"a": 0}, labels={"x": "y"})
+        body = await objects.wait("one", lambda body: body["spec"].get("by"), timeout=5)
     assert body["spec"] == {"a": 1, "by": [1]}
 
 
@@ -97,13 +93,9 @@ async def test_the_last_value_of_a_timer_is_written_when_writing_works_again(
 
     refusal = httpx.Response(503)
     settings = build_settings(networking={"error_backoffs": [1]})
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = meddle
-        async with operate(
-            relayed.info, registry, settings, beside=True, namespaces=[objects.namespace]
-        ):
-            await objects.create("one", labels={"x": "y"})
-            body = await objects.wait("one", lambda body: "ticks" in body["spec"])
+    async with operate_behind(webop_cluster, meddle, registry, objects.namespace, settings):
+        await objects.create("one", labels={"x": "y"})
+        body = await objects.wait("one", lambda body: "ticks" in body["spec"])
     assert body["spec"]["ticks"] == 3
 
 
@@ -138,12 +130,8 @@ async def test_an_older_value_that_is_refused_late_does_not_overwrite_a_newer_on
     settings = build_settings(
         networking={"error_backoffs": [0.1]}, batching={"error_delays": [0.1]}
     )
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = meddle
-        async with operate(
-            relayed.info, registry, settings, beside=True, namespaces=[objects.namespace]
-        ):
-            await objects.create("one", labels={"x": "y"})
-            await is_over.wait()
-            body = await objects.wait("one", lambda body: "ticks" in body["spec"])
+    async with operate_behind(webop_cluster, meddle, registry, objects.namespace, settings):
+        await objects.create("one", labels={"x": "y"})
+        await is_over.wait()
+        body = await objects.wait("one", lambda body: "ticks" in body["spec"])
     assert body["spec"]["ticks"] == 2
