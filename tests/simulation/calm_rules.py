@@ -225,7 +225,8 @@ class CalmJudge:
             plan.id
             for plan in plans
             if plan.kind == "update" and not plan.is_choosy and (call := last.get(plan.id))
-            if call.wish != wish and (call.process.ended_at or until) >= until
+            if call.wish != wish
+            and ((call.process.ended_at or until) >= until or not self.may_be_lost(call))
         }
         if self._world.was_disturbed(since, until):
             deaf.clear()
