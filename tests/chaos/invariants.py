@@ -307,6 +307,7 @@ class Trend:
         last: the median of the last window.
         growth: from the first to the last window, by the median slope of all pairs of windows:
             fluctuations do not count.
+        late_growth: what it would be if all windows were like those of the second half.
         is_steady: whether windows are above the previous ones much more often than below.
         details: the kinds of descriptors whose number differs between these windows.
     """
@@ -315,6 +316,7 @@ class Trend:
     first: float
     last: float
     growth: float
+    late_growth: float
     is_steady: bool
     details: str = ""
 
@@ -322,15 +324,21 @@ class Trend:
         rise = self.last / self.first - 1 if self.first else 0.0
         steady = "steady" if self.is_steady else "not steady"
         return (
-            f"{self.first:g} -> {self.last:g} ({rise:+.1%}; trend {self.growth:+g}, {steady}), "
+            f"{self.first:g} -> {self.last:g} ({rise:+.1%}; trend {self.growth:+g}, "
+            f"by the second half {self.late_growth:+g}, {steady}), "
             f"when it {self.role}{self.details and f': {self.details}'}"
         )
 
 
 def find_growth(process: Process) -> Iterator[Violation]:
-    """Find values that grew all the time, from the end of the warm-up to the end of a long life."""
+    """Find values that grew all the time, from the end of the warm-up to the end of a long life.
+
+    Of resident memory, a peak stays: it counts only what goes on growing in the second half. What
+    Python has allocated does not stay.
+    """
     for name, trend in measure_growth(process).items():
-        if trend.is_steady and trend.growth > max(_GROWTH * trend.first, _FLOORS[name]):
+        growth = min(trend.growth, trend.late_growth) if name == "rss" else trend.growth
+        if trend.is_steady and growth > max(_GROWTH * trend.first, _FLOORS[name]):
             yield Violation("a process grows", f"{name} of {process.who}: {trend}")
 
 
@@ -375,11 +383,24 @@ def _find_trend(role: str, values: list[float]) -> Trend:
         for number in range(_WINDOWS)
     ]
     pairs = list(itertools.combinations(range(_WINDOWS), 2))
-    growth = statistics.median((medians[j] - medians[i]) / (j - i) for i, j in pairs)
     rises = sum(
         (medians[j] > medians[i] * _SAME) - (medians[i] > medians[j] * _SAME) for i, j in pairs
     )
-    return Trend(role, medians[0], medians[-1], growth * (_WINDOWS - 1), rises >= len(pairs) / 2)
+    return Trend(
+        role,
+        medians[0],
+        medians[-1],
+        _find_growth(medians),
+        _find_growth(medians[_WINDOWS // 2 :]),
+        rises >= len(pairs) / 2,
+    )
+
+
+def _find_growth(medians: list[float]) -> float:
+    """Return the median slope of all pairs of windows, times the whole duration."""
+    pairs = itertools.combinations(range(len(medians)), 2)
+    slope = statistics.median((medians[j] - medians[i]) / (j - i) for i, j in pairs)
+    return slope * (_WINDOWS - 1)
 
 
 def count_repetitions(calls: list[Call]) -> int:

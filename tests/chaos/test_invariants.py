@@ -162,15 +162,26 @@ def live(course: Callable[[float], float], name: str, **usual: float) -> Process
     return process
 
 
-@pytest.mark.parametrize("name", ["rss", "blocks", "descriptors", "tasks"])
 @pytest.mark.parametrize("daemons", [9, 0])
-@pytest.mark.parametrize("grow", [grow_slowly, grow_at_once])
+@pytest.mark.parametrize(
+    ("name", "grow"),
+    [
+        *[(name, grow_slowly) for name in ("rss", "blocks", "descriptors", "tasks")],
+        *[(name, grow_at_once) for name in ("blocks", "descriptors", "tasks")],
+    ],
+)
 def test_a_growth_by_six_percent_is_one_and_by_four_is_none(
     grow: Callable[[float], Callable[[float], float]], name: str, daemons: int
 ) -> None:
     (found,) = find_growth(live(grow(0.06), name, daemons=daemons))
     assert found.text.startswith(f"{name} of a: ")
     assert not list(find_growth(live(grow(0.04), name, daemons=daemons)))
+
+
+def test_resident_memory_that_stays_after_a_peak_is_no_growth_unless_it_goes_on() -> None:
+    assert not list(find_growth(live(grow_at_once(0.2), "rss")))
+    (found,) = find_growth(live(lambda share: 1 + 0.06 * share + 0.1 * (share > 0.5), "rss"))
+    assert found.text.startswith("rss of a: ")
 
 
 def test_descriptors_that_grow_are_told_by_their_kinds() -> None:
