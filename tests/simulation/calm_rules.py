@@ -182,8 +182,8 @@ class CalmJudge:
             if call.uid == uid and call.plan.kind in STATE_KINDS and call.outcome in FINAL
         ]
         # What the last process can know: not by the records of handlers that match no more.
-        handlers = next(p.handlers for p in self._world.processes if p.identity == cycle.user)
-        plans = [plan for plan in handlers if self._judge.wants(plan, body)]
+        user = next(p for p in self._world.processes if p.identity == cycle.user)
+        plans = [plan for plan in user.handlers if self._judge.wants(plan, body)]
         plans = [plan for plan in plans if plan.timeout is None]  # others may have had no time
         ids = {plan.id for plan in plans if not plan.is_choosy}
         last_creations = {call.handler: call for call in calls if call.reason == "create"}
@@ -206,6 +206,13 @@ class CalmJudge:
             for other in self._world.calls
             if other.end is None or other.end > call.begin
         )
+        # Nobody can know that handlers have seen what was undone as no operator worked on it.
+        undone = self._judge.get_last_change(uid)
+        is_forgotten = cycle.end < undone and not any(
+            call.process is not user and cycle.end < call.begin < undone for call in calls
+        )
+        is_forgotten &= user.ended_at is not None and user.ended_at < undone + LATENESS
+        known = () if is_forgotten else known
         first = get_wish(before) if before and not is_theirs else min(known, default=wish)
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
         wanted |= {plan.id for plan in plans if plan.kind == "field" and first.value != wish.value}
@@ -225,8 +232,7 @@ class CalmJudge:
             plan.id
             for plan in plans
             if plan.kind == "update" and not plan.is_choosy and (call := last.get(plan.id))
-            if call.wish != wish
-            and ((call.process.ended_at or until) >= until or not self.may_be_lost(call))
+            if call.wish != wish and (call.process.ended_at or until) >= until
         }
         if self._world.was_disturbed(since, until):
             deaf.clear()

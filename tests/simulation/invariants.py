@@ -428,6 +428,10 @@ class Judge:
             self.cycles[meta["uid"]] = Cycle(before, json.loads(handled), user, now)
         self._note_records(old or {}, new)
 
+    def get_last_change(self, uid: str) -> float:
+        """Return when the essence of an object has changed last; 0 if it never has."""
+        return max((moment for moment, _ in self._reshaped[uid]), default=0.0)
+
     def _note_writer(self, user: str, uid: str) -> None:
         # A timer that counts writes for ever.
         if self.writes is not None and not self._is_counting:

@@ -322,6 +322,28 @@ async def keep_object(
         scene.world.request("DELETE", "one")
 
 
+async def change_back(scene: Scene, *, pause: float = 1.0, is_seen: bool = False) -> None:
+    """Change an object as its creation ends, and back as its operator does.
+
+    Args:
+        pause: seconds between the change back and the end of the operator.
+        is_seen: whether the next process has begun with the change before.
+    """
+    await keep_object(scene, values=[2])
+    process, uid = scene.world.processes[0], get_uid(scene.world.list_objects()["one"])
+    await asyncio.sleep(1.0)
+    scene.world.request("PATCH", "one", {"spec": {"value": 2}})
+    if is_seen:
+        wish = Wish(2, False, 0)
+        scene.end(scene.begin(scene.add_replica(), "update0", uid=uid, wish=wish))
+    await asyncio.sleep(1.0)
+    scene.world.request("PATCH", "one", {"spec": {"value": 1}})
+    await asyncio.sleep(pause)
+    process.is_stopping = True
+    process.operator.ending.set_result(None)
+    await asyncio.sleep(0.1)
+
+
 async def resume_object(scene: Scene, *, called: Iterable[str] = ()) -> None:
     """Start a replica a second after an object was handled, and call handlers for it."""
     await keep_object(scene, called=())

@@ -42,10 +42,9 @@ class HandlerState:
 
     Code replaces it and never changes it; a frozen dataclass takes three times as long to create.
 
-    ``seen`` is the digest of the object's state that a handler has last finished with, while
-    others have not finished: a restarted operator must know which handlers missed later changes,
-    or have seen a change that was undone (D-67). It is the only field of the records that Kopf does
-    not know; Kopf ignores it.
+    ``seen`` is the digest of the object's state that a finished handler was called for, while
+    others have not finished: a restarted operator must know which handlers missed later changes
+    (D-67). It is the only field of the records that Kopf does not know; Kopf ignores it.
     """
 
     started: dt.datetime
@@ -115,25 +114,13 @@ class HandlerState:
         """Whether the record on the object equals this state."""
         return _without_nones(self.build_record()) == self.stored
 
-    def knows_other(self, digest: str) -> bool:
-        """Return whether the handler has last finished with another state of the object."""
-        return self.seen not in (None, digest)
-
     def is_outdated(self, digest: str) -> bool:
-        """Return whether this is so, and the handler is not to be called again already."""
-        return self.is_finished and self.knows_other(digest)
+        """Return whether the handler has finished with another state of the object."""
+        return self.is_finished and self.seen not in (None, digest)
 
     def is_due(self, moment: dt.datetime) -> bool:
         """Return whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
-
-    def with_traces_of(self, former: HandlerState) -> HandlerState:
-        """Return this new state with what must not be forgotten of the one that it replaces.
-
-        The records of its sub-handlers must be found even if it is never called, and the next
-        process must know what it has seen.
-        """
-        return replace(self, subrefs=former.subrefs, stored=former.stored, seen=former.seen)
 
     def with_outcome(self, outcome: Outcome) -> HandlerState:
         """Return the state after one more attempt."""
@@ -181,14 +168,10 @@ class Progress(Mapping[str, HandlerState]):
                 states[handler.id] = replace(state, purpose=purpose)
             else:
                 fresh = HandlerState(moment, purpose)
-                states[handler.id] = fresh if state is None else fresh.with_traces_of(state)
+                if state is not None:  # the records of its sub-handlers must go with this one
+                    fresh = replace(fresh, subrefs=state.subrefs, stored=state.stored)
+                states[handler.id] = fresh
         return cls(states)
-
-    @classmethod
-    def read(cls, keys: Iterable[str], *, body: Body, storage: ProgressStorage) -> Progress:
-        """Return the states that are recorded for these handlers, whatever their purpose."""
-        found = {key: _fetch(storage, key, body) for key in keys}
-        return cls({key: state for key, state in found.items() if state is not None})
 
     def __getitem__(self, key: str) -> HandlerState:
         return self._states[key]
@@ -236,9 +219,14 @@ class Progress(Mapping[str, HandlerState]):
             self.restart(key)
 
     def restart(self, key: str) -> None:
-        """Reset a handler, so that it can be called again."""
+        """Reset a handler, so that it can be called again.
+
+        Keep the ids of its sub-handlers: their records must be found even if it is never called.
+        """
         state = self._states[key]
-        self._states[key] = HandlerState(now(), state.purpose).with_traces_of(state)
+        self._states[key] = HandlerState(
+            now(), state.purpose, subrefs=state.subrefs, stored=state.stored
+        )
 
     def drop(self, key: str) -> None:
         """Remove a handler from this cycle."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from webop.errors import APIError, LoginError
 from webop.handling.call_options import CallOptions
 from webop.handling.execute import deliver_results, execute
-from webop.handling.handler_states import HandlerState, Progress, digest_essence, now
+from webop.handling.handler_states import HandlerState, Progress, digest_essence
 from webop.handling.handlers import Reason
 from webop.handling.policy import Outcome
 from webop.objects.body import Body
@@ -48,7 +48,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     progress = Progress.restore(
         plan.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
     )
-    cycle = work.cycle = _adjust_cycle(ctx, plan, progress, storage)
+    cycle = work.cycle = _adjust_cycle(plan, progress, storage)
     state, essence = Snapshot(cause.body.raw), Snapshot(cycle.essence)
     has_changed = cause.reason is Reason.CREATE and cause.new != cycle.essence
     seen = Snapshot(cause.new) if has_changed else essence
@@ -177,25 +177,17 @@ def _conclude(
     progress.purge(owned, body=body, patch=patch, storage=storage)
     storage.touch(body=body, patch=patch, value=None)  # Kopf can have written it
     essence = cycle.essence
-    if cycle.detour is not None:
-        if build_essence(ctx, body) == essence:
-            essence = cycle.detour  # the change was undone after handlers have seen it: an update
-        elif cycle.reason is Reason.CREATE:  # or it is undone before the next process begins
-            seen = digest_essence(cycle.detour)
-            record = HandlerState(now(), cycle.reason.value, success=True, seen=seen).build_record()
-            storage.store(key=min(cycle.handler_ids), record=record, body=body, patch=patch)
-            storage.flush()
+    if cycle.detour is not None and build_essence(ctx, body) == essence:
+        essence = cycle.detour  # the change was undone after handlers have seen it: an update
     if cause.reason is not Reason.DELETE and cause.old != essence:
         persistence.diffbase_storage.store(body=body, patch=patch, essence=essence)
 
 
-def _adjust_cycle(
-    ctx: ResourceContext, plan: Plan, progress: Progress, storage: ProgressStorage
-) -> Cycle:
+def _adjust_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cycle:
     """Begin a cycle, or continue the present one with the newest state of the object."""
     cycle = plan.cycle
     if cycle is None:
-        return _begin_cycle(ctx, plan, progress, storage)
+        return _begin_cycle(plan, progress, storage)
     for key in plan.missed:
         if progress[key].is_finished:
             progress.restart(key)
@@ -209,29 +201,19 @@ def _adjust_cycle(
     return cycle
 
 
-def _begin_cycle(
-    ctx: ResourceContext, plan: Plan, progress: Progress, storage: ProgressStorage
-) -> Cycle:
+def _begin_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cycle:
     """Begin a cycle, or continue one of an earlier process if its progress is stored.
 
     The object can have changed after handlers of that process finished (D-67). Handlers of an
     update are then called again, for all changes since the last-handled state. A creation
-    continues, and an update for all handlers follows; so it does if a change was undone that
-    handlers have seen. What they have seen is not known, only that it was something else: the
-    update is one of everything.
+    continues, and an update for all handlers follows.
     """
-    cause, essence, recorded = plan.cause, plan.cause.new, progress
-    if cause.reason in (Reason.NOOP, Reason.RESUME):
-        owned = (handler.id for handler in ctx.handlers.changes)
-        recorded = Progress.read(owned, body=cause.body, storage=storage)
-    states = recorded.list_all(body=cause.body, storage=storage)
+    cause, essence = plan.cause, plan.cause.new
+    states = progress.list_all(body=cause.body, storage=storage)
     if any(state.seen for state in states):
         digest = digest_essence(cause.new)
         if cause.reason is Reason.UPDATE:
             progress.restart_outdated(digest)
-        elif cause.reason is Reason.CREATE:
-            if any(state.is_outdated(digest) for state in states):
-                essence = {}
-        elif any(state.knows_other(digest) for state in states):
+        elif cause.reason is Reason.CREATE and any(state.is_outdated(digest) for state in states):
             essence = {}
     return Cycle(cause.reason, essence, frozenset(progress), find_current_span())
