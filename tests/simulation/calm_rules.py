@@ -212,8 +212,8 @@ class CalmJudge:
             call.process is not user and cycle.end < call.begin < undone for call in calls
         )
         is_forgotten &= user.ended_at is not None and user.ended_at < undone + LATENESS
-        known = () if is_forgotten else known
-        first = get_wish(before) if before and not is_theirs else min(known, default=wish)
+        first = wish if is_forgotten else min(known, default=wish)
+        first = get_wish(before) if before and not is_theirs else first
         wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
         wanted |= {plan.id for plan in plans if plan.kind == "field" and first.value != wish.value}
         done = {

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.background_rules import BackgroundJudge
 from tests.simulation.calm_rules import CalmJudge, Cycle
 from tests.simulation.leadership_rules import LeadershipJudge
+from tests.simulation.network import HANGING
 from tests.simulation.patience import AFTERMATH, LAG, LATENESS, PROMPTNESS, REPLACING, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
@@ -265,10 +266,16 @@ class Judge:
     def is_noticed_after(self, changed_at: float, moment: float) -> bool:
         """Tell whether an operator may notice a change of the kind after a moment.
 
-        It can take longer if its watches are broken.
+        It can take longer if its watches are broken, or hang since before the change.
         """
         since = max(changed_at + LAG, moment - SILENCE)
-        is_deaf = self.world.was_disturbed(since, moment, "watches")
+        is_deaf = self.world.was_disturbed(since, moment, "watches") or any(
+            step.fault is not None
+            and step.fault.kind in HANGING
+            and step.at <= changed_at
+            and moment <= step.at + step.seconds + SILENCE
+            for step in self.world.plan.steps
+        )
         return changed_at > moment - AFTERMATH or is_deaf
 
     def _judge_record(self, call: Call) -> None:

@@ -28,6 +28,10 @@ _SAVE = 0.1  # seconds, between the requests of one patch
 _JSON = {b"content-type": b"application/json"}
 
 
+HANGING = {"hung", "silent", "lost", "mute"}
+"""Kinds of faults that let a watch hang until it is given up."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """Something that is wrong for a while.

@@ -12,7 +12,7 @@ from typing import Any
 from tests.simulation.cluster import Json
 from tests.simulation.network import Fault
 from tests.simulation.replicas import DIFFBASE, FINALIZER, GUARD, NAMESPACE, Wish, list_keys
-from tests.simulation.scenes import QUIET, Scene, get_uid
+from tests.simulation.scenes import QUIET, Replica, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS
 from webop.handling.stopping import AsyncDaemonStopped, DaemonStoppingReason, Stopper
@@ -292,6 +292,7 @@ async def keep_object(
     successors: int = 0,
     notes: Iterable[str] = (),
     pause: float = 0.0,
+    process: Replica | None = None,
     **metadata: Any,
 ) -> None:
     """Handle an object that stays: what is called for it, and what it is like in the end.
@@ -299,7 +300,7 @@ async def keep_object(
     The handlers are called for each of the values. Another process than the one that calls can note
     what is handled.
     """
-    process = scene.add_replica()
+    process = process or scene.add_replica()
     caller = scene.add_replica() if is_other else process
     for _ in range(successors):
         scene.add_replica()
@@ -329,8 +330,9 @@ async def change_back(scene: Scene, *, pause: float = 1.0, is_seen: bool = False
         pause: seconds between the change back and the end of the operator.
         is_seen: whether the next process has begun with the change before.
     """
-    await keep_object(scene, values=[2])
-    process, uid = scene.world.processes[0], get_uid(scene.world.list_objects()["one"])
+    process = scene.add_replica()
+    await keep_object(scene, values=[2], process=process)
+    uid = get_uid(scene.world.list_objects()["one"])
     await asyncio.sleep(1.0)
     scene.world.request("PATCH", "one", {"spec": {"value": 2}})
     if is_seen:
