@@ -248,6 +248,8 @@ class CalmJudge:
             f"loss: the effect of {call}"
             for call in self._world.calls
             if call.uid in bodies and not self.may_be_lost(call)
+            # What nobody waited for is called again, unless it has timed out meanwhile.
+            if call.plan.timeout is None or not self._judge.is_left(call, call.process)
             if self.is_lost(call, bodies[call.uid])
         ] + self._list_lost_values(bodies)
 

@@ -204,7 +204,7 @@ class Judge:
             return
         if self._has_come_back(last) or self._belated.get(call.uid, -math.inf) > last.begin:
             return
-        if self._is_left(last, call.process):
+        if self.is_left(last, call.process):
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
@@ -223,11 +223,13 @@ class Judge:
             if last.outcome in FAILED and call.retry != last.retry + 1:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in FAILED and call.retry == last.retry + 1:
-            if call.started != last.started and mode != "peering":  # the timeout counts from there
+            # The timeout counts from there. Two that act at once know nothing of each other.
+            knows_other = mode != "lease" or is_same or self.leadership.is_exclusive
+            if call.started != last.started and mode != "peering" and knows_other:
                 self.complain(f"count of attempts: {call} after {last}, from another start")
             self._judge_delay(call, last, call.begin - last.end)
 
-    def _is_left(self, call: Call, process: ReplicaProcess) -> bool:
+    def is_left(self, call: Call, process: ReplicaProcess) -> bool:
         """Tell whether nobody has waited for the end of a call in a thread."""
         is_left = call.process is not process and call.process.is_stopping
         is_left |= self._has_kind_changed(call.begin) or self.were_credentials_lost(call)
@@ -312,7 +314,7 @@ class Judge:
         for other in self.world.calls:
             if other.process is call.process and other.uid == call.uid:
                 is_done = other.handler == call.handler and other.outcome in FINAL
-                is_done = is_done and not self._is_left(other, call.process)
+                is_done = is_done and not self.is_left(other, call.process)
                 if other.reason == "create" or (other.reason == "resume" and is_done):
                     self.complain(f"repetition: {call} after {other}")
                     return

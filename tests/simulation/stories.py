@@ -292,6 +292,7 @@ async def keep_object(
     successors: int = 0,
     notes: Iterable[str] = (),
     pause: float = 0.0,
+    duration: float = 0.0,
     process: Replica | None = None,
     **metadata: Any,
 ) -> None:
@@ -309,6 +310,7 @@ async def keep_object(
     for value, handler in itertools.product(values, called):
         wish, essence = Wish(value, False, 0), json.dumps({"value": value})
         call = scene.begin(caller, handler, uid=get_uid(body), wish=wish, essence=essence)
+        await asyncio.sleep(duration)
         scene.end(call, outcome)
     if handled:
         state = {"spec": {"value": 1}} if handled is True else handled

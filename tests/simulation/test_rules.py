@@ -78,6 +78,7 @@ DENYING = disturb("status", status=403)
 UNLOCKED: Json = {"steps": (Step(0.5, "unlock"),)}
 PATCHING: Json = {"handlers": make("create0", "create1")}
 ALTERED: Json = {"steps": (Step(0.5, "alter"),)}
+REGROUPED: Json = {"steps": (Step(0.5, "regroup"),)}
 STATUSES: Json = {"handlers": make("create0", effect="status")}
 TIMERS: Json = {"handlers": make("timer0", idle=3.0)}
 COUNTERS: Json = {"handlers": make("timer0", effect="count", idle=3.0)}
@@ -221,6 +222,10 @@ CALLS = (
     tell("count of attempts", "one left out", call_twice, outcome="error", retry=2, plan=ALONE),
     tell("count of attempts", "another start", call_twice, outcome="error", retry=1,
          started=EPOCH, plan=ALONE),
+    tell("count of attempts", "another start, by another replica", call_twice, outcome="error",
+         retry=1, started=EPOCH, is_other=True, plan=LEASE),
+    tell("", "another start, by a replica that knows of no Lease", call_twice, outcome="error",
+         retry=1, started=EPOCH, is_other=True, plan={**LEASE, **UNLOCKED}),
     tell("", "counted on", call_twice, outcome="error", retry=1, plan=ALONE),
     tell("", "after a cancellation", call_twice, outcome="cancelled", plan=ALONE),
     tell("limit", "two at once, one allowed", call_twice, pause=None, uid="u2", plan=_limit(1)),
@@ -543,6 +548,14 @@ STATES = (
     tell("", "an effect under a Lease that cannot be renewed", keep_object,
          plan={**STATUSES, "mode": "lease", **disturb("slow", path="leases")}),
     tell("", "an effect in a peering", keep_object, plan={**STATUSES, "mode": "peering"}),
+    tell("loss", "an effect of a thread that nobody has waited for", keep_object, duration=3.0,
+         plan={"handlers": make("create0", effect="status", is_sync=True), **REGROUPED}),
+    tell("loss", "an effect of a quick thread with a timeout", keep_object, duration=1.0,
+         plan={"handlers": make("create0", effect="status", is_sync=True, timeout=4.0),
+               **REGROUPED}),
+    tell("", "an effect of a thread that has timed out as nobody waited for it", keep_object,
+         duration=3.0, plan={"handlers": make("create0", effect="status", is_sync=True, timeout=4.0),
+               **REGROUPED}),
     tell("repetition", "a resumption in a creation", resume_younger, plan=RESUMING),
     tell("repetition", "a resumption in a creation after a lockout", resume_younger,
          plan={**RESUMING, **disturb("status", at=10.5, status=401)}),
