@@ -24,6 +24,7 @@ from tests.operating import (
     get_connection,
     operate,
 )
+from tests.proving import find_other_copy
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 
@@ -35,6 +36,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # It is ignored in background jobs of shells, and commands that are run would ignore it, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure() -> None:
+    """Refuse to test this clone together with the commands of another one."""
+    if problem := find_other_copy():
+        raise pytest.UsageError(problem)
 
 
 @pytest.hookimpl(wrapper=True)

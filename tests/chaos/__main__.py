@@ -6,6 +6,7 @@ import argparse
 import math
 import shutil
 import sys
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -49,6 +50,14 @@ def main() -> int:
         parser.error("--rate and --calm must be finite numbers")
     if keep is not None and keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
         parser.error(f"--keep must be a new or an empty folder, got {keep}")
+    if not has_lease and times.replicas != defaults.replicas:
+        parser.error("--alone runs one replica: --replicas does nothing with it")
+    try:
+        if keep is not None:  # not after the run
+            keep.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        parser.error(f"--keep: cannot create {keep}: {exc.strerror}")
+    times = times if has_lease else replace(times, replicas=1)
     return prove("chaos", times, partial(_run, times, has_lease=has_lease, keep=keep))
 
 
@@ -61,7 +70,7 @@ async def _run(
     has_lease: bool,
     keep: Path | None,
 ) -> int:
-    plan = build_plan(times.seed, times.minutes * 60, times.replicas if has_lease else 1)
+    plan = build_plan(times.seed, times.minutes * 60, times.replicas)
     try:
         async with set_up(cluster, folder, times, has_lease=has_lease) as stage:
             say(f"Replicas ready on Kubernetes {cluster.version}. {len(plan)} faults are planned.")

@@ -202,7 +202,7 @@ async def set_up(
         url = KIND.resource.get_url(namespace=namespace)
         users, witness = Users(http, url, KIND, times.seed), Witness(http, url)
         stage = Stage(cluster, http, fleet, users, witness)
-        async with fleet.run(times.replicas if has_lease else 1, times.seed):
+        async with fleet.run(times.replicas, times.seed):
             await fleet.wait_ready(60)
             stage.watching = asyncio.create_task(witness.watch())
             try:
@@ -221,13 +221,27 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
         asyncio.create_task(_report_progress(stage, say)),
         asyncio.create_task(_check_webhooks(stage)),
     ]
-    async with asyncio.TaskGroup() as group:
-        for fault in plan:
-            await asyncio.sleep(max(0.0, stage.began + fault.at - read_clock()))
-            group.create_task(stage.strike(fault))
-        await asyncio.sleep(max(0.0, stage.began + times.minutes * 60 - read_clock()))
-    stage.users.stop()
-    await acting
+    try:
+        async with asyncio.TaskGroup() as group:
+            for fault in plan:
+                await asyncio.sleep(max(0.0, stage.began + fault.at - read_clock()))
+                group.create_task(stage.strike(fault))
+            await asyncio.sleep(max(0.0, stage.began + times.minutes * 60 - read_clock()))
+        stage.users.stop()
+        await acting
+        took = await _calm_down(stage, times, say)
+        for task in background:
+            if task.done() and not task.cancelled():
+                task.result()
+        return took
+    finally:  # also after Ctrl-C
+        for task in (acting, *background):
+            task.cancel()
+        await asyncio.wait([acting, *background])
+
+
+async def _calm_down(stage: Stage, times: Times, say: Say) -> float:
+    """Wait until all objects are settled, or for too long; return the seconds."""
     say("Users and faults have stopped. The calm begins.")
     began = read_clock()
     stage.told.append((began, "the calm begins"))
@@ -244,10 +258,6 @@ async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float
         stage.problems.append(Violation("objects did not settle in time", text, at=read_clock()))
     await asyncio.sleep(max(5.0, times.calm - took))
     await _check_indexes(stage)
-    for task in background:
-        if task.done() and not task.cancelled():
-            task.result()
-        task.cancel()
     return took
 
 

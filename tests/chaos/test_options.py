@@ -21,6 +21,8 @@ COMMAND = [sys.executable, "-m", "tests.chaos"]
         (["--rate", "nan"], "--rate and --calm must be finite numbers"),
         (["--keep", "README.md"], "--keep must be a new or an empty folder, got README.md"),
         (["--keep", "webop"], "--keep must be a new or an empty folder, got webop"),
+        (["--keep", "/proc/x"], "--keep: cannot create /proc/x: "),
+        (["--alone", "--replicas", "2"], "--alone runs one replica: --replicas does nothing"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_started(

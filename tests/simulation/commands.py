@@ -33,7 +33,7 @@ _USELESS = {  # in each mode: options that would have no effect
     "plan": (*_MANY, "theme"),
     "kept": (*_MANY, "theme", "shrink", "logs"),
     "mutants": ("mutant", "seconds", "keep_going", "no_shrink", "shrink", "logs"),
-    "": ("shrink",),
+    "": ("shrink", "logs"),
 }
 
 
@@ -186,7 +186,7 @@ def _run_many(options: argparse.Namespace) -> int:
     )
     if bad:
         theme = f" --theme {options.theme}" if options.theme else ""
-        _print_command(f"Replay it: --seed {bad[0]}{theme}", options)
+        _print_command("", f"--seed {bad[0]}{theme}", options)
     if bad and not options.no_shrink:
         return _replay(argparse.Namespace(**{**vars(options), "seed": bad[0]}), shrinks=True)
     return 1 if bad else 0
@@ -213,12 +213,11 @@ def _hunt_mutants(options: argparse.Namespace) -> int:
 
 def _run_kept() -> int:
     """Run what was kept; print what goes wrong again."""
-    from tests.simulation import plans  # noqa: PLC0415
     from tests.simulation.world import run  # noqa: PLC0415
 
     bad = 0
     for path in sorted(KEPT.glob("*.json")):
-        verdict = run(plans.load(json.loads(path.read_text())))
+        verdict = run(_read_plan(path))
         bad += bool(verdict.violations)
         print(f"{path.stem}: {verdict.violations[0] if verdict.violations else 'ok'}")
     return 1 if bad else 0
@@ -276,7 +275,7 @@ def _read_plan(path: Path) -> Plan:
     except ValueError as error:
         problem = f"it is not JSON: {error}"
     except (TypeError, KeyError, AttributeError) as error:
-        problem = f"another version has written it, or it was changed: {error!r}"
+        problem = f"it is no history, or another version has written it: {error!r}"
     raise _PlanError(f"Cannot read a history from {path}: {problem}")
 
 
@@ -297,9 +296,9 @@ def _shorten(plan: Plan, options: argparse.Namespace) -> Plan:
     try:
         return shrink(plan, note)
     finally:  # also after Ctrl-C
-        _print_command(f"Wrote {path}. Replay it: --plan {path}", options)
+        _print_command(f"Wrote {path}. ", f"--plan {path}", options)
 
 
-def _print_command(text: str, options: argparse.Namespace) -> None:
+def _print_command(text: str, chosen: str, options: argparse.Namespace) -> None:
     mutant = f" --mutant {options.mutant}" if options.mutant else ""
-    print(f"{text}{mutant} [--logs]", flush=True)
+    print(f'{text}Replay it: make simulate ARGS="{chosen}{mutant} [--logs]"', flush=True)

@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 
 import click
 
@@ -48,10 +48,16 @@ def prove(name: str) -> str:
     return "; ".join(wrong)
 
 
-def main(names: Sequence[str]) -> int:
+def main() -> int:
     """Prove mutants, all of them by default; return how many are not what they say."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation.mutating",
+        description="Check that mutants fail their tests, and that the plain story still passes.",
+    )
+    what = "of tests/simulation/mutants.toml (default: all of them; this takes some minutes)"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=what)
     count = 0
-    for name in names or MUTANTS:
+    for name in parser.parse_args().names or MUTANTS:
         wrong = prove(name)
         count += bool(wrong)
         click.echo(f"{name:22} {wrong or 'is found by its test; the plain story goes on'}")
@@ -59,6 +65,10 @@ def main(names: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        click.echo("Interrupted.")
+        sys.exit(130)
 elif VARIABLE in os.environ:
     apply(os.environ[VARIABLE])

@@ -90,7 +90,9 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
         told += process.stdout
     assert process.returncode == 130, told
     assert "Interrupted.\n" in told
-    assert re.match(r"Wrote (history-\d+\.json)\. Replay it: --plan \1 --mutant ", told[-2])
+    assert re.match(
+        r'Wrote (history-\d+\.json)\. Replay it: make simulate ARGS="--plan \1 --mutant ', told[-2]
+    )
     assert any("--theme lockouts --mutant work-left-behind" in line for line in told)
     assert [path.suffix for path in tmp_path.glob("history-*")] == [".json"]
 
@@ -140,7 +142,7 @@ def test_a_file_of_another_version_is_explained(tmp_path: Path, text: str) -> No
     command = [sys.executable, "-m", "tests.simulation", "--plan", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "another version has written it, or it was changed: " in done.stderr.splitlines()[-1]
+    assert "it is no history, or another version has written it: " in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 

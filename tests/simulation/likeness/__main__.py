@@ -53,4 +53,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.stdout.write("Interrupted.\n")
+        sys.exit(130)

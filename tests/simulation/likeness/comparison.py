@@ -95,6 +95,7 @@ class Likeness:
 
     def close(self) -> None:
         """Remove what was made in the real cluster, but for the kinds."""
+        self.real.reconnect()
         self._clear()
         if self._hooks is not None:
             self._hooks.close()

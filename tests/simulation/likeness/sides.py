@@ -81,6 +81,11 @@ class RealSide:
             return content
         return _RealStream(connection, answer)
 
+    def reconnect(self) -> None:
+        """Begin a new connection: after Ctrl-C, a response can be missing on the old one."""
+        self._connection.close()
+        self._connection = self._connect()
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
