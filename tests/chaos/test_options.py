@@ -1,5 +1,7 @@
 """The command line of chaos runs: wrong options, and Ctrl-C."""
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +36,23 @@ def test_a_wrong_option_is_refused_before_anything_is_started(
     assert done.returncode == 2
     assert done.stdout == ""
     assert message in done.stderr
+
+
+def test_a_run_does_not_test_another_copy_of_webop(tmp_path: Path) -> None:
+    copy = tmp_path / "webop"
+    shutil.copytree(ROOT / "webop", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "app.py").write_text("# It was edited in the clone since.\n")
+    done = subprocess.run(
+        COMMAND,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"chaos: the webop in {copy} differs from this clone, ")
+    assert f" -m pip install -e '{ROOT}[dev]'" in done.stderr
 
 
 def test_ctrl_c_ends_a_run_without_a_traceback() -> None:
