@@ -26,9 +26,9 @@ def find_other_copy() -> str:
     """
     folders = [folder for folder in sys.path if Path(folder or ".").resolve() != _ROOT]
     found = PathFinder.find_spec("webop", folders)
-    if found is None:
+    if found is None or found.origin is None:  # a folder of the same name is none
         return ""
-    own, other = _ROOT / "webop", Path(str(found.origin)).parent
+    own, other = _ROOT / "webop", Path(found.origin).parent
     if _read_sources(own) == _read_sources(other):
         return ""
     return (
