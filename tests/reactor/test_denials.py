@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
-from tests.operating import FINALIZER, Calls, Kind, Objects, RunOperator, eventually
+from tests.operating import (
+    FINALIZER,
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+)
 from tests.reactor.obstacles import denying
+from tests.reactor.relay import operate_behind
 from webop.client.api import Client
 from webop.errors import APINotFoundError
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 
 @pytest.fixture
@@ -75,6 +88,40 @@ async def test_what_handlers_want_is_written_though_the_records_do_not_fit(
         await objects.create("a", annotations={"example.com/big": "x" * (262144 - 20)})
         await objects.wait("a", lambda body: body["spec"].get("made"))
         await objects.wait("a", lambda body: body.get("status", {}).get("count", 0) > 2)
+    assert calls.handlers("a").count("created") == 1
+
+
+@pytest.mark.feature("CON-04", "TMR-01")
+async def test_a_handler_is_not_called_again_as_its_denied_record_is_written_with_a_timers_value(
+    registry: webop.OperatorRegistry, objects: Objects, calls: Calls, webop_cluster: LocalCluster
+) -> None:
+    """The value waits while the record is denied first; then the worker makes its next attempt."""
+    asked = 0
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    @webop.timer("widgets", registry=registry, id="timer", interval=2, initial_delay=0.1)
+    async def timer(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("timer", kwargs)
+        patch.status["count"] = len(calls.of("a", "timer"))
+
+    async def deny_records(request: httpx.Request) -> httpx.Response | None:
+        is_record = request.method == "PATCH" and b"kopf.zalando.org/" in request.content
+        if not is_record or FINALIZER.encode() in request.content:
+            return None
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            await calls.wait("a", "timer")
+            await asyncio.sleep(0.05)  # its value comes at once
+        return httpx.Response(422, json={"kind": "Status", "code": 422, "message": "full"})
+
+    settings = build_settings(batching={"error_delays": [0.3]})
+    async with operate_behind(webop_cluster, deny_records, registry, objects.namespace, settings):
+        await objects.create("a")
+        await calls.wait("a", "timer", count=2)
     assert calls.handlers("a").count("created") == 1
 
 

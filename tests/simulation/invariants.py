@@ -334,7 +334,11 @@ class Judge:
             for calls in self.active.values()
             for one in calls
             if one.process is call.process and one.plan.kind in STATE_KINDS
-            if not (one.plan.is_sync and self._has_kind_changed(one.begin))  # nobody waits for it
+            # Nobody waits for threads when their watch is replaced.
+            if not (
+                one.plan.is_sync
+                and (self._has_kind_changed(one.begin) or self.were_credentials_lost(one))
+            )
         ]
         if limit is not None and len(own) > limit:
             self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")
@@ -446,7 +450,8 @@ class Judge:
         if self.writes is not None and not self._is_counting:
             self.writes[user] += 1
         writers = [process for process in self.world.processes if process.identity == user]
-        if any(process.ended_at is not None for process in writers):
+        is_given_up = self.world.network.is_given_up
+        if is_given_up or any(process.ended_at is not None for process in writers):
             self._belated[uid] = self.world.loop.time()
         if not user.startswith("replica-"):
             self.changed[uid] = self.world.loop.time()

@@ -87,6 +87,7 @@ class Network:
     Attributes:
         faults: what is wrong now.
         policies: what the API server denies for ever.
+        is_given_up: whether the request that is being carried out has no sender any more.
 
     Args:
         loop: the loop of all processes.
@@ -119,6 +120,7 @@ class Network:
         self._context = contextvars.Context()  # of no process: it goes on when one stands still
         self._watches: dict[WatchAnswer, Sender] = {}
         self._gone: set[str] = set()
+        self.is_given_up = False
 
     def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
         """Do something on the side of the network."""
@@ -209,7 +211,9 @@ class Network:
         self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any], extra: float
     ) -> None:
         self._on_request(sender, sent)
+        self.is_given_up = waiter.done()
         answer = self._cluster.handle(sent)
+        self.is_given_up = False
         self.later(self.draw_latency() + extra, succeed, waiter, _build_answer(answer))
 
     def _lose(

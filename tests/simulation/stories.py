@@ -69,8 +69,13 @@ async def call_twice(
     scene.end(after)
 
 
-async def call_after_write(scene: Scene, *, is_dead: bool) -> None:
-    """Call a handler, and once more after another process, which can be dead, has written."""
+async def call_after_write(
+    scene: Scene, *, is_dead: bool = False, is_given_up: bool = False
+) -> None:
+    """Call a handler, and once more after another process has written.
+
+    It can be dead, or have given up the request.
+    """
     process, other = scene.add_replica(), scene.add_replica()
     uid = get_uid(scene.create())
     if is_dead:
@@ -81,7 +86,9 @@ async def call_after_write(scene: Scene, *, is_dead: bool) -> None:
         await asyncio.sleep(0.1)
         scene.end(call)
         await asyncio.sleep(1.0)
+        scene.world.network.is_given_up = is_given_up
         scene.write(other, "PATCH", f"{OBJECTS}/one", {"metadata": {"annotations": {"a": "1"}}})
+        scene.world.network.is_given_up = False
     scene.world.request("DELETE", "one")
 
 

@@ -417,7 +417,7 @@ class Dispatcher:
     def _begin(self, obj: Tracked) -> None:
         """Start a worker if there is anything to do."""
         if obj.raw is None and obj.text:
-            obj.raw = self._slots.unpack(obj.text)
+            obj.raw = obj.complete(self._slots.unpack(obj.text))
             obj.text = None
         plan: Plan | None = None
         if obj.text is None:  # else it must be read first

@@ -304,9 +304,7 @@ class Tracked:
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""
-        work = self.work or NOTHING
-        if work.pending is not None and work.is_denied:
-            raw = apply_merge_patch(raw, work.pending.own)
+        raw = self.complete(raw)
         self.event_type = event_type
         self.raw = raw
         self.version = parse_version(raw)
@@ -314,6 +312,13 @@ class Tracked:
         self.is_provided = False
         if self.background is not None and self.background.tasks:
             self.background.show(clone(raw))  # a copy that handlers may modify
+
+    def complete(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Return a state with the records that the API server has denied; the same if none are."""
+        work = self.work or NOTHING
+        if work.pending is not None and work.is_denied:
+            return apply_merge_patch(raw, work.pending.own)
+        return raw
 
     def accept_own(self, raw: dict[str, Any]) -> None:
         """Accept the response to an own patch, unless a newer state is already known."""
@@ -334,7 +339,7 @@ class Tracked:
             if background is not None and not self.version and parse_version(background.raw):
                 return
             if background is not None and self.raw is None and self.text is None:
-                self.raw = background.raw
+                self.raw = self.complete(background.raw)
             self.is_dirty = True
         self.keeper.check(self)
 
