@@ -232,8 +232,12 @@ class Judge:
     def is_left(self, call: Call, process: ReplicaProcess) -> bool:
         """Tell whether nobody has waited for the end of a call in a thread."""
         is_left = call.process is not process and call.process.is_stopping
-        is_left |= self._has_kind_changed(call.begin) or self.were_credentials_lost(call)
+        is_left |= self._has_lost_watch(call)
         return is_left and call.plan.is_sync and (call.end or 0.0) - call.begin > _EXIT
+
+    def _has_lost_watch(self, call: Call) -> bool:
+        """Tell whether the watch of a call's object can have been replaced since its begin."""
+        return self._has_kind_changed(call.begin) or self.were_credentials_lost(call)
 
     def _has_come_back(self, call: Call) -> bool:
         """Tell whether an object has got the state of a call again, after another one.
@@ -335,10 +339,7 @@ class Judge:
             for one in calls
             if one.process is call.process and one.plan.kind in STATE_KINDS
             # Nobody waits for threads when their watch is replaced.
-            if not (
-                one.plan.is_sync
-                and (self._has_kind_changed(one.begin) or self.were_credentials_lost(one))
-            )
+            if not (one.plan.is_sync and self._has_lost_watch(one))
         ]
         if limit is not None and len(own) > limit:
             self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")
