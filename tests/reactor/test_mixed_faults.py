@@ -188,6 +188,36 @@ async def test_a_daemon_s_newer_value_is_not_overwritten_by_an_older_one_that_ha
     assert raw["spec"]["ticks"] == 2
 
 
+async def test_an_api_server_that_does_not_know_the_kind_yet_does_not_mean_that_objects_are_gone(
+    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    """It has just started; the object is read because of a conflict."""
+    reads = 0
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        patch.status["a"] = 1
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        nonlocal reads
+        if not request.url.path.endswith("/a"):
+            return None
+        if request.method == "PATCH" and not reads:
+            return fail(409)
+        if request.method == "GET":
+            reads += 1
+            return httpx.Response(404, text="404 page not found") if reads == 1 else None
+        return None
+
+    async with run_relayed(build_settings(**QUICK), meddle=meddle):
+        await objects.create("a")
+        await objects.wait_handled("a")
+        raw = await objects.get("a")
+    assert raw["status"] == {"a": 1}
+    assert calls.handlers("a") == ["fn"]
+
+
 async def test_a_finalizer_refused_by_409_is_tried_again(
     registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:

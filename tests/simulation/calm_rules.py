@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.patience import LAG, LATENESS, REPLACING, SETTLING
@@ -247,11 +247,27 @@ class CalmJudge:
         return [
             f"loss: the effect of {call}"
             for call in self._world.calls
-            if call.uid in bodies and not self.may_be_lost(call)
+            if call.uid in bodies and not self.may_be_lost(self._wait_for_event(call))
             # What nobody waited for is called again, unless it has timed out meanwhile.
             if call.plan.timeout is None or not self._judge.is_left(call, call.process)
             if self.is_lost(call, bodies[call.uid])
         ] + self._list_lost_values(bodies)
+
+    def _wait_for_event(self, call: Call) -> Call:
+        """Let a call end with the last one for the same event: they share a patch."""
+        order = iter([plan.id for plan in call.process.handlers if plan.kind == "event"])
+        if call.handler not in order:
+            return call
+        last, calls = call, self._world.calls
+        for other in calls[calls.index(call) + 1 :]:
+            if other.plan.kind != "event" or other.uid != call.uid:
+                continue
+            if other.process is not call.process or other.wish != call.wish:
+                break
+            if other.handler not in order:  # it is called for the next event
+                break
+            last = other
+        return replace(call, end=last.end)
 
     def is_lost(self, call: Call, body: Json) -> bool:
         """Tell whether an object lacks what a handler wants, and the API server has not denied."""

@@ -47,6 +47,7 @@ Json = dict[str, Any]
 
 _DELAYING = {"slow", "late", "hung", "silent"}  # faults of requests
 _EXIT = 2.0  # seconds for calls whose watch is replaced (settings.batching.exit_timeout)
+_BELATED_CALLS = 1  # events of before can come as well
 
 
 def list_notes(status: Json) -> list[str]:
@@ -80,6 +81,7 @@ class Judge:
         self._reshaped: dict[str, list[tuple[float, str]]] = defaultdict(list)  # when, to which
         self._guarded: set[str] = set()  # deleted with our finalizer
         self.gone: set[str] = set()
+        self._belated_calls: Counter[tuple[str, ...]] = Counter()  # of what is gone
         self._renewed: dict[str, float] = {}  # when a name was given to another object
         self._names: set[str] = set()
         self.born: dict[str, float] = {}  # when objects were created, by uid
@@ -200,7 +202,8 @@ class Judge:
         last, self._last[key] = self._last.get(key), call
         if last is None or last.end is None or last.essence != call.essence:
             return
-        if call.uid in self.gone:  # a process can learn late that nothing is to be done any more
+        if call.uid in self.gone:
+            self._judge_belated(call, last)
             return
         if self._has_come_back(last) or self._belated.get(call.uid, -math.inf) > last.begin:
             return
@@ -217,17 +220,28 @@ class Judge:
             is_disturbed = is_beside or self.calm.may_be_lost(last)
         # Peers whose watches are mute act beside each other.
         is_disturbed |= not is_same and mode == "peering" and self._is_deaf(last, call)
+        # So do leaders beside each other.
+        knows_other = mode != "lease" or is_same or self.leadership.is_exclusive
+        is_disturbed |= not knows_other
         if not is_disturbed or (is_same and mode == "alone"):
             if last.outcome in FINAL and call.reason != "resume":
                 self.complain(f"repetition: {call} after {last}")
             if last.outcome in FAILED and call.retry != last.retry + 1:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in FAILED and call.retry == last.retry + 1:
-            # The timeout counts from there. Two that act at once know nothing of each other.
-            knows_other = mode != "lease" or is_same or self.leadership.is_exclusive
+            # The timeout counts from there.
             if call.started != last.started and mode != "peering" and knows_other:
                 self.complain(f"count of attempts: {call} after {last}, from another start")
             self._judge_delay(call, last, call.begin - last.end)
+
+    def _judge_belated(self, call: Call, last: Call) -> None:
+        """A process can learn late that an object is gone, but not later than by its own writes."""
+        if last.process is not call.process or last.outcome not in FINAL:
+            return
+        key = call.process.identity, call.handler, call.uid, call.essence
+        self._belated_calls[key] += 1
+        if self._belated_calls[key] > _BELATED_CALLS:
+            self.complain(f"repetition: {call} after {last}, of what is gone")
 
     def is_left(self, call: Call, process: ReplicaProcess) -> bool:
         """Tell whether nobody has waited for the end of a call in a thread."""

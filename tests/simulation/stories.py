@@ -11,7 +11,15 @@ from typing import Any
 
 from tests.simulation.cluster import Json
 from tests.simulation.network import Fault
-from tests.simulation.replicas import DIFFBASE, FINALIZER, GUARD, NAMESPACE, Wish, list_keys
+from tests.simulation.replicas import (
+    DIFFBASE,
+    FAILED,
+    FINALIZER,
+    GUARD,
+    NAMESPACE,
+    Wish,
+    list_keys,
+)
 from tests.simulation.scenes import QUIET, Replica, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS
@@ -67,6 +75,17 @@ async def call_twice(
     one.is_paused = False
     scene.end(before)
     scene.end(after)
+
+
+async def go_on_after_deletion(scene: Scene, *, times: int, outcome: str = "ok") -> None:
+    """Call a handler several times for the same state of an object that is gone."""
+    process = scene.add_replica()
+    uid = get_uid(scene.create())
+    scene.world.request("DELETE", "one")
+    for retry in range(times):
+        call = scene.begin(process, uid=uid, retry=retry if outcome in FAILED else 0)
+        scene.end(call, outcome)
+        await asyncio.sleep(1)
 
 
 async def call_after_write(

@@ -38,6 +38,7 @@ from tests.simulation.stories import (
     end_operator,
     fill_index,
     go_on,
+    go_on_after_deletion,
     keep_object,
     keep_timer,
     look_into_index,
@@ -67,6 +68,8 @@ ALONE: Json = {"handlers": HANDLERS}
 LABELLED: Json = {"spec": {"value": 1}, "metadata": {"labels": {"of-create0": "u0"}}}
 CREATIONS: Json = {"handlers": make("create0")}
 EVENTS: Json = {"handlers": make("event0")}
+MARKED_EVENT: Json = {"handlers": (*make("create0"), *make("event0", effect="status"))}
+MARKED_EVENTS: Json = {"handlers": make("event0", "event1", effect="status")}
 LEASE: Json = {**ALONE, "mode": "lease"}
 PEERING: Json = {**ALONE, "mode": "peering"}
 ROUGH = disturb("slow")
@@ -208,7 +211,14 @@ CALLS = (
          plan={**ALONE, **ROUGH}),
     tell("", "alone after a restart", call_twice, is_other=True, plan={**ALONE, **ROUGH}),
     tell("", "after the deletion", call_twice, fate="deleted", plan=ALONE),
+    tell("repetition", "again and again after the deletion", go_on_after_deletion, times=3,
+         plan=ALONE),
+    tell("", "in vain after the deletion", go_on_after_deletion, times=3, outcome="temporary",
+         plan=ALONE),
     tell("", "after a kill", call_twice, is_other=True, fate="killed", plan=LEASE),
+    tell("repetition", "by another replica", call_twice, is_other=True, plan=LEASE),
+    tell("", "by a replica that knows of no Lease", call_twice, is_other=True,
+         plan={**LEASE, **UNLOCKED}),
     tell("attempts", "one too many", attempt, retry=2, plan=LIMITED),
     tell("attempts", "begins too late", attempt, age=5.0, plan=TIMED),
     tell("attempts", "ends too late", attempt, seconds=5.0, plan=TIMED),
@@ -537,7 +547,7 @@ STATES = (
          plan={**EVENTS, **LOCKED_OUT}),
     tell("loss", "an effect", keep_object, plan=STATUSES),
     tell("loss", "an effect of an event", keep_object, called=("create0", "event0"),
-         plan={"handlers": (*make("create0"), *make("event0", effect="status"))}),
+         plan=MARKED_EVENT),
     tell("loss", "an effect in a bad network", keep_object, plan={**STATUSES, **ROUGH}),
     tell("loss", "a label", keep_object, plan={"handlers": make("create0", effect="label")}),
     tell("loss", "a result", keep_object, plan=RESULTS),
@@ -582,6 +592,12 @@ STATES = (
     tell("", "an effect that is there", keep_object, notes=["of-create0"], plan=STATUSES),
     tell("", "the effect of a failure", keep_object, outcome="permanent", plan=STATUSES),
     tell("", "the effect of a killed replica", keep_object, is_dead=True, plan=STATUSES),
+    tell("", "an effect of an event whose last handler was killed", keep_object, duration=3.0,
+         called=("event0", "event1"), is_dead=True, plan=MARKED_EVENTS),
+    tell("loss", "an effect of an event before a handler of a change was killed", keep_object,
+         duration=3.0, called=("event0", "create0"), is_dead=True, plan=MARKED_EVENT),
+    tell("loss", "an effect of the event before the one whose handler was killed", keep_object,
+         duration=3.0, called=("event1", "event0"), is_dead=True, plan=MARKED_EVENTS),
     tell("", "the effect on what is gone", keep_object, is_deleted=True, plan=STATUSES),
     tell("", "an effect that is denied", keep_object, plan={**STATUSES, **DENYING}),
     tell("", "an effect while the kind changes", keep_object,

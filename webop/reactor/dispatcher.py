@@ -465,7 +465,7 @@ class Dispatcher:
                 if obj.is_dirty:  # a daemon can have ended since the plan was made
                     plan = None
                 obj.is_dirty = False
-                delay = await self._processor.process(obj, plan)
+                delay = None if obj.is_missing else await self._processor.process(obj, plan)
             except Exception as exc:  # noqa: BLE001  one object must not stop the others
                 return self._processor.rest(obj, exc)
             plan = None

@@ -213,6 +213,8 @@ class Tracked:
         is_taken_over: whether others could handle it, and its handlers were not called since then:
             its records are theirs.
         is_dirty: whether a newer state arrived since the work on it began.
+        is_missing: whether the API server has said that it is gone, but no event has. Until the
+            next event, no handlers are called for changes.
         is_unindexed: whether the newest state is not in the indexes yet.
         indexing: the lock that is held while the indexes are updated.
         was_indexed: whether a state was indexed since the last work. Then the work comes first if
@@ -236,6 +238,7 @@ class Tracked:
         "initial",
         "is_dirty",
         "is_late",
+        "is_missing",
         "is_provided",
         "is_taken_over",
         "is_unindexed",
@@ -273,6 +276,7 @@ class Tracked:
         self.is_late = False
         self.is_taken_over = False
         self.is_dirty = False
+        self.is_missing = False
         self.is_unindexed = False
         self.indexing: asyncio.Lock | None = None
         self.was_indexed = False
@@ -309,6 +313,7 @@ class Tracked:
         self.raw = raw
         self.version = parse_version(raw)
         self.is_dirty = True
+        self.is_missing = False
         self.is_provided = False
         if self.background is not None and self.background.tasks:
             self.background.show(clone(raw))  # a copy that handlers may modify
@@ -321,7 +326,9 @@ class Tracked:
         return raw
 
     def accept_own(self, raw: dict[str, Any]) -> None:
-        """Accept the response to an own patch, unless a newer state is already known."""
+        """Accept the response to an own request, unless a newer state is already known."""
+        if self.is_gone:  # the response was late
+            return
         version = parse_version(raw)
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)

@@ -299,7 +299,9 @@ async def put_finalizers(
             and Body(response).meta.resource_version == body.meta.resource_version
         ):
             raise  # the conflict has another reason than a newer object
-    if response is not None:
+    if response is None:
+        obj.is_missing = True
+    else:
         obj.accept_own(response)
 
 
@@ -357,7 +359,9 @@ async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
             is_retried=False,
             keeps_managed_fields=ctx.operator.settings.watching.managed_fields,
         )
-    except APINotFoundError:
+    except APINotFoundError as exc:
+        if classify(exc) is not Failure.GONE:
+            raise
         return None
     return raw if get_uid(raw) == obj.uid else None
 
@@ -418,9 +422,11 @@ async def _send(
     """
     while not obj.is_gone:
         raw = obj.get_freshest() or (await read(ctx, obj) if needs_state else {})
-        content = None if raw is None else build(raw)
+        if raw is None:
+            break
+        content = build(raw)
         if not content:
-            return raw is not None
+            return True
         version = parse_version(raw) if raw else obj.version
         try:
             response = await _request(ctx, obj, content, subresource)
@@ -444,10 +450,11 @@ async def _send(
             what = f"{ctx.resource.plural}/{subresource}"
             raise APINotFoundError(f"The API server no longer serves {what}.", status=404)
         if response is None:
-            return False
+            break
         _warn_of_pruning(ctx, obj, content, response)
         obj.accept_own(response)
         return True
+    obj.is_missing = True
     return False
 
 
