@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -139,8 +140,8 @@ class CalmJudge:
         world, ended_at = self._world, call.process.ended_at
         if ended_at is None and call.process.is_stopping:
             ended_at = world.loop.time()
+        last = math.inf if ended_at is None else ended_at - 2 * LAG  # its own end is no disturbance
         if ended_at is not None and call.end is not None:
-            last = ended_at - 2 * LAG  # its own end is no disturbance
             was_away = world.was_disturbed(call.end, last, PLURAL) or any(
                 # Until it knows that, it cannot write what belongs to the status.
                 step.kind == "alter"
@@ -150,16 +151,20 @@ class CalmJudge:
                 )
                 for step in world.plan.steps
             )
-            return call.end > last or was_away or self._judge.were_credentials_lost(call)
-        end = call.end or 0
-        if world.plan.mode == "lease" and world.was_disturbed(end, end + LATENESS, "leases"):
-            return True  # so it can lose the lease
-        return world.plan.mode == "lease" and any(
+            if call.end > last or was_away or self._judge.were_credentials_lost(call):
+                return True
+        until = min((call.end or 0) + LATENESS, last)
+        return world.plan.mode == "lease" and self._can_have_lost_lease(call, until)
+
+    def _can_have_lost_lease(self, call: Call, until: float) -> bool:
+        """Tell whether a process could lose its Lease after a call, until some time."""
+        world, end = self._world, call.end or 0
+        return world.was_disturbed(end, until, "leases") or any(
             (
                 step.fault is not None
                 and step.fault.status == 401
                 and step.at >= call.begin
-                and (step.at <= end + LATENESS or world.was_disturbed(end, step.at, PLURAL))
+                and (step.at <= until or world.was_disturbed(end, step.at, PLURAL))
             )
             or (step.kind == "pause" and call.begin <= step.at <= end + 2 * LAG)
             for step in world.plan.steps

@@ -314,6 +314,7 @@ async def keep_object(
     values: Iterable[int] = (1,),
     is_deleted: bool = False,
     is_dead: bool = False,
+    is_stopped: bool = False,
     is_other: bool = False,
     successors: int = 0,
     notes: Iterable[str] = (),
@@ -347,6 +348,11 @@ async def keep_object(
         scene.write(process, "PATCH", f"{OBJECTS}/one", {"status": {note: value_of_note}})
     if is_dead:
         scene.world.kill(process)
+    if is_stopped:
+        await asyncio.sleep(1.0)
+        process.is_stopping = True
+        process.operator.ending.set_result(None)
+        await asyncio.sleep(0.1)
     if is_deleted:
         scene.world.request("DELETE", "one")
 
