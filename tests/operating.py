@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -422,6 +422,11 @@ async def operate(
         for task in tasks:
             if not task.cancelled() and (exc := task.exception()) is not None:
                 raise exc
+
+
+def is_no_fence(labels: Mapping[str, str], **_: Any) -> bool:
+    """Tell whether an object is not one of :meth:`Objects.pass_fence`: for ``when=``."""
+    return _FENCE not in labels
 
 
 def _declare_fences(registry: webop.OperatorRegistry) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 import pytest
 
+import webop
+from tests.operating import Objects, Running, RunOperator, operate
 from tests.reactor.proxy import Proxy, intercept
+from tests.reactor.relay import Meddler, Relay, relay
 from tests.reactor.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -32,3 +36,24 @@ def released() -> Iterator[threading.Event]:
 async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
     async with intercept(webop_cluster.server) as proxy:
         yield proxy
+
+
+@pytest.fixture
+async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
+    async with relay(webop_cluster) as relayed:
+        yield relayed
+
+
+@pytest.fixture
+def run_relayed(relayed: Relay, registry: webop.OperatorRegistry, objects: Objects) -> RunOperator:
+    """Runs an operator behind a relay; ``meddle`` answers some of its requests."""
+
+    def run(
+        settings: webop.OperatorSettings | None = None, *, meddle: Meddler | None = None
+    ) -> AbstractAsyncContextManager[Running]:
+        relayed.meddle = meddle
+        return operate(
+            relayed.info, registry, settings, beside=True, namespaces=[objects.namespace]
+        )
+
+    return run

@@ -8,7 +8,7 @@ import contextlib
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import orjson
@@ -138,6 +138,12 @@ class Relay:
         return self._upstream.build_request(
             request.method, target, headers=headers, content=request.content
         )
+
+
+def fail(status: int, headers: dict[str, str] | None = None, **details: Any) -> httpx.Response:
+    """Return an answer of the API server that refuses a request."""
+    body = {"kind": "Status", "code": status, "message": f"injected {status}", "details": details}
+    return httpx.Response(status, json=body, headers=headers)
 
 
 @contextlib.asynccontextmanager

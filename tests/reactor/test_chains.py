@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 import webop
-from tests.operating import Calls, Objects, RunOperator, build_settings, eventually, get_progress
+from tests.operating import (
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_progress,
+    is_no_fence,
+)
 
 AT_ONCE = {"execution": {"commit_window": 0.0}}
 
@@ -139,6 +147,46 @@ async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
     assert chain.list_values("a") == [1, 2]
     assert chain.list_values("b") == [1, 2]
     assert chain.list_values("c")[-1] == 2
+
+
+@pytest.mark.feature("D-67")
+async def test_a_deletion_does_not_wait_for_all_handlers_that_have_missed_a_change(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    begun = asyncio.Event()
+
+    def build(key: str) -> Any:
+        async def fn(spec: webop.Spec, **kwargs: Any) -> None:
+            calls.note(key, kwargs)
+            if spec["a"] == 2:
+                begun.set()
+                await asyncio.sleep(0.3)
+
+        return fn
+
+    for key in ("slow-a", "slow-b", "slow-c"):
+        webop.on.update("widgets", registry=registry, id=key, when=is_no_fence)(build(key))
+
+    @webop.on.update("widgets", registry=registry, id="waiting", when=is_no_fence)
+    async def waiting(**kwargs: Any) -> None:
+        calls.note("waiting", kwargs)
+        raise webop.TemporaryError("not yet", delay=1000)
+
+    @webop.on.delete("widgets", registry=registry, id="deleted", when=is_no_fence)
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+
+    async with run_operator(build_settings(execution={"commit_window": 0.1})):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await calls.wait("one", "waiting")
+        await objects.pass_fence()
+        await objects.patch("one", {"spec": {"a": 2}})
+        await begun.wait()
+        await objects.delete("one")
+        await objects.wait_gone("one")
+    assert calls.handlers("one")[4:] == ["slow-a", "deleted"]
 
 
 @pytest.mark.feature("D-67", "ERR-18", "ERR-20")

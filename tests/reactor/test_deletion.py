@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import orjson
@@ -21,29 +19,11 @@ from tests.operating import (
     build_settings,
     eventually,
     get_progress,
+    is_no_fence,
     operate,
 )
-from tests.reactor.relay import Relay, relay
+from tests.reactor.relay import Relay
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-
-@pytest.fixture
-async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
-    async with relay(webop_cluster) as relayed:
-        yield relayed
-
-
-@pytest.fixture
-def run_relayed(relayed: Relay, registry: webop.OperatorRegistry, objects: Objects) -> RunOperator:
-    """Runs an operator that asks the API server through a relay."""
-    return partial(operate, relayed.info, registry, beside=True, namespaces=[objects.namespace])
-
-
-def is_no_fence(name: str, **_: Any) -> bool:
-    return not name.startswith("fence")
 
 
 @pytest.mark.parametrize("occasion", ["patch", "daemon"])
@@ -80,9 +60,8 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
                 return httpx.Response(503)
         return None
 
-    relayed.meddle = meddle
     settings = build_settings(batching={"exit_timeout": 0.1})
-    async with run_relayed(settings):
+    async with run_relayed(settings, meddle=meddle):
         await objects.create("one", finalizers=["tests.webop.dev/other"])
         await objects.wait_handled("one")
         await objects.delete("one")
@@ -125,10 +104,10 @@ async def test_records_in_a_status_of_its_own_go_after_a_deletion_even_if_they_c
             return httpx.Response(503)
         return None
 
-    relayed.meddle = meddle
     settings = build_settings()
     settings.persistence.progress_storage = webop.StatusProgressStorage()
     options: Any = {"beside": True, "namespaces": [webop_namespace]}
+    relayed.meddle = meddle
     async with operate(relayed.info, registry, settings, **options):
         await objects.create("one", finalizers=["tests.webop.dev/other"])
         await objects.wait("one", lambda body: FINALIZER in body["metadata"]["finalizers"])
@@ -172,121 +151,3 @@ async def test_a_finalizer_that_is_removed_by_hand_while_a_daemon_ends_leaves_no
         await objects.wait_gone("one")
     assert calls.handlers("one") == ["daemon", "deleted"]
     assert not [record for record in caplog.records if record.exc_info]
-
-
-class SilentWatch:
-    """A watch of objects that falls silent, until the list is to be read again.
-
-    Args:
-        relayed: the way to the API server.
-        plural: of the objects.
-    """
-
-    def __init__(self, relayed: Relay, plural: str) -> None:
-        self.is_silent = False
-        self._ended = asyncio.Event()
-        self._relayed = relayed
-        self._plural = plural
-        relayed.watch = self._watch
-
-    def end(self) -> None:
-        """Say that the resource version is too old."""
-        self._ended.set()
-
-    async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
-        is_ours = request.url.path.endswith(f"/{self._plural}") and not self._ended.is_set()
-        async for data in self._relayed.pass_watch_on(request):
-            if is_ours and self.is_silent:
-                break
-            yield data
-        if is_ours:
-            await self._ended.wait()
-            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
-            yield orjson.dumps({"type": "ERROR", "object": status}) + b"\n"
-
-
-async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_late_response(
-    client: Client,
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    gadgets: Kind,
-    calls: Calls,
-) -> None:
-    """It is read because of a conflict, and deleted while the response is on its way."""
-    objects = Objects(client, gadgets, objects.namespace)
-    watch = SilentWatch(relayed, gadgets.plural)
-    read, released = asyncio.Event(), asyncio.Event()
-    seen: list[list[str]] = []
-
-    @webop.index("gadgets", registry=registry, id="names", when=is_no_fence)
-    async def names(name: str, **_: Any) -> dict[str, bool]:
-        return {name: True}
-
-    @webop.on.event("gadgets", registry=registry, id="gone", when=is_no_fence)
-    async def gone(type: str | None, **kwargs: Any) -> None:
-        if type == "DELETED":
-            calls.note("gone", kwargs)
-
-    @webop.on.create("gadgets", registry=registry, id="fn", when=is_no_fence)
-    async def fn(name: str, names: webop.Index[str, bool], patch: webop.Patch, **_: Any) -> None:
-        seen.append(sorted(names))
-        if name == "two":
-            return
-        watch.is_silent = True
-        await objects.patch("one", {"spec": {"a": 1}})
-        patch.status["a"] = 1
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "GET" or not request.url.path.endswith("/one"):
-            return None
-        response = await relayed.pass_on(request)
-        read.set()
-        await released.wait()
-        return response
-
-    relayed.meddle = meddle
-    async with run_relayed():
-        await objects.create("one")
-        await asyncio.wait_for(read.wait(), 10)
-        await objects.delete("one")
-        watch.end()
-        await calls.wait("one", "gone")
-        released.set()
-        await objects.pass_fence()
-        await objects.create("two")
-        await objects.wait_handled("two")
-    assert seen == [["one"], ["two"]]
-
-
-async def test_handlers_of_what_is_gone_are_not_called_again_as_the_watch_is_silent(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    calls: Calls,
-) -> None:
-    watch = SilentWatch(relayed, objects.resource.plural)
-
-    @webop.on.create("widgets", registry=registry, id="slow", when=is_no_fence)
-    async def slow(**kwargs: Any) -> None:
-        calls.note("slow", kwargs)
-        watch.is_silent = True
-        await objects.delete("one")
-        await asyncio.sleep(0.3)  # longer than outcomes wait for others
-
-    @webop.on.create("widgets", registry=registry, id="next", when=is_no_fence)
-    async def later(**kwargs: Any) -> None:
-        calls.note("next", kwargs)
-
-    async def meddle(request: httpx.Request) -> None:
-        if request.url.path.endswith("/one"):
-            watch.end()
-
-    relayed.meddle = meddle
-    async with run_relayed():
-        await objects.create("one")
-        await calls.wait("one", "slow")
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["slow"]

@@ -344,6 +344,29 @@ async def test_a_daemon_that_has_ended_is_not_started_again_when_lost_credential
     assert entries == {"one": 1, "two": 1}
 
 
+async def test_event_handlers_get_the_deletions_of_the_time_without_credentials_once(
+    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(event: Any, **kwargs: Any) -> None:
+        calls.note("event", kwargs, type=event["type"])
+
+    async with run_hosted() as hosted:
+        for name in ("one", "two", "three"):
+            await objects.create(name)
+            await calls.wait(name)
+        await objects.delete("three")
+        await eventually(lambda: calls.of("three")[-1]["type"] == "DELETED")
+        await hosted.lock_out()
+        await objects.delete("two")
+        await hosted.let_in()
+        await eventually(lambda: calls.of("two")[-1]["type"] == "DELETED")
+        await objects.create("four")
+        await calls.wait("four")
+    types = [call["type"] for name in ("one", "two", "three") for call in calls.of(name)]
+    assert types.count("DELETED") == 2
+
+
 async def test_nothing_is_remembered_of_objects_that_are_deleted_while_there_are_no_credentials(
     registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
 ) -> None:

@@ -7,10 +7,9 @@ import base64
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -20,53 +19,19 @@ from tests.operating import (
     Calls,
     Kind,
     Objects,
-    Running,
     RunOperator,
     build_settings,
     eventually,
-    operate,
+    is_no_fence,
 )
-from tests.reactor.relay import Meddler, Relay, relay
+from tests.reactor.relay import Relay, fail
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 QUICK = {"networking": {"error_backoffs": [0.3]}, "batching": {"error_delays": [0.3]}}
 
 
-@pytest.fixture
-async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
-    async with relay(webop_cluster) as relayed:
-        yield relayed
-
-
-@pytest.fixture
-def run_relayed(relayed: Relay, registry: webop.OperatorRegistry, objects: Objects) -> RunOperator:
-    """Runs an operator behind a relay; ``meddle`` answers some of its requests."""
-
-    def run(
-        settings: webop.OperatorSettings | None = None, *, meddle: Meddler | None = None
-    ) -> AbstractAsyncContextManager[Running]:
-        relayed.meddle = meddle
-        return operate(
-            relayed.info, registry, settings, beside=True, namespaces=[objects.namespace]
-        )
-
-    return run
-
-
-def fail(status: int, headers: dict[str, str] | None = None, **details: Any) -> httpx.Response:
-    body = {"kind": "Status", "code": status, "message": f"injected {status}", "details": details}
-    return httpx.Response(status, json=body, headers=headers)
-
-
 def is_patch_with(request: httpx.Request, text: str) -> bool:
     return request.method == "PATCH" and text.encode() in request.content
-
-
-def is_no_fence(name: str, **_: Any) -> bool:
-    return not name.startswith("fence")
 
 
 async def spoil_metadata(patch: webop.Patch) -> None:

@@ -277,6 +277,43 @@ def run_with(run: Any, registry: webop.OperatorRegistry) -> RunOperator:
     return partial(plain.func, info, registry, **plain.keywords)
 
 
+@pytest.mark.feature("PEE-17", "HND-20")
+async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_index(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    """The watch goes on in the pause, for the index."""
+    views: list[webop.Index[str, bool]] = []
+
+    @webop.index("widgets", registry=registry, id="names")
+    async def names(name: str, **_: Any) -> dict[str, bool]:
+        return {name: True}
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(event: Any, names: webop.Index[str, bool], **kwargs: Any) -> None:
+        calls.note("event", kwargs, type=event["type"])
+        views.append(names)
+
+    async with run_peer():
+        for name in ("one", "two"):
+            await objects.create(name)
+            await calls.wait(name)
+        await boss.pause()
+        await objects.create("three")
+        for name in ("one", "three"):
+            await objects.delete(name)
+        await eventually(lambda: not {"one", "three"} & views[0].keys())
+        await boss.resume()
+        await eventually(lambda: "DELETED" in [c["type"] for c in calls.of("one", "event")])
+        await objects.pass_fence()
+    assert [call["type"] for call in calls.of("one", "event")].count("DELETED") == 1
+    assert "DELETED" not in [call["type"] for call in calls.of("two", "event")]
+    assert not calls.of("three")  # it was not there before the pause, nor after it
+
+
 @pytest.mark.feature("PEE-17", "IDX-01")
 async def test_indexes_are_kept_up_in_the_pause(
     registry: webop.OperatorRegistry,

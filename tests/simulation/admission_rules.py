@@ -23,7 +23,7 @@ _CONFIGURATIONS = {
     )
 }
 _ROUGH = {"fault", "kill", "pause"}
-_AFTERMATH = 30.0  # seconds after them in which calls may fail
+_AFTERMATH = 15.0  # seconds after them in which calls may fail
 _HANDOVER = 3.0  # seconds in which a replica that ends still counts as one that stays
 _AGREEMENT = 20.0  # seconds after the end of the last replica of another version, and a look
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import webop
-from tests.simulation.patience import AFTERMATH, LAG, NOTICE, PROMPTNESS, SILENCE
+from tests.simulation.patience import AFTERMATH, LAG, NOTICE, PROMPTNESS, RECOVERY, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
     FAILED,
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 _QUICK = 0.1  # seconds; for one call of an indexer
+_IDLE_AFTERMATH = 40.0  # seconds after a fault of patches, whose values count as changes
 _GRAIN = 0.01  # seconds by which moments may differ
 
 
@@ -97,7 +98,7 @@ class BackgroundJudge:
 
     def _judge_lateness(self, call: Call, last: Call, due: float) -> None:
         """They come in time; those with a sharp interval come at its multiples."""
-        since = last.begin - SILENCE
+        since = last.begin - RECOVERY
         is_disturbed = self._world.was_disturbed(since, call.begin, ignored="start")
         if is_disturbed or self._world.peers.is_anybody_known:
             return
@@ -133,7 +134,8 @@ class BackgroundJudge:
     def _judge_idle(self, call: Call) -> None:
         """A timer waits until the object has not changed for a while."""
         times = call.begin - SILENCE, call.begin
-        is_deaf = any(self._world.was_disturbed(*times, what) for what in (PLURAL, "watches"))
+        is_deaf = self._world.was_disturbed(*times, "watches")
+        is_deaf |= self._world.was_disturbed(call.begin - _IDLE_AFTERMATH, call.begin, PLURAL)
         if call.plan.idle is None or call.retry or is_deaf or self._world.cluster.lag:
             return
         age = call.begin - self._judge.changed.get(call.uid, 0.0)
@@ -142,7 +144,7 @@ class BackgroundJudge:
 
     def judge_sight(self, process: ReplicaProcess, handler: str) -> None:
         """Handlers see indexes that are complete, or have nothing of the kind yet."""
-        if process.is_dead or self._world.plan.mode == "peering":
+        if process.is_dead:
             return
         now = self._world.loop.time()
         steps = self._world.plan.steps
@@ -178,11 +180,12 @@ class BackgroundJudge:
             for body in objects.values()
             if self._judge.wants(plan, body)
         }
-        ended = {key for process in self._world.processes for key in process.ended_daemons}
+        alive = [process for process in self._world.processes if process.is_running]
+        ended = {key for process in alive for key in process.ended_daemons}
         # One that is ending is started again with the next event after its end (DMN-30).
         ended |= {
             key
-            for process in self._world.processes
+            for process in alive
             for key, at in process.stopped_daemons.items()
             if at >= self._judge.touched.get(key[1], 0.0) - LAG
         }

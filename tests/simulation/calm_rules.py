@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.patience import LAG, LATENESS, REPLACING, SETTLING
+from tests.simulation.patience import AFTERMATH, LAG, LATENESS, SETTLING
 from tests.simulation.replicas import (
     DIFFBASE,
     FINAL,
@@ -289,7 +289,7 @@ class CalmJudge:
 
     def _list_lost_values(self, bodies: Json) -> list[str]:
         """The values of timers and daemons are on the objects, or newer ones."""
-        if self._world.plan.mode != "alone":
+        if self._world.plan.mode == "peering":
             return []
         running = {process.identity for process in self._world.processes if process.is_running}
         problems = []
@@ -322,7 +322,9 @@ class CalmJudge:
                 and step.fault.kind == "status"
                 and step.fault.path in PLURAL
                 and (not step.fault.methods or "PATCH" in step.fault.methods)
-                and (step.kind == "policy" or step.at + step.seconds >= since)
+                and (
+                    step.kind == "policy" or step.at - AFTERMATH <= since <= step.at + step.seconds
+                )
             )
             for step in self._world.plan.steps
         )
@@ -340,23 +342,22 @@ class CalmJudge:
         # What another process has resumed can be on record, until other handlers are done.
         done = {(c.handler, c.uid) for c in self._world.calls if c.outcome in FINAL}
         return [
-            f"missed: {name} ({body['metadata']['uid']}), by {plan.id} in {process}"
+            f"missed: {name} ({uid}), by {plan.id} in {process}"
             for plan in process.handlers
-            if plan.kind == "resume" and not plan.is_choosy and not plan.is_general
+            if plan.kind == "resume" and not plan.is_general
             if plan.timeout is None
             for name, body in objects.items()
-            if self._judge.born[body["metadata"]["uid"]] < since > self._world.lagging[1]
-            if (plan.id, body["metadata"]["uid"]) not in done
+            if self._judge.wants(plan, body)
+            for uid in (body["metadata"]["uid"],)
+            if not plan.is_choosy or self._judge.get_last_change(uid) < since
+            if self._judge.born[uid] < since > self._world.lagging[1]
+            if (plan.id, uid) not in done
         ]
 
     def _list_unseen_deletions(self) -> list[str]:
-        """Event handlers get the deletions of all objects that their process has seen.
-
-        Unless it pauses, or the stream is replaced by another one after the deletion.
-        """
-        steps = self._world.plan.steps
-        is_replaced = any(s.kind in REPLACING or (s.fault and s.fault.status == 401) for s in steps)
-        if self._world.plan.mode != "alone" or is_replaced:
+        """Event handlers get the deletions of all objects that their process has seen."""
+        running = [process for process in self._world.processes if process.is_running]
+        if self._world.plan.mode != "alone" and len(running) > 1:
             return []
         last = {
             (call.handler, call.uid): call

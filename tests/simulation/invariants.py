@@ -18,10 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.background_rules import BackgroundJudge
 from tests.simulation.calm_rules import CalmJudge, Cycle
+from tests.simulation.freshness_rules import FreshnessJudge
 from tests.simulation.leadership_rules import LeadershipJudge
 from tests.simulation.network import HANGING
-from tests.simulation.patience import AFTERMATH, LAG, LATENESS, PROMPTNESS, REPLACING, SILENCE
-from tests.simulation.plans import HandlerPlan
+from tests.simulation.patience import (
+    AFTERMATH,
+    LAG,
+    LATENESS,
+    PROMPTNESS,
+    RECOVERY,
+    REPLACING,
+    SILENCE,
+)
+from tests.simulation.plans import HandlerPlan, Step
 from tests.simulation.replicas import (
     COUNTING,
     DIFFBASE,
@@ -50,6 +59,13 @@ _EXIT = 2.0  # seconds for calls whose watch is replaced (settings.batching.exit
 _BELATED_CALLS = 1  # events of before can come as well
 
 
+def _get_aftermath(step: Step) -> float:
+    """Return the seconds in which watches suffer after a step."""
+    if step.fault is None:
+        return LATENESS
+    return SILENCE + LATENESS if step.fault.kind in HANGING else AFTERMATH + RECOVERY
+
+
 def list_notes(status: Json) -> list[str]:
     """Return what handlers have written into a status but for counts: the keys."""
     return [key for key in status if key != "kopf" and not key.startswith("count-")]
@@ -67,6 +83,7 @@ class Judge:
         self.violations: list[str] = []
         self.leadership = LeadershipJudge(world, self)
         self.background = BackgroundJudge(world, self)
+        self.freshness = FreshnessJudge(world, self)
         self.calm = CalmJudge(world, self)
         plans = (*world.plan.handlers, *world.plan.upgraded)
         self._is_counting = any(p.kind == "timer" and p.effect in COUNTING for p in plans)
@@ -157,6 +174,7 @@ class Judge:
         if call.handler != call.plan.id:
             self._judge_repetition(call)
             return
+        self.freshness.judge_call(call)
         self._judge_record(call)
         self.leadership.judge_peers(call)
         self._judge_overlaps(call)
@@ -212,7 +230,7 @@ class Judge:
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
         path = "leases" if is_same and mode == "lease" else ""
-        is_disturbed = self.world.was_disturbed(last.begin - AFTERMATH, call.begin, path)
+        is_disturbed = self.world.was_disturbed(last.begin - RECOVERY, call.begin, path)
         if not is_same and mode != "peering":
             is_beside = last.process.ended_at is None and (
                 mode == "alone" or self.world.was_disturbed(last.begin, call.begin, PLURAL)
@@ -236,7 +254,7 @@ class Judge:
 
     def _judge_belated(self, call: Call, last: Call) -> None:
         """A process can learn late that an object is gone, but not later than by its own writes."""
-        if last.process is not call.process or last.outcome not in FINAL:
+        if last.process is not call.process:
             return
         key = call.process.identity, call.handler, call.uid, call.essence
         self._belated_calls[key] += 1
@@ -260,7 +278,8 @@ class Judge:
         """
         recent = [state for state in self._reshaped[call.uid] if state[0] > call.begin - LAG]
         times = [at for at, essence in recent if essence == call.essence]
-        return bool(times) and (len(recent) > 1 or times[-1] > call.begin)
+        is_back = any(essence != call.essence and at < times[-1] for at, essence in recent if times)
+        return bool(times) and (is_back or times[-1] > call.begin)
 
     def _is_deaf(self, last: Call, call: Call) -> bool:
         return self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
@@ -360,7 +379,7 @@ class Judge:
 
     def _judge_delay(self, call: Call, last: Call, pause: float) -> None:
         """Attempts come when the last one wanted it; they are told by the clock on the wall."""
-        if any(process.skew for process in self.world.processes):
+        if last.process.skew or call.process.skew:
             return
         is_deaf = self._is_deaf(last, call)  # then peers act beside each other, too
         if last.process is not call.process and self.world.plan.mode == "peering" and is_deaf:
@@ -369,7 +388,8 @@ class Judge:
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
         ignored = "start" if last.process is call.process else ""
-        since = last.begin - AFTERMATH
+        is_deaf &= last.process is not call.process
+        since = last.begin - RECOVERY
         is_disturbed = self.world.was_disturbed(since, call.begin, ignored=ignored)
         is_excused = is_crowded or is_deaf or is_disturbed or self.world.peers.is_anybody_known
         busy = sum(  # with other handlers of the object, one after another
@@ -430,6 +450,7 @@ class Judge:
             return
         old, new = change.old, change.new
         self._judge_finalizers(change)
+        self.freshness.note_change(change)
         if new is None:
             if old is not None:
                 self._judge_deletion(old)
@@ -534,8 +555,13 @@ class Judge:
 
     def _find_value(self, identity: str, uid: str, key: str) -> int:
         """Return the value that a process has had for a while, so that it writes no older one."""
-        faults = [step.fault for step in self.world.plan.steps if step.fault is not None]
-        if any(fault.kind in _DELAYING or fault.status == 401 for fault in faults):
+        now = self.world.loop.time()
+        if any(
+            step.fault is not None
+            and step.at <= now <= step.at + step.seconds + AFTERMATH
+            and (step.fault.kind in _DELAYING or step.fault.status == 401)
+            for step in self.world.plan.steps
+        ):
             return 0  # older ones can still be on their way, or wait behind others that hang
         known = self.values[identity, uid, key]
         before = self.world.loop.time() - LAG
@@ -593,7 +619,7 @@ class Judge:
         """Tell whether patches of objects, or the processes, suffer or have suffered."""
         now = self.world.loop.time()
         return any(
-            step.at <= now <= step.at + step.seconds + AFTERMATH
+            step.at <= now <= step.at + step.seconds + RECOVERY
             for step in self.world.plan.steps
             if step.kind == "pause" or (step.fault is not None and step.fault.path in PLURAL)
         )
@@ -603,6 +629,6 @@ class Judge:
         now = self.world.loop.time()
         return any(
             step.kind in {"fault", "lag", "pause"}
-            and step.at <= now <= step.at + step.seconds + AFTERMATH + SILENCE
+            and step.at <= now <= step.at + step.seconds + _get_aftermath(step)
             for step in self.world.plan.steps
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tests.simulation.patience import AFTERMATH, LAG, NOTICE, SETTLING, SILENCE
+from tests.simulation.patience import AFTERMATH, LAG, NOTICE, RECOVERY, SILENCE
 from tests.simulation.replicas import Call, ReplicaProcess
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
-_AFTERMATH_OF_PEERS = 150.0  # seconds: a watch can be silent for 70, a record last for 60
+_AFTERMATH_OF_PEERS = 80.0  # seconds: a watch can be silent for 70, a record last for 60
 
 
 class LeadershipJudge:
@@ -41,7 +41,7 @@ class LeadershipJudge:
     def judge_peers(self, call: Call) -> None:
         """Nothing is done while an operator of others is there that goes first."""
         rival = self._world.peers.find_rival(call.process.number, NOTICE)
-        since = call.begin - SETTLING
+        since = call.begin - SILENCE
         is_disturbed = self._world.was_disturbed(since, call.begin, ignored="start")
         is_disturbed |= self._world.lagging[1] >= call.begin - NOTICE
         # An operator that does not know of peerings yet acts by itself.
@@ -104,7 +104,7 @@ class LeadershipJudge:
         now = self._world.loop.time()
         holder = (change.new or {}).get("spec", {}).get("holderIdentity")
         since, self._renewed = self._renewed, (now, holder)
-        is_disturbed = self._world.was_disturbed(since[0] - AFTERMATH, now, "leases")
+        is_disturbed = self._world.was_disturbed(since[0] - RECOVERY, now, "leases")
         if holder and since[1] == holder and now - since[0] > _RENEWAL and not is_disturbed:
             self._judge.complain(
                 f"renewal: {holder} has renewed its lease after {now - since[0]:.1f} s"

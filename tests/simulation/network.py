@@ -106,6 +106,7 @@ class Network:
         rng: random.Random,
         on_request: Callable[[Sender, servers.Request], None],
         on_impatience: Callable[[str, str, str, float, float, bool], None],
+        on_answer: Callable[[Sender, servers.Request, servers.Response], None],
     ) -> None:
         self.faults: list[Fault] = []
         self.policies: list[Fault] = []
@@ -114,6 +115,7 @@ class Network:
         self._rng = rng
         self._on_request = on_request
         self._on_impatience = on_impatience
+        self._on_answer = on_answer
         # By process, method and path, since when, until when and for what it was refused.
         self._pauses: dict[tuple[str, str, str], tuple[float, float, set[str]]] = {}
         self._patched: dict[tuple[str, str], float] = {}  # the last time
@@ -214,7 +216,18 @@ class Network:
         self.is_given_up = waiter.done()
         answer = self._cluster.handle(sent)
         self.is_given_up = False
-        self.later(self.draw_latency() + extra, succeed, waiter, _build_answer(answer))
+        self.later(self.draw_latency() + extra, self._answer, sender, sent, waiter, answer)
+
+    def _answer(
+        self,
+        sender: Sender,
+        sent: servers.Request,
+        waiter: asyncio.Future[Any],
+        answer: servers.Response,
+    ) -> None:
+        if not waiter.done():
+            self._on_answer(sender, sent, answer)
+        succeed(waiter, _build_answer(answer))
 
     def _lose(
         self, sender: Sender, sent: servers.Request, waiter: asyncio.Future[Any], fault: Fault

@@ -140,7 +140,8 @@ class Scene:
 
     def submit(self, process: Replica, method: str, path: str, body: Any) -> None:
         """Send a request as a replica, by the network; nobody waits for the answer."""
-        sent = TransportRequest(method, path, b"", json.dumps(body).encode())
+        head = b"content-type: application/merge-patch+json\r\n"
+        sent = TransportRequest(method, path, head, json.dumps(body).encode())
         self.world.network.submit(process, sent, self.loop.create_future())
 
     def annotate(self, process: Replica) -> None:

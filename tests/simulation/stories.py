@@ -85,7 +85,34 @@ async def go_on_after_deletion(scene: Scene, *, times: int, outcome: str = "ok")
     for retry in range(times):
         call = scene.begin(process, uid=uid, retry=retry if outcome in FAILED else 0)
         scene.end(call, outcome)
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.2)
+
+
+async def call_for_the_past(
+    scene: Scene,
+    *,
+    handler: str = "create0",
+    reason: str = "update",
+    pause: float = 3.0,
+    is_deleted: bool = False,
+    is_told: bool = False,
+) -> None:
+    """Call a handler for a state that is outdated since a time, or for what is gone.
+
+    Its process can have been told so, in answer to a patch.
+    """
+    process = scene.add_replica()
+    uid = get_uid(scene.create())
+    await asyncio.sleep(0.5)
+    if is_deleted:
+        scene.world.request("DELETE", "one")
+    else:
+        scene.world.request("PATCH", "one", {"spec": {"value": 2}})
+    if is_told:
+        scene.submit(process, "PATCH", f"{OBJECTS}/one", {"metadata": {"uid": uid}})
+    await asyncio.sleep(pause)
+    scene.end(scene.begin(process, handler, uid=uid, reason=reason))
+    scene.world.request("DELETE", "one")
 
 
 async def call_after_write(
@@ -248,10 +275,17 @@ async def begin_beside_rival(
 
 
 async def watch_object(
-    scene: Scene, *, reasons: Iterable[str] = ("ADDED",), again: str = "", is_dead: bool = False
+    scene: Scene,
+    *,
+    reasons: Iterable[str] = ("ADDED",),
+    again: str = "",
+    is_dead: bool = False,
+    replicas: int = 1,
 ) -> None:
     """Delete an object, and call an event handler for it, or at last for another one."""
-    process, uid = scene.add_replica(), get_uid(scene.create())
+    for _ in range(replicas):
+        process = scene.add_replica()
+    uid = get_uid(scene.create())
     scene.world.request("DELETE", "one")
     for reason in reasons:
         scene.end(scene.begin(process, "event0", uid=uid, reason=reason))

@@ -56,6 +56,7 @@ from webop.errors import WebopError
 from webop.logs.formats import TextFormatter
 
 _EXIT = 60.0  # seconds for a replica to end when it is asked to
+_CONVERGENCE = 200.0  # seconds in the calm, unless a crowd waits for slots
 _LOOKS = 2.0  # seconds between looks in the calm
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
@@ -108,7 +109,12 @@ class World:
         self.cluster = servers.Cluster(self._read_wall_clock, random.Random(plan.seed))
         self.judge = Judge(self)
         self.network = Network(
-            loop, self.cluster, self.rng, self._note_request, self.judge.judge_impatience
+            loop,
+            self.cluster,
+            self.rng,
+            self._note_request,
+            self.judge.judge_impatience,
+            self.judge.freshness.note_answer,
         )
         self.calls: list[Call] = []
         self.replicas: list[ReplicaProcess | None] = [None] * plan.replicas
@@ -149,7 +155,8 @@ class World:
             self._take(step)
         await asyncio.sleep(max(0.0, self.plan.calm_at - self.loop.time()))
         self._calm_down()
-        end = self.loop.time() + CALM
+        is_crowded = any(step.kind == "crowd" for step in self.plan.steps)
+        end = self.loop.time() + (CALM if is_crowded else _CONVERGENCE)
         await asyncio.sleep(LATENESS)  # what users have sent may still be under review
         while self.judge.calm.list_unfinished() and self.loop.time() < end:
             await asyncio.sleep(_LOOKS)

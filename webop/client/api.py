@@ -307,6 +307,8 @@ class Client:
 
         Raises:
             APIUnprocessableError: a ``test`` of a JSON patch failed.
+            APINotFoundError: something else does not exist: the subresource, the kind, or what a
+                webhook has looked for.
         """
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
         is_merge = isinstance(patch, Mapping)
@@ -315,9 +317,9 @@ class Client:
         try:
             return await self._on_object("PATCH", resource, path, options, content, content_type)
         except APINotFoundError as exc:
-            # A deleted object needs no patch. But a missing subresource is an error.
-            if exc.details.get("name"):
-                return None
+            missing = exc.details.get("name"), exc.details.get("kind", resource.plural)
+            if missing in {(name, resource.plural), (name, resource.kind)}:
+                return None  # a deleted object needs no patch
             raise
 
     async def _on_object(

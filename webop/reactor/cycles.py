@@ -7,6 +7,7 @@ Flow: :mod:`webop.reactor.process` → :func:`handle_change` →
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
@@ -60,7 +61,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         commit=commits.add,
         counters=ctx.operator.counters,
         status=cycle.standing,
-        may_continue=lambda: not obj.keeper.is_stopped,
+        may_continue=lambda: not (obj.keeper.is_stopped or obj.is_missing),
     )
     for key in cycle.standing.failures.keys() - progress.keys():  # handlers that no longer match
         del cycle.standing.failures[key]
@@ -100,10 +101,14 @@ async def _call(
     plan: Plan, cycle: Cycle, progress: Progress, options: CallOptions
 ) -> dict[str, Outcome]:
     """Call the handlers that are due; return the outcomes by their ids."""
+    loop = asyncio.get_running_loop()
+    closes = loop.time() + options.window
     called = [handler for handler in plan.handlers if handler.id in progress]
     usual = [handler for handler in called if handler.id not in cycle.bases]
     outcomes = await execute(usual, plan.cause, progress, options)
     for handler in called:
+        if outcomes and loop.time() >= closes:
+            break  # the next calls get the newest state
         if handler.id in cycle.bases:  # call it for the changes that it missed
             missed = plan.cause.since(cycle.bases[handler.id])
             outcomes = await execute([handler], missed, progress, options, outcomes)

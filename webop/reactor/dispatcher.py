@@ -122,6 +122,7 @@ class Dispatcher:
         self.is_late = False
         self._is_resuming = is_resuming
         self._is_paused = is_paused
+        self._shown: set[str] = set()  # during a pause: uids of objects that were there before
         self.former: dict[str, Carryover] = {}
         self.epoch = 0
         self.has_indexes = processor.has_indexes
@@ -133,7 +134,9 @@ class Dispatcher:
 
     def list_objects(self) -> dict[str, Carryover]:
         """Return what the next stream must know about each object, by uid."""
-        return self.former | {obj.uid: obj.leave() for obj in self._objects.values()}
+        is_shown = self._processor.wants_every_event
+        left = {obj.uid: obj.leave(is_shown=is_shown) for obj in self._objects.values()}
+        return self.former | left
 
     def measure(self) -> dict[Phase, tuple[int, float]]:
         """See :func:`webop.reactor.tracking.measure_phases`."""
@@ -158,8 +161,11 @@ class Dispatcher:
         for obj in unseen:
             if not obj.is_gone:
                 self.feed("DELETED", obj.get_freshest() or obj.build_tombstone())
-        for uid in self.former:
-            self._processor.forget(uid)
+        for uid, left in [*self.former.items()]:
+            if left.tombstone is not None:
+                self.feed("DELETED", left.tombstone)
+            else:
+                self._processor.forget(uid)
         self.former = {}
         self.is_complete = True
         self._is_resuming = self._is_paused
@@ -171,14 +177,17 @@ class Dispatcher:
         Running handlers finish during a pause. After it, all objects must be listed again to find
         what other operators have done.
         """
-        self._is_paused = reason is not None
         if reason is not None:
+            if not self._is_paused and self._processor.wants_every_event:
+                self._shown = set(self._objects)
+            self._is_paused = True
             self._held.clear()
             self._stop_daemons(reason)
             for obj in list(self._objects.values()):
                 self._raw_events.drop(obj)
                 self.check(obj)
             return
+        self._is_paused, self._shown = False, set()
         self._is_resuming = True
         self.is_complete = not self.has_indexes  # until then: the watch can have been behind
         for obj in self._objects.values():
@@ -206,6 +215,9 @@ class Dispatcher:
             if (left := self.former.pop(uid, None)) is not None:
                 obj.inherit(left)
                 obj.is_taken_over = self._is_resuming and not obj.initial
+        if event_type == "DELETED" and uid in self._shown:
+            self._processor.withdraw(obj)
+            return  # event handlers learn it from the listing after the pause
         obj.seen = self.epoch
         if self._processor.wants_every_event and not self.is_stopped:
             is_first = not obj.events
@@ -214,7 +226,8 @@ class Dispatcher:
                 self._held[obj.uid] = obj
             elif is_first:
                 self._raw_events.begin(obj)
-        if event_type == "DELETED" or self._is_news(obj, event_type, parse_version(raw)):
+        is_lost = obj.is_missing or obj.is_gone or event_type == "DELETED"
+        if is_lost or self._is_news(obj, event_type, parse_version(raw)):
             if obj.phase is Phase.WAITING and obj.event_type is None and event_type is not None:
                 obj.phase = Phase.IDLE  # it is urgent now: queue it again
             obj.accept(event_type, raw)
@@ -465,11 +478,19 @@ class Dispatcher:
                 if obj.is_dirty:  # a daemon can have ended since the plan was made
                     plan = None
                 obj.is_dirty = False
-                delay = None if obj.is_missing else await self._processor.process(obj, plan)
+                is_missing = obj.is_missing and await self._is_missing(obj)
+                delay = None if is_missing else await self._processor.process(obj, plan)
             except Exception as exc:  # noqa: BLE001  one object must not stop the others
                 return self._processor.rest(obj, exc)
             plan = None
         return delay
+
+    async def _is_missing(self, obj: Tracked) -> bool:
+        """Find out whether an object that seems to be gone is gone."""
+        obj.is_missing = not obj.is_gone and await self._processor.read(obj) is None
+        if obj.is_missing and obj.work is not None:
+            obj.work.cycle = None
+        return obj.is_missing
 
     def _finish(
         self, leave: Callable[[], None], obj: Tracked, task: asyncio.Task[float | None]

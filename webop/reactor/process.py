@@ -141,7 +141,7 @@ class Processor:
             await asyncio.wait({obj.event_task}, timeout=_HEAD_START)
         if not work.is_denied:
             await save_pending(ctx, obj)
-            if rest := obj.find_rest():
+            if (rest := obj.find_rest()) or obj.is_missing:
                 return rest
         if obj.keeper.is_stopped and not work.is_released:
             return None  # a handler that begins now may not end in time

@@ -57,9 +57,11 @@ class RawEvents:
         obj.events.append((event_type, text))
 
     def drop(self, obj: Tracked) -> None:
-        """Forget the events of an object."""
-        for _, text in obj.events or ():
+        """Forget the events of an object; if one is its deletion, the next listing shows it."""
+        for event_type, text in obj.events or ():
             self._slots.drop(text)
+            if event_type == "DELETED":
+                obj.event_type = None
         obj.events = None
 
     def begin(self, obj: Tracked) -> None:

@@ -184,12 +184,15 @@ class Carryover(NamedTuple):
     """The state of an object that the next stream of the same objects must know.
 
     Attributes:
+        tombstone: its body for event handlers if it is deleted meanwhile; None if there are none,
+            or if they know that already.
         initial: whether it must still be resumed.
         is_late: whether that does not count if it is unhandled, as for :class:`Tracked`.
         work: pending patches, and whether the deletion was handled.
         background: which daemons and timers have returned.
     """
 
+    tombstone: dict[str, Any] | None
     initial: bool
     is_late: bool
     work: Work | None = None
@@ -213,8 +216,8 @@ class Tracked:
         is_taken_over: whether others could handle it, and its handlers were not called since then:
             its records are theirs.
         is_dirty: whether a newer state arrived since the work on it began.
-        is_missing: whether the API server has said that it is gone, but no event has. Until the
-            next event, no handlers are called for changes.
+        is_missing: whether the API server has said that it is gone, but no event has: it is read
+            before any other work on it.
         is_unindexed: whether the newest state is not in the indexes yet.
         indexing: the lock that is held while the indexes are updated.
         was_indexed: whether a state was indexed since the last work. Then the work comes first if
@@ -290,12 +293,14 @@ class Tracked:
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
-    def leave(self) -> Carryover:
-        """Return the state that the next stream must know."""
+    def leave(self, *, is_shown: bool) -> Carryover:
+        """Return the state that the next stream must know; if it is shown to event handlers."""
         work, background = self.work, self.background
         if work is not None:
             work = Work(work.leave_cycle(), cleanup=work.cleanup, pending=work.pending)
+        is_told = self.is_gone and not any(kind == "DELETED" for kind, _ in self.events or ())
         return Carryover(
+            self.build_tombstone() if is_shown and not is_told else None,
             self.initial,
             self.is_late,
             None if work is None or work.is_over else work,
@@ -304,7 +309,7 @@ class Tracked:
 
     def inherit(self, left: Carryover) -> None:
         """Continue from the state of the former stream."""
-        self.initial, self.is_late, self.work, self.background = left
+        _, self.initial, self.is_late, self.work, self.background = left
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""
@@ -313,7 +318,6 @@ class Tracked:
         self.raw = raw
         self.version = parse_version(raw)
         self.is_dirty = True
-        self.is_missing = False
         self.is_provided = False
         if self.background is not None and self.background.tasks:
             self.background.show(clone(raw))  # a copy that handlers may modify

@@ -54,15 +54,15 @@ def classify(exc: BaseException) -> Failure:
         return Failure.AWAY
     causes = exc.details.get("causes")
     fields = [cause.get("field") for cause in causes] if isinstance(causes, list) else []
-    if exc.status == 404 and exc.details.get("name"):
-        return Failure.GONE  # not an absent subresource or kind
+    if exc.status == 404:  # what a webhook has looked for; or an absent subresource or kind
+        return Failure.DENIED if exc.details.get("name") else Failure.AWAY
     if exc.status == 422 and "metadata.uid" in fields:
         return Failure.GONE
     if exc.status == 409:
         return Failure.OUTDATED
     if exc.status == 500 and any(words in str(exc) for words in _TOO_LARGE):
         return Failure.DENIED
-    is_final = 400 <= exc.status < 500 and exc.status not in _TRANSIENT | {401, 404}
+    is_final = 400 <= exc.status < 500 and exc.status not in _TRANSIENT | {401}
     return Failure.DENIED if is_final else Failure.AWAY
 
 
@@ -360,7 +360,7 @@ async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
             keeps_managed_fields=ctx.operator.settings.watching.managed_fields,
         )
     except APINotFoundError as exc:
-        if classify(exc) is not Failure.GONE:
+        if not exc.details.get("name"):  # the kind is not served, perhaps not yet
             raise
         return None
     return raw if get_uid(raw) == obj.uid else None
