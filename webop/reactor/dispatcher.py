@@ -134,9 +134,13 @@ class Dispatcher:
 
     def list_objects(self) -> dict[str, Carryover]:
         """Return what the next stream must know about each object, by uid."""
-        is_shown = self._processor.wants_every_event
-        left = {obj.uid: obj.leave(is_shown=is_shown) for obj in self._objects.values()}
+        shown = self._shown if self._is_paused else self._list_shown()
+        left = {obj.uid: obj.leave(is_shown=obj.uid in shown) for obj in self._objects.values()}
         return self.former | left
+
+    def _list_shown(self) -> set[str]:
+        """Return the uids of objects whose deletion must be shown to event handlers."""
+        return set(self._objects) if self._processor.wants_every_event else set()
 
     def measure(self) -> dict[Phase, tuple[int, float]]:
         """See :func:`webop.reactor.tracking.measure_phases`."""
@@ -162,11 +166,11 @@ class Dispatcher:
             if not obj.is_gone:
                 self.feed("DELETED", obj.get_freshest() or obj.build_tombstone())
         for uid, left in [*self.former.items()]:
-            if left.tombstone is not None:
-                self.feed("DELETED", left.tombstone)
-            else:
+            if left.tombstone is None:
                 self._processor.forget(uid)
-        self.former = {}
+                del self.former[uid]
+            elif not self._is_paused:  # else it is shown after the pause
+                self.feed("DELETED", left.tombstone)
         self.is_complete = True
         self._is_resuming = self._is_paused
         self._release()
@@ -178,8 +182,8 @@ class Dispatcher:
         what other operators have done.
         """
         if reason is not None:
-            if not self._is_paused and self._processor.wants_every_event:
-                self._shown = set(self._objects)
+            if not self._is_paused:
+                self._shown = self._list_shown()
             self._is_paused = True
             self._held.clear()
             self._stop_daemons(reason)
@@ -207,14 +211,7 @@ class Dispatcher:
         if obj is None:
             if event_type == "DELETED" and not self._processor.wants_every_event:
                 return
-            # Objects that change during the list arrive as MODIFIED.
-            is_old = event_type in {None, "MODIFIED"}
-            initial = self._is_paused or (is_old and self._is_resuming)
-            obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
-            obj.is_late = self.is_late
-            if (left := self.former.pop(uid, None)) is not None:
-                obj.inherit(left)
-                obj.is_taken_over = self._is_resuming and not obj.initial
+            obj = self._add(uid, event_type, raw)
         if event_type == "DELETED" and uid in self._shown:
             self._processor.withdraw(obj)
             return  # event handlers learn it from the listing after the pause
@@ -237,6 +234,20 @@ class Dispatcher:
                 if obj.background is not None:
                     obj.background.stop(DaemonStoppingReason.RESOURCE_DELETED)
             self.check(obj)
+
+    def _add(self, uid: str, event_type: RawEventType, raw: dict[str, Any]) -> Tracked:
+        """Begin to track an object; continue from the state of the former stream."""
+        # Objects that change during the list arrive as MODIFIED.
+        is_old = event_type in {None, "MODIFIED"}
+        initial = self._is_paused or (is_old and self._is_resuming)
+        obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
+        obj.is_late = self.is_late
+        if (left := self.former.pop(uid, None)) is not None:
+            obj.inherit(left)
+            obj.is_taken_over = self._is_resuming and not obj.initial
+            if self._is_paused and left.tombstone is not None:
+                self._shown.add(uid)
+        return obj
 
     def check(self, obj: Tracked) -> None:
         """Decide what happens next to an object, unless a worker has it."""
