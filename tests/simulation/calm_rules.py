@@ -289,7 +289,7 @@ class CalmJudge:
 
     def _list_lost_values(self, bodies: Json) -> list[str]:
         """The values of timers and daemons are on the objects, or newer ones."""
-        if self._world.plan.mode == "peering":
+        if self._world.plan.mode != "alone":
             return []
         running = {process.identity for process in self._world.processes if process.is_running}
         problems = []

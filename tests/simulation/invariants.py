@@ -392,14 +392,15 @@ class Judge:
         since = last.begin - RECOVERY
         is_disturbed = self.world.was_disturbed(since, call.begin, ignored=ignored)
         is_excused = is_crowded or is_deaf or is_disturbed or self.world.peers.is_anybody_known
-        busy = sum(  # with other handlers of the object, one after another
+        others = [  # handlers of the object, one after another
             other.end - other.begin
             for other in self.world.calls
             if other.uid == call.uid and other.plan.kind in STATE_KINDS
             if other.handler == other.plan.id and other.begin >= (last.end or 0) and other.end
-        )
-        # Up to three states are indexed first, some objects three times as slowly as others.
-        busy += 9 * sum(plan.seconds for plan in call.process.handlers if plan.kind == "index")
+        ]
+        # Before each, up to three states are indexed, some objects three times as slowly as others.
+        indexing = sum(plan.seconds for plan in call.process.handlers if plan.kind == "index")
+        busy = sum(others) + indexing * max(9, 3 * (len(others) + 1))
         if pause > last.delay + busy + PROMPTNESS and not is_excused:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
 
@@ -619,7 +620,7 @@ class Judge:
         """Tell whether patches of objects, or the processes, suffer or have suffered."""
         now = self.world.loop.time()
         return any(
-            step.at <= now <= step.at + step.seconds + RECOVERY
+            step.at <= now <= step.at + step.seconds + AFTERMATH + RECOVERY
             for step in self.world.plan.steps
             if step.kind == "pause" or (step.fault is not None and step.fault.path in PLURAL)
         )
