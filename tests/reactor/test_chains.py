@@ -189,6 +189,35 @@ async def test_a_deletion_does_not_wait_for_all_handlers_that_have_missed_a_chan
     assert calls.handlers("one")[4:] == ["slow-a", "deleted"]
 
 
+@pytest.mark.feature("D-67")
+async def test_a_handler_that_missed_a_change_is_called_beside_a_slow_one_that_is_retried(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    is_ready = False
+
+    @webop.on.update("widgets", registry=registry, id="quick", when=is_no_fence)
+    async def quick(**kwargs: Any) -> None:
+        calls.note("quick", kwargs)
+
+    @webop.on.update("widgets", registry=registry, id="poller", when=is_no_fence)
+    async def poller(**kwargs: Any) -> None:
+        calls.note("poller", kwargs)
+        await asyncio.sleep(0.3)
+        if not is_ready:
+            raise webop.TemporaryError("not yet", delay=0)
+
+    async with run_operator(build_settings(execution={"commit_window": 0.1})):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await calls.wait("one", "poller")
+        await objects.patch("one", {"spec": {"a": 2}})
+        await calls.wait("one", "quick", count=2)
+        is_ready = True
+        await objects.wait_handled("one")
+    assert [call["spec"]["a"] for call in calls.of("one", "quick")] == [1, 2]
+
+
 @pytest.mark.feature("D-67", "ERR-18", "ERR-20")
 async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
     chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects

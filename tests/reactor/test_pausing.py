@@ -297,9 +297,13 @@ async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_in
         calls.note("event", kwargs, type=event["type"])
         views.append(names)
 
+    @webop.on.event("widgets", registry=registry, id="labelled", labels={"app": "x"})
+    async def labelled(event: Any, **kwargs: Any) -> None:
+        calls.note("labelled", kwargs, type=event["type"])
+
     async with run_peer():
         for name in ("one", "two"):
-            await objects.create(name)
+            await objects.create(name, labels={"app": "x"})
             await calls.wait(name)
         await boss.pause()
         await objects.create("three")
@@ -309,7 +313,8 @@ async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_in
         await boss.resume()
         await eventually(lambda: "DELETED" in [c["type"] for c in calls.of("one", "event")])
         await objects.pass_fence()
-    assert [call["type"] for call in calls.of("one", "event")].count("DELETED") == 1
+    for handler in ("event", "labelled"):
+        assert [call["type"] for call in calls.of("one", handler)].count("DELETED") == 1
     assert "DELETED" not in [call["type"] for call in calls.of("two", "event")]
     assert not calls.of("three")  # it was not there before the pause, nor after it
 

@@ -389,7 +389,9 @@ class Judge:
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
         ignored = "start" if last.process is call.process else ""
         is_deaf &= last.process is not call.process
-        since = last.begin - RECOVERY
+        indexing = sum(plan.seconds for plan in call.process.handlers if plan.kind == "index")
+        # After an outage, there are many states to be indexed.
+        since = last.begin - (AFTERMATH + RECOVERY if indexing else RECOVERY)
         is_disturbed = self.world.was_disturbed(since, call.begin, ignored=ignored)
         is_excused = is_crowded or is_deaf or is_disturbed or self.world.peers.is_anybody_known
         others = [  # handlers of the object, one after another
@@ -399,7 +401,6 @@ class Judge:
             if other.handler == other.plan.id and other.begin >= (last.end or 0) and other.end
         ]
         # Before each, up to three states are indexed, some objects three times as slowly as others.
-        indexing = sum(plan.seconds for plan in call.process.handlers if plan.kind == "index")
         busy = sum(others) + indexing * max(9, 3 * (len(others) + 1))
         if pause > last.delay + busy + PROMPTNESS and not is_excused:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")

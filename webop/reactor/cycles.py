@@ -7,9 +7,9 @@ Flow: :mod:`webop.reactor.process` → :func:`handle_change` →
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from webop.errors import APIError, LoginError
 from webop.handling.call_options import CallOptions
@@ -65,7 +65,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     )
     for key in cycle.standing.failures.keys() - progress.keys():  # handlers that no longer match
         del cycle.standing.failures[key]
-    outcomes = await _call(plan, cycle, progress, options)
+    outcomes = await _call(ctx, obj, plan, cycle, progress, options)
     obj.restore(state)
     cycle.essence = essence.restore()
     if has_changed and outcomes:
@@ -98,21 +98,34 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
 
 
 async def _call(
-    plan: Plan, cycle: Cycle, progress: Progress, options: CallOptions
+    ctx: ResourceContext,
+    obj: Tracked,
+    plan: Plan,
+    cycle: Cycle,
+    progress: Progress,
+    options: CallOptions,
 ) -> dict[str, Outcome]:
     """Call the handlers that are due; return the outcomes by their ids."""
-    loop = asyncio.get_running_loop()
-    closes = loop.time() + options.window
     called = [handler for handler in plan.handlers if handler.id in progress]
+    late = [handler for handler in called if handler.id in cycle.bases]
+    essence = Snapshot(plan.cause.new if late else None)
     usual = [handler for handler in called if handler.id not in cycle.bases]
     outcomes = await execute(usual, plan.cause, progress, options)
-    for handler in called:
-        if outcomes and loop.time() >= closes:
+    for handler in late:  # call it for the changes that it missed
+        if outcomes and _is_outdated(ctx, obj, essence.restore()):
             break  # the next calls get the newest state
-        if handler.id in cycle.bases:  # call it for the changes that it missed
-            missed = plan.cause.since(cycle.bases[handler.id])
-            outcomes = await execute([handler], missed, progress, options, outcomes)
+        missed = plan.cause.since(cycle.bases[handler.id])
+        outcomes = await execute([handler], missed, progress, options, outcomes)
     return outcomes
+
+
+def _is_outdated(ctx: ResourceContext, obj: Tracked, essence: Any) -> bool:
+    """Return whether an object has got another state, or is being deleted."""
+    raw = obj.get_freshest()
+    if raw is None or obj.is_missing:
+        return True
+    body = Body(raw)
+    return body.meta.deletion_timestamp is not None or build_essence(ctx, body) != essence
 
 
 class _Commits:

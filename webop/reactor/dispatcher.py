@@ -122,7 +122,6 @@ class Dispatcher:
         self.is_late = False
         self._is_resuming = is_resuming
         self._is_paused = is_paused
-        self._shown: set[str] = set()  # during a pause: uids of objects that were there before
         self.former: dict[str, Carryover] = {}
         self.epoch = 0
         self.has_indexes = processor.has_indexes
@@ -134,13 +133,7 @@ class Dispatcher:
 
     def list_objects(self) -> dict[str, Carryover]:
         """Return what the next stream must know about each object, by uid."""
-        shown = self._shown if self._is_paused else self._list_shown()
-        left = {obj.uid: obj.leave(is_shown=obj.uid in shown) for obj in self._objects.values()}
-        return self.former | left
-
-    def _list_shown(self) -> set[str]:
-        """Return the uids of objects whose deletion must be shown to event handlers."""
-        return set(self._objects) if self._processor.wants_every_event else set()
+        return self.former | {obj.uid: obj.leave() for obj in self._objects.values()}
 
     def measure(self) -> dict[Phase, tuple[int, float]]:
         """See :func:`webop.reactor.tracking.measure_phases`."""
@@ -166,11 +159,11 @@ class Dispatcher:
             if not obj.is_gone:
                 self.feed("DELETED", obj.get_freshest() or obj.build_tombstone())
         for uid, left in [*self.former.items()]:
-            if left.tombstone is None:
-                self._processor.forget(uid)
-                del self.former[uid]
-            elif not self._is_paused:  # else it is shown after the pause
+            if left.tombstone is not None and self._processor.wants_every_event:
                 self.feed("DELETED", left.tombstone)
+            else:
+                self._processor.forget(uid)
+        self.former = {}
         self.is_complete = True
         self._is_resuming = self._is_paused
         self._release()
@@ -181,22 +174,21 @@ class Dispatcher:
         Running handlers finish during a pause. After it, all objects must be listed again to find
         what other operators have done.
         """
+        self._is_paused = reason is not None
         if reason is not None:
-            if not self._is_paused:
-                self._shown = self._list_shown()
-            self._is_paused = True
             self._held.clear()
             self._stop_daemons(reason)
             for obj in list(self._objects.values()):
                 self._raw_events.drop(obj)
                 self.check(obj)
             return
-        self._is_paused, self._shown = False, set()
         self._is_resuming = True
         self.is_complete = not self.has_indexes  # until then: the watch can have been behind
         for obj in self._objects.values():
             obj.version = 0
             obj.is_taken_over = not obj.initial
+            if obj.events:  # a deletion
+                self._show_events(obj)
 
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a listed object or an event; index it first if the indexes are being filled."""
@@ -212,19 +204,18 @@ class Dispatcher:
             if event_type == "DELETED" and not self._processor.wants_every_event:
                 return
             obj = self._add(uid, event_type, raw)
-        if event_type == "DELETED" and uid in self._shown:
-            self._processor.withdraw(obj)
-            return  # event handlers learn it from the listing after the pause
         obj.seen = self.epoch
-        if self._processor.wants_every_event and not self.is_stopped:
-            is_first = not obj.events
+        # What handlers have got before, they get a deletion of, also after a pause.
+        is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
+        if self._processor.wants_every_event and is_wanted:
             self._raw_events.keep(obj, event_type, raw)
-            if self._is_holding:
-                self._held[obj.uid] = obj
-            elif is_first:
-                self._raw_events.begin(obj)
-        is_lost = obj.is_missing or obj.is_gone or event_type == "DELETED"
-        if is_lost or self._is_news(obj, event_type, parse_version(raw)):
+            self._show_events(obj)
+        is_listed = event_type is None and (obj.is_missing or obj.is_gone)
+        if (
+            event_type == "DELETED"
+            or is_listed
+            or self._is_news(obj, event_type, parse_version(raw))
+        ):
             if obj.phase is Phase.WAITING and obj.event_type is None and event_type is not None:
                 obj.phase = Phase.IDLE  # it is urgent now: queue it again
             obj.accept(event_type, raw)
@@ -245,9 +236,14 @@ class Dispatcher:
         if (left := self.former.pop(uid, None)) is not None:
             obj.inherit(left)
             obj.is_taken_over = self._is_resuming and not obj.initial
-            if self._is_paused and left.tombstone is not None:
-                self._shown.add(uid)
         return obj
+
+    def _show_events(self, obj: Tracked) -> None:
+        """Call the handlers of raw events, when they may run."""
+        if self._is_holding:
+            self._held[obj.uid] = obj
+        else:
+            self._raw_events.begin(obj)
 
     def check(self, obj: Tracked) -> None:
         """Decide what happens next to an object, unless a worker has it."""
@@ -498,8 +494,11 @@ class Dispatcher:
 
     async def _is_missing(self, obj: Tracked) -> bool:
         """Find out whether an object that seems to be gone is gone."""
-        obj.is_missing = not obj.is_gone and await self._processor.read(obj) is None
-        if obj.is_missing and obj.work is not None:
+        raw = None if obj.is_gone else await self._processor.read(obj)
+        obj.is_missing = raw is None and not obj.is_gone
+        if raw is not None:
+            obj.accept_own(raw)
+        elif obj.is_missing and obj.work is not None:
             obj.work.cycle = None
         return obj.is_missing
 

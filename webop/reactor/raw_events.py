@@ -57,12 +57,13 @@ class RawEvents:
         obj.events.append((event_type, text))
 
     def drop(self, obj: Tracked) -> None:
-        """Forget the events of an object; if one is its deletion, the next listing shows it."""
-        for event_type, text in obj.events or ():
-            self._slots.drop(text)
-            if event_type == "DELETED":
-                obj.event_type = None
-        obj.events = None
+        """Forget the events of an object, but the deletion of what handlers have got before."""
+        events, obj.events = obj.events or (), None
+        for event_type, text in events:
+            if event_type == "DELETED" and obj.is_shown:
+                obj.events = deque([(event_type, text)])
+            else:
+                self._slots.drop(text)
 
     def begin(self, obj: Tracked) -> None:
         """Call the handlers as soon as a slot is free, unless they already run."""
@@ -85,6 +86,7 @@ class RawEvents:
             try:
                 raw = self._slots.unpack(text) if text else await self._processor.read(obj)
                 if raw is not None:
+                    obj.is_shown = event_type != "DELETED"
                     with self._slots.running_handlers():
                         await self._processor.show_event(obj, event_type, raw)
             except WebopError as exc:

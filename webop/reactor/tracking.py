@@ -184,8 +184,8 @@ class Carryover(NamedTuple):
     """The state of an object that the next stream of the same objects must know.
 
     Attributes:
-        tombstone: its body for event handlers if it is deleted meanwhile; None if there are none,
-            or if they know that already.
+        tombstone: its body for event handlers if it is deleted meanwhile; None if they do not know
+            it, or its deletion.
         initial: whether it must still be resumed.
         is_late: whether that does not count if it is unhandled, as for :class:`Tracked`.
         work: pending patches, and whether the deletion was handled.
@@ -222,6 +222,7 @@ class Tracked:
         indexing: the lock that is held while the indexes are updated.
         was_indexed: whether a state was indexed since the last work. Then the work comes first if
             it can start now: states can arrive faster than they can be indexed.
+        is_shown: whether event handlers have got it, but not its deletion.
         is_provided: whether the daemons for the newest state were started; daemons that end later
             are started again only after another event.
         work: the state of the work, if there is any.
@@ -243,6 +244,7 @@ class Tracked:
         "is_late",
         "is_missing",
         "is_provided",
+        "is_shown",
         "is_taken_over",
         "is_unindexed",
         "keeper",
@@ -284,6 +286,7 @@ class Tracked:
         self.indexing: asyncio.Lock | None = None
         self.was_indexed = False
         self.is_provided = False
+        self.is_shown = False
         self.work: Work | None = None
         self.events: deque[tuple[RawEventType, bytes]] | None = None
         self.event_task: asyncio.Task[None] | None = None
@@ -293,14 +296,13 @@ class Tracked:
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
-    def leave(self, *, is_shown: bool) -> Carryover:
-        """Return the state that the next stream must know; if it is shown to event handlers."""
+    def leave(self) -> Carryover:
+        """Return the state that the next stream must know."""
         work, background = self.work, self.background
         if work is not None:
             work = Work(work.leave_cycle(), cleanup=work.cleanup, pending=work.pending)
-        is_told = self.is_gone and not any(kind == "DELETED" for kind, _ in self.events or ())
         return Carryover(
-            self.build_tombstone() if is_shown and not is_told else None,
+            self.build_tombstone() if self.is_shown else None,
             self.initial,
             self.is_late,
             None if work is None or work.is_over else work,
@@ -309,7 +311,8 @@ class Tracked:
 
     def inherit(self, left: Carryover) -> None:
         """Continue from the state of the former stream."""
-        _, self.initial, self.is_late, self.work, self.background = left
+        tombstone, self.initial, self.is_late, self.work, self.background = left
+        self.is_shown = tombstone is not None
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""
