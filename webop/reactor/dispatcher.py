@@ -208,8 +208,10 @@ class Dispatcher:
         # What handlers have got before, they get a deletion of, also after a pause.
         is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
         if self._processor.wants_every_event and is_wanted:
+            is_first = not obj.events
             self._raw_events.keep(obj, event_type, raw)
-            self._show_events(obj)
+            if is_first or self._is_holding:
+                self._show_events(obj)
         is_listed = event_type is None and (obj.is_missing or obj.is_gone)
         if (
             event_type == "DELETED"
