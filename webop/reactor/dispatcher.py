@@ -205,7 +205,7 @@ class Dispatcher:
                 return
             obj = self._add(uid, event_type, raw)
         obj.seen = self.epoch
-        # What handlers have got before, they get a deletion of, also after a pause.
+        # Handlers that have got an object get its deletion, also after a pause.
         is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
         if self._processor.wants_every_event and is_wanted:
             is_first = not obj.events
