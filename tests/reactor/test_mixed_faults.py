@@ -114,7 +114,7 @@ async def test_a_change_that_comes_while_an_older_state_is_read_is_not_lost(
         await objects.patch("a", {"metadata": {"labels": {"spoiled": "yes"}}})
         await failed.wait()
         await objects.patch("a", {"metadata": {"labels": {"spoiled": None}}})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             await reading.wait()
         await objects.patch("a", {"spec": {"x": 1}})
         await objects.pass_fence()
