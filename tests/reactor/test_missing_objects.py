@@ -25,7 +25,7 @@ from webop.client.api import Client
 
 
 class SilentWatch:
-    """A watch of objects that can fall silent, and end because the list is to be read again.
+    """A watch that can show nothing, or end so that the objects are listed again.
 
     Attributes:
         opened: how often it was opened.

@@ -307,6 +307,7 @@ async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_in
             await calls.wait(name)
         await boss.pause()
         await objects.create("three")
+        await eventually(lambda: "three" in views[0], "the list of the pause has been read")
         for name in ("one", "three"):
             await objects.delete(name)
         await eventually(lambda: not {"one", "three"} & views[0].keys())

@@ -153,7 +153,7 @@ class BackgroundJudge:
             return
         objects = self._world.cluster.get_objects(f"{PLURAL}.{GROUP}").values()
         # One state is indexed after the other, and handlers make some of each object.
-        indexing = 4 * sum(plan.seconds for plan in process.handlers if plan.kind == "index")
+        indexing = 4 * process.indexing
         known = {
             body["metadata"]["name"]
             for body in objects

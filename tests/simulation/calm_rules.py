@@ -367,10 +367,9 @@ class CalmJudge:
             for call in self._world.calls
             if call.plan.kind == "event" and not call.plan.is_choosy and call.process.is_running
         }
-        told = {call.uid for call in self._world.calls if call.reason == "DELETED"}
-        steps = self._world.plan.steps
-        if not any(s.kind in REPLACING or (s.fault and s.fault.status == 401) for s in steps):
-            told.clear()
+        steps, told = self._world.plan.steps, set[str]()
+        if any(s.kind in REPLACING or (s.fault and s.fault.status == 401) for s in steps):
+            told = {call.uid for call in self._world.calls if call.reason == "DELETED"}
         return [
             f"missed: the deletion after {call}"
             for call in last.values()

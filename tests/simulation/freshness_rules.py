@@ -29,7 +29,7 @@ class FreshnessJudge:
         self._judge = judge
         self._wishes: dict[str, list[tuple[float, Wish | None]]] = defaultdict(list)
         self._deleted: dict[str, float] = {}  # since when, by uid
-        self._missed: dict[tuple[str, str], float] = {}  # what a process was told to be gone: uids
+        self._missed: dict[tuple[str, str], float] = {}  # since when, by process and uid
 
     def note_change(self, change: Change) -> None:
         """Take note of what users want, and of a deletion."""
@@ -62,8 +62,7 @@ class FreshnessJudge:
             self._judge.complain(
                 f"repetition: {call}, which is gone, as it knows since {missed_at:.3f}"
             )
-        seconds = sum(plan.seconds for plan in call.process.handlers if plan.kind == "index")
-        since = call.begin - _STALENESS - _INDEXED_STATES * seconds
+        since = call.begin - _STALENESS - _INDEXED_STATES * call.process.indexing
         known = [wish for at, wish in self._wishes[call.uid] if at < since]
         world = self._world
         is_disturbed = world.was_disturbed(since - SILENCE, call.begin, ignored="start")

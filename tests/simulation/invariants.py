@@ -56,7 +56,7 @@ Json = dict[str, Any]
 
 _DELAYING = {"slow", "late", "hung", "silent"}  # faults of requests
 _EXIT = 2.0  # seconds for calls whose watch is replaced (settings.batching.exit_timeout)
-_BELATED_CALLS = 1  # events of before can come as well
+_BELATED_CALLS = 1  # an older event can come after the deletion
 
 
 def _get_aftermath(step: Step) -> float:
@@ -389,7 +389,7 @@ class Judge:
         is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
         ignored = "start" if last.process is call.process else ""
         is_deaf &= last.process is not call.process
-        indexing = sum(plan.seconds for plan in call.process.handlers if plan.kind == "index")
+        indexing = call.process.indexing
         # After an outage, there are many states to be indexed.
         since = last.begin - (AFTERMATH + RECOVERY if indexing else RECOVERY)
         is_disturbed = self.world.was_disturbed(since, call.begin, ignored=ignored)

@@ -155,6 +155,11 @@ class ReplicaProcess(Process):
         """Whether it does, or could do, something."""
         return not self.is_dead and not self.task.done()
 
+    @property
+    def indexing(self) -> float:
+        """The seconds that one call of each indexer takes together."""
+        return sum(plan.seconds for plan in self.handlers if plan.kind == "index")
+
     def judge_daemon(self, plan: HandlerPlan, uid: str) -> None:
         """Judge that a daemon starts."""
         self._world.judge.background.judge_daemon(self, plan, uid)

@@ -212,12 +212,7 @@ class Dispatcher:
             self._raw_events.keep(obj, event_type, raw)
             if is_first or self._is_holding:
                 self._show_events(obj)
-        is_listed = event_type is None and (obj.is_missing or obj.is_gone)
-        if (
-            event_type == "DELETED"
-            or is_listed
-            or self._is_news(obj, event_type, parse_version(raw))
-        ):
+        if self._is_news(obj, event_type, parse_version(raw)):
             if obj.phase is Phase.WAITING and obj.event_type is None and event_type is not None:
                 obj.phase = Phase.IDLE  # it is urgent now: queue it again
             obj.accept(event_type, raw)
@@ -416,9 +411,11 @@ class Dispatcher:
         """Return whether a state is newer than the known one; own patches come back as events.
 
         A listed state is accepted even if it is older, as after a restored backup, unless webop
-        has patched the object since the list began.
+        has patched the object since the list began. One that seemed to be gone is there again.
         """
-        if not version or version > obj.version:
+        if event_type == "DELETED" or not version or version > obj.version:
+            return True
+        if event_type is None and (obj.is_missing or obj.is_gone):
             return True
         return event_type is None and version < obj.version and obj.epoch < self.epoch
 
