@@ -216,3 +216,26 @@ async def test_the_number_of_objects_that_are_worked_on_at_once_can_be_limited(
         for name in names:
             await objects.wait_handled(name)
     assert max(crowds) == 2
+
+
+@pytest.mark.feature("CFG-18")
+async def test_a_handler_that_changes_its_object_again_and_again_does_not_keep_others_waiting(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    called: list[str] = []
+
+    @webop.on.create("widgets", registry=registry, id="create")
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
+        called.append(name)
+        if name == "busy":
+            patch.spec["a"] = len(called)
+
+    async with run_operator(build_settings(batching={"worker_limit": 1})):
+        await objects.create("busy", {"a": 0})
+        await eventually(lambda: called.count("busy") > 2)
+        await objects.create("quiet")
+        await objects.wait_handled("quiet")
+        before = len(called)
+        await eventually(lambda: len(called) > before + 2)
+    assert called.count("quiet") == 1

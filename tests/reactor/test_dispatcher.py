@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import secrets
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -319,6 +320,27 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(processor: Pro
     assert [uid for uid, _, _ in processor.seen].index("live") == begun
 
 
+async def test_a_listing_is_worked_on_though_changes_never_end(processor: Processor) -> None:
+    dispatcher = Dispatcher(
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(1)
+    )
+
+    async def work(obj: Tracked) -> None:
+        await asyncio.sleep(0)
+        if obj.uid.startswith("live"):
+            dispatcher.feed("MODIFIED", build(obj.uid[:-1] + "ab"[obj.uid[-1] == "a"], next(count)))
+
+    count = itertools.count(2)
+    processor.work = work
+    for uid in ("live-a", "live-b"):
+        dispatcher.feed("ADDED", build(uid))
+    for number in range(20):
+        dispatcher.feed(None, build(f"u{number}"))
+    await eventually(lambda: {f"u{number}" for number in range(20)} <= processor.initial.keys())
+    assert len(processor.seen) > 60
+    await dispatcher.drain(1.0)
+
+
 async def test_deleted_objects_are_forgotten_after_the_work_on_them(
     dispatcher: Dispatcher, processor: Processor
 ) -> None:
@@ -502,6 +524,31 @@ async def test_no_more_objects_are_worked_on_at_once_than_allowed(
         await settle()
     assert len(processor.seen) == 20
     assert processor.crowd == limit
+
+
+@pytest.mark.feature("CFG-18")
+async def test_an_object_that_never_is_without_work_does_not_keep_others_waiting(
+    processor: Processor,
+) -> None:
+    dispatcher = Dispatcher(
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(2)
+    )
+
+    async def work(obj: Tracked) -> None:
+        await asyncio.sleep(0.05)
+        if obj.uid == "busy":
+            dispatcher.feed("MODIFIED", build("busy", obj.version + 1))
+
+    processor.work = work
+    processor.delays["hasty"] = [0.0] * 1000
+    for uid in ("busy", "hasty", "quiet"):
+        dispatcher.feed("ADDED", build(uid))
+    await eventually(lambda: processor.versions("quiet") == [1])
+    assert len(processor.versions("busy")) > 5
+    before = [*processor.seen]
+    await eventually(lambda: len(processor.seen) > len(before) + 5)
+    assert {"busy", "hasty"} == {uid for uid, _, _ in processor.seen[len(before) :]}
+    await dispatcher.drain(1.0)
 
 
 @pytest.mark.feature("CFG-18")

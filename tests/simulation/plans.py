@@ -20,8 +20,6 @@ STRIKES = {"kill", "stop", "pause", "skew"}
 CHANGES = {"compact", "define", "alter", "regroup", "unlock", "lag", "crowd", "fault", "policy"}
 STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout", "rotate"}
 
-CALM = 600.0  # seconds at the end in which nothing goes wrong, and everything must converge
-
 
 @dataclass(frozen=True)
 class Attempt:

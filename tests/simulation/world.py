@@ -32,7 +32,7 @@ from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
 from tests.simulation.patience import LATENESS
 from tests.simulation.peers import Peers
-from tests.simulation.plans import CALM, USES, HandlerPlan, Plan, Step
+from tests.simulation.plans import USES, HandlerPlan, Plan, Step
 from tests.simulation.replicas import (
     CATEGORY,
     GROUP,
@@ -56,7 +56,8 @@ from webop.errors import WebopError
 from webop.logs.formats import TextFormatter
 
 _EXIT = 60.0  # seconds for a replica to end when it is asked to
-_CONVERGENCE = 200.0  # seconds in the calm, unless a crowd waits for slots
+_CONVERGENCE = 200.0  # seconds in the calm, in which nothing goes wrong
+_CONVERGENCE_OF_CROWDS = 1200.0  # the same, if ``worker_limit`` makes a crowd wait
 _LOOKS = 2.0  # seconds between looks in the calm
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
@@ -156,7 +157,8 @@ class World:
         await asyncio.sleep(max(0.0, self.plan.calm_at - self.loop.time()))
         self._calm_down()
         is_crowded = any(step.kind == "crowd" for step in self.plan.steps)
-        end = self.loop.time() + (CALM if is_crowded else _CONVERGENCE)
+        is_crowded &= self.plan.settings.get("batching", {}).get("worker_limit") is not None
+        end = self.loop.time() + (_CONVERGENCE_OF_CROWDS if is_crowded else _CONVERGENCE)
         await asyncio.sleep(LATENESS)  # what users have sent may still be under review
         while self.judge.calm.list_unfinished() and self.loop.time() < end:
             await asyncio.sleep(_LOOKS)

@@ -41,6 +41,7 @@ _PRECISION = 0.001  # seconds; precision of the event loop's timers
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons when the operator stops
 _NAMED = 3  # daemons in one log line
 _TURN = 0.02  # seconds; after that, other tasks of the event loop run
+_SHIFT = 1.0  # seconds of work on an object; after that, objects that wait for a slot come first
 _BLOCK_POLLING = 0.1  # seconds; between checks for a thread of a former stream
 
 
@@ -468,7 +469,13 @@ class Dispatcher:
         return 0
 
     async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Process an object until nothing is left to do; return the seconds until the next time."""
+        """Process an object until nothing is left to do, or others have waited for long.
+
+        Returns:
+            The seconds until the next work even if nothing changes; None for none.
+        """
+        clock = asyncio.get_running_loop().time
+        end = clock() + _SHIFT
         delay: float | None = 0
         while (obj.is_dirty or delay == 0) and not self.is_stopped:
             try:
@@ -489,6 +496,8 @@ class Dispatcher:
             except Exception as exc:  # noqa: BLE001  one object must not stop the others
                 return self._processor.rest(obj, exc)
             plan = None
+            if self._slots.has_waiting and clock() >= end:
+                break
         return delay
 
     async def _is_missing(self, obj: Tracked) -> bool:

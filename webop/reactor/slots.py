@@ -35,6 +35,7 @@ _MIN_HOLD = 0.05  # seconds; faster handlers keep their slot
 _HOLD_IN_WRITES = 2  # the same as a multiple of an average write
 _TOLERATED = 8  # failed writes in a row; then all writes are assumed to fail
 _PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # seconds between attempts while writes fail
+_SHARE = 4  # urgent items for each other one while both wait
 _BATCH = 20  # objects to start before other tasks of the event loop run
 _TURN = 0.02  # seconds; the same limit for huge objects
 _CROWD_POLLING = 0.1  # seconds
@@ -82,6 +83,7 @@ class Slots:
         self._shared = shared
         self._limit = limit
         self.pool = pool
+        self._begun = 0
         self._taken = 0
         self._in_work = 0
         self._queues: tuple[deque[tuple[Beginning, Any]], ...] = (deque(), deque())
@@ -119,7 +121,12 @@ class Slots:
     @property
     def is_free(self) -> bool:
         """Whether work on one more object may start, and no other object waits."""
-        return not (self._queues[0] or self._queues[1]) and self.is_open
+        return not self.has_waiting and self.is_open
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether objects wait for a slot."""
+        return bool(self._queues[0] or self._queues[1])
 
     async def take_turn(self) -> None:
         """Let other tasks run first if work on objects has blocked the event loop for long.
@@ -142,8 +149,8 @@ class Slots:
     def wait(self, begin: Beginning, item: Any, *, is_urgent: bool) -> None:
         """Queue an item; call a function with it when a slot is free.
 
-        The function calls :meth:`enter` if there is anything to do. Urgent items come before all
-        others, such as those of a listing.
+        The function calls :meth:`enter` if there is anything to do. Most slots go to urgent items,
+        some to others, such as those of a listing.
         """
         self._queues[not is_urgent].append((begin, item))
         self._schedule()
@@ -253,7 +260,7 @@ class Slots:
         self._schedule()
 
     def _schedule(self) -> None:
-        if self._scheduled is None and (self._queues[0] or self._queues[1]):
+        if self._scheduled is None and self.has_waiting:
             self._scheduled = asyncio.get_running_loop().call_soon(self._advance)
 
     def _advance(self) -> None:
@@ -271,7 +278,9 @@ class Slots:
                     loop = asyncio.get_running_loop()
                     self._scheduled = loop.call_later(_CROWD_POLLING, self._advance)
                 return
-            queue = urgent or others
+            self._begun += 1
+            is_for_others = not urgent or (others and self._begun % (_SHARE + 1) == 0)
+            queue = others if is_for_others else urgent
             # While writes fail, the newest object has the best chance.
             begin, item = queue.pop() if self._is_failing else queue.popleft()
             begin(item)
