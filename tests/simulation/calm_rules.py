@@ -140,9 +140,10 @@ class CalmJudge:
         world, ended_at = self._world, call.process.ended_at
         if ended_at is None and call.process.is_stopping:
             ended_at = world.loop.time()
-        last = math.inf if ended_at is None else ended_at - 2 * LAG  # its own end is no disturbance
+        last = math.inf if ended_at is None else ended_at - 2 * LAG
         if ended_at is not None and call.end is not None:
-            was_away = world.was_disturbed(call.end, last, PLURAL) or any(
+            before = ended_at - 0.001  # its own end is no disturbance
+            was_away = world.was_disturbed(call.end, before, PLURAL) or any(
                 # Until it knows that, it cannot write what belongs to the status.
                 step.kind == "alter"
                 and step.at < last

@@ -65,6 +65,8 @@ async def call_twice(
             await asyncio.sleep(5)
             scene.end(other)
         await asyncio.sleep(pause)
+    if fate == "killed later":
+        scene.world.kill(one)
     if fate == "stopped":
         one.is_stopping = True
         one.operator.ending.set_result(None)

@@ -19,7 +19,7 @@ from typing import Any
 from webop.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
-from webop.client.events import parse_version
+from webop.client.events import WatchEvent, parse_number, parse_version
 from webop.client.failures import choose_pause
 from webop.client.requests import MERGE_PATCH, build_selection, encode_body
 from webop.client.watch import ListingFinished, ListingStarted, watch
@@ -92,21 +92,21 @@ class PeeringObject:
     async def watch(self, client: Client) -> None:
         """Read the records of peers, forever; remove expired records."""
         await self._look(client)
-        is_listed = False
+        is_listed, known = False, 0
         options = self._peering.operator.settings.watching
         items = watch(client, self.kind, self.namespace, options, name=self._name)
         async with contextlib.aclosing(items):
             async for item in items:
                 if isinstance(item, ListingStarted):
-                    is_listed = False
+                    is_listed, known = False, self._version
                 elif isinstance(item, ListingFinished):
-                    if not is_listed:
+                    version = parse_number(item.resource_version)
+                    if not is_listed and not self._is_older(version, known):
                         self._lose()
-                elif item[0] == "DELETED":
-                    self._lose()
+                    known = 0
                 else:
                     is_listed = True
-                    await self._accept(client, item[1])
+                    await self._accept(client, item, known)
 
     async def keep_alive(self, client: Client) -> None:
         """Renew our record, forever; when cancelled, remove it (PEE-15)."""
@@ -171,18 +171,28 @@ class PeeringObject:
             logger.debug("Cannot read the peering %r %s again: %s", self._name, self, exc)
 
     async def _read(self, client: Client) -> None:
-        selection = build_selection(self._name)
+        selection, known = build_selection(self._name), self._version
         pages = client.list_pages(self.kind, self.namespace, is_retried=False, selection=selection)
         async for page in pages:
             for raw in page.items:
-                await self._accept(client, raw)
+                await self._accept(client, (None, raw), known)
 
-    async def _accept(self, client: Client, raw: dict[str, Any]) -> None:
-        """Accept a state of the object; remove expired records from it (PEE-14)."""
+    async def _accept(self, client: Client, event: WatchEvent, known: int = 0) -> None:
+        """Accept a state of the object; remove expired records from it (PEE-14).
+
+        Args:
+            client: for the removal.
+            event: what a watch or a list shows.
+            known: the version that was known when the list was requested; 0 for no list.
+        """
+        event_type, raw = event
         metadata, version = raw["metadata"], parse_version(raw)
-        if metadata["uid"] == self._uid and 0 < version < self._version:
-            return  # an older state, in which records of running peers look expired
+        if self._is_older(version, known):
+            return
         self._version = version
+        if event_type == "DELETED":
+            self._lose()
+            return
         if metadata["uid"] != self._uid:
             self._lose()
             self._deleted, self._uid, self._is_known = self.peers, metadata["uid"], True
@@ -199,8 +209,8 @@ class PeeringObject:
             for identity, peer in peers.items()
             if identity != own and (peer.deadline <= now or is_former_self(identity))
         }
-        known = {**self._deleted, **peers}
-        self.peers = {identity: known[identity] for identity in known.keys() - dead}
+        found = {**self._deleted, **peers}
+        self.peers = {identity: found[identity] for identity in found.keys() - dead}
         self._peering.changed.set()
         if not dead:
             return
@@ -211,6 +221,15 @@ class PeeringObject:
             return  # the next event shows what it is now
         except APIError as exc:
             logger.debug("Cannot remove expired records %s: %s", self, exc)
+
+    def _is_older(self, version: int, known: int) -> bool:
+        """Return whether a state is older than the present one; for ``known``, see :meth:`_accept`.
+
+        A watch that continues can show what is older than what was read since; in that, records of
+        running peers look expired, and the object deleted. A list can be older after a restored
+        backup: it counts if no other state has arrived since it was requested.
+        """
+        return 0 < version < self._version != known
 
     async def _renew(self, client: Client) -> bool:
         """Write our record; return whether the object exists."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
+import webop
 from tests.coordination.meetings.watching import stay_out
 from tests.meeting import (
     Meeting,
@@ -21,8 +24,10 @@ from tests.operating import (
     build_settings,
     eventually,
     get_connection,
+    operate,
 )
 from tests.reactor.proxy import Proxy, intercept
+from tests.reactor.relay import relay
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 from webop.errors import APIConflictError
@@ -92,6 +97,47 @@ class TestWithoutTheServer:
             await meeting.wait(lambda records: set(records) == {"me"})
         warnings = [r for r in log.records if "Cannot renew the record" in r.getMessage()]
         assert [r.levelno for r in warnings].count(logging.WARNING) == 1
+
+
+@pytest.mark.feature("PEE-14")
+async def test_what_a_watch_shows_late_does_not_resume_an_operator_that_has_read_later_states(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    is_shown = asyncio.Event()
+    is_shown.set()
+
+    async def show(request: httpx.Request) -> AsyncIterator[bytes]:
+        async for data in relayed.pass_watch_on(request):
+            if request.url.path.endswith("/kopfpeerings"):
+                await is_shown.wait()
+            yield data
+
+    await meeting.create(boss=build_record(100, lifetime=5))
+    async with relay(webop_cluster) as relayed:
+        relayed.watch = show
+        options: Any = {"beside": True, "standalone": False, "identity": "me"}
+        options["namespaces"] = [objects.namespace]
+        async with operate(relayed.info, registry, **options):
+            await stay_out(objects, calls, log)
+            is_shown.clear()
+            await meeting.delete()
+            await meeting.create()
+            await meeting.write("boss", build_record(100, lastseen="2020-01-01T00:00:00Z"))
+            await meeting.write("boss", build_record(100))
+            relayed.requests.clear()
+            await eventually(lambda: relayed.list_requests("GET", "kopfpeerings"), "another read")
+            is_shown.set()
+            await meeting.write("boss", build_record(200))
+            await eventually(lambda: "priority 200" in log.text, "the last state")
+            assert "Resuming" not in log.text
+            assert not len(calls)
+            await meeting.write("boss", None)
+            await calls.wait("ignored")
 
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
