@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import itertools
 import signal
 import threading
 import time
@@ -216,6 +217,33 @@ async def test_the_number_of_objects_that_are_worked_on_at_once_can_be_limited(
         for name in names:
             await objects.wait_handled(name)
     assert max(crowds) == 2
+
+
+@pytest.mark.feature("CFG-18")
+async def test_the_handlers_of_a_change_do_not_wait_for_those_of_other_objects_in_between(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    called: list[str] = []
+
+    async def fn(name: str, retry: int, **_: Any) -> None:
+        if name.startswith("fence"):
+            return
+        called.append(name)
+        await asyncio.sleep(0.6)
+        if not retry:
+            raise webop.TemporaryError("not yet", delay=0)
+
+    names = [f"w{number}" for number in range(3)]
+    webop.on.create("widgets", registry=registry, id="first")(fn)
+    webop.on.create("widgets", registry=registry, id="second", timeout=10)(fn)
+    async with run_operator(build_settings(batching={"worker_limit": 1})):
+        await objects.pass_fence()
+        for name in names:
+            await objects.create(name)
+        for name in names:
+            await objects.wait_handled(name)
+    assert [name for name, _ in itertools.groupby(called)] == names
+    assert len(called) == 12
 
 
 @pytest.mark.feature("CFG-18")

@@ -15,11 +15,12 @@ from tests.operating import eventually
 from webop.client.events import parse_version
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import Pool
+from webop.objects.patch import Patch
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import Plan
 from webop.reactor.slots import SharedSlots, Slots
-from webop.reactor.tracking import Tracked
+from webop.reactor.tracking import Pending, Phase, Tracked
 
 
 def build(uid: str, version: int = 1, **spec: Any) -> dict[str, Any]:
@@ -549,6 +550,54 @@ async def test_an_object_that_never_is_without_work_does_not_keep_others_waiting
     await eventually(lambda: len(processor.seen) > len(before) + 5)
     assert {"busy", "hasty"} == {uid for uid, _, _ in processor.seen[len(before) :]}
     await dispatcher.drain(1.0)
+
+
+@pytest.mark.feature("CFG-18")
+async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
+    processor: Processor,
+) -> None:
+    dispatcher = Dispatcher(
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(1)
+    )
+
+    async def work(obj: Tracked) -> None:
+        await asyncio.sleep(0.05)
+        if obj.uid == "busy":
+            if not obj.has_pending:
+                obj.keep_pending(Pending(Patch(), Patch({"status": {"x": 1}}), is_denied=True))
+            dispatcher.feed("MODIFIED", build("busy", obj.version + 1))
+
+    processor.work = work
+    for uid in ("busy", "quiet"):
+        dispatcher.feed("ADDED", build(uid))
+    await eventually(lambda: processor.versions("quiet") == [1])
+    await dispatcher.drain(1.0)
+
+
+async def test_an_object_that_is_done_after_a_second_waits_for_no_slot(
+    processor: Processor,
+) -> None:
+    dispatcher = Dispatcher(
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(1)
+    )
+    released = asyncio.Event()
+
+    async def work(obj: Tracked) -> None:
+        if obj.uid == "slow":
+            await asyncio.sleep(1.1)
+            obj.accept_own(build("slow", 2))
+        else:
+            await released.wait()
+
+    processor.work = work
+    processor.is_needed = lambda obj: obj.version == 1
+    for uid in ("slow", "next", "last"):
+        dispatcher.feed("ADDED", build(uid))
+    await eventually(lambda: processor.versions("next") == [1])
+    assert dispatcher.measure()[Phase.WAITING][0] == 1
+    released.set()
+    await eventually(lambda: processor.versions("last") == [1])
+    assert set(processor.versions("slow")) == {1, 2}
 
 
 @pytest.mark.feature("CFG-18")

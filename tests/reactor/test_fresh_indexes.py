@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
+from tests.operating import eventually
 from tests.reactor.test_dispatcher import Processor, build, make_slots, open_gate, settle
 from webop.client.events import parse_version
 from webop.reactor.dispatcher import Dispatcher
@@ -164,3 +166,24 @@ async def test_an_object_that_changes_whenever_it_is_indexed_keeps_its_place_in_
     assert len(processor.versions("b")) > 1
     assert len(processor.versions("a")) > 1
     await dispatcher.drain(0.1)
+
+
+async def test_a_state_that_is_read_again_is_indexed_though_its_event_comes_later() -> None:
+    processor, released = Indexer(), asyncio.Event()
+    dispatcher = dispatch(processor, limit=1)
+    processor.work = lambda obj: released.wait() if obj.uid == "busy" else processor.nothing(obj)
+    await change(dispatcher, "busy", range(1, 2))
+    for number in range(26):  # too much to keep
+        dispatcher.feed("ADDED", build(f"u{number}", text=secrets.token_hex(1_000_000)))
+        await settle()
+    await change(dispatcher, "a", range(5, 6))
+
+    async def read(obj: Tracked) -> dict[str, Any]:
+        return build(obj.uid, 6 if obj.uid == "a" else obj.version)
+
+    processor.read = read  # type: ignore[method-assign]
+    released.set()
+    await eventually(lambda: processor.versions("a") == [6])
+    await change(dispatcher, "a", range(6, 7))
+    assert processor.index_of_versions["a"] == 6
+    await dispatcher.drain(1.0)

@@ -242,6 +242,42 @@ async def test_a_handler_that_ends_in_time_is_not_repeated_when_its_kind_changes
     assert (len(calls.of("one")), len(calls.of("two"))) == (1, 1)
 
 
+async def test_a_change_that_is_taken_back_as_a_creation_ends_in_an_old_watch_is_an_update(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    ducks: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    @webop.on.create(ducks.kind.crd_name, registry=registry, id="create")
+    async def on_create(retry: int, **kwargs: Any) -> None:
+        calls.note("create", kwargs)
+        await gates[retry].wait()
+        if retry == 0:
+            raise webop.TemporaryError("not yet", delay=0)
+
+    @webop.on.update(ducks.kind.crd_name, registry=registry, id="update")
+    async def on_update(**kwargs: Any) -> None:
+        calls.note("update", kwargs)
+
+    async with run_operator(build_settings(batching={"exit_timeout": 30})):
+        await ducks.create("one", {"a": 1})
+        await calls.wait("one", "create")
+        await ducks.patch("one", {"spec": {"a": 2}})
+        gates[0].set()
+        await calls.wait("one", "create", count=2)
+        await replace_watch(ducks, caplog)
+        await ducks.patch("one", {"spec": {"a": 1}})
+        gates[1].set()
+        await calls.wait("one", "update")
+        await ducks.wait_handled("one")
+    assert [call["spec"]["a"] for call in calls.of("one", "create")] == [1, 2]
+    seen = [(call["old"], call["new"]) for call in calls.of("one", "update")]
+    assert seen == [({"spec": {"a": 2}}, {"spec": {"a": 1}})]
+
+
 @pytest.mark.parametrize("is_gained", [False, True], ids=["goes", "comes"])
 async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint(
     run_operator: RunOperator,

@@ -56,3 +56,18 @@ async def test_workers_that_take_long_let_other_tasks_run_in_between() -> None:
 
     await asyncio.gather(*(work() for _ in range(4)), serve())
     assert "work work" not in " ".join(order)
+
+
+async def test_an_object_is_queued_once_however_often_it_waits() -> None:
+    slots, begun = Slots("things", SharedSlots(), limit=1), list[str]()
+    slots.enter()
+    for _ in range(3):
+        slots.wait(begun.append, "listed", is_urgent=False)
+        slots.wait(begun.append, "changed", is_urgent=False)
+        slots.wait(begun.append, "changed", is_urgent=True)
+        slots.wait(begun.append, "gone", is_urgent=True)
+        slots.remove("gone")
+    slots.leave()
+    while slots.has_waiting:
+        await asyncio.sleep(0)
+    assert begun == ["changed", "listed"]

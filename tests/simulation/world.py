@@ -44,6 +44,7 @@ from tests.simulation.replicas import (
     Call,
     ReplicaProcess,
 )
+from tests.simulation.themes import STATE_KINDS
 from tests.simulation.virtual import (
     EPOCH,
     DeadlockError,
@@ -59,6 +60,7 @@ _EXIT = 60.0  # seconds for a replica to end when it is asked to
 _CONVERGENCE = 200.0  # seconds in the calm, in which nothing goes wrong
 _CONVERGENCE_OF_CROWDS = 1200.0  # the same, if ``worker_limit`` makes a crowd wait
 _LOOKS = 2.0  # seconds between looks in the calm
+_BUSINESS = 60.0  # seconds in which a crowd is indexed, and the longest delay of attempts ends
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
@@ -160,10 +162,17 @@ class World:
         is_crowded &= self.plan.settings.get("batching", {}).get("worker_limit") is not None
         end = self.loop.time() + (_CONVERGENCE_OF_CROWDS if is_crowded else _CONVERGENCE)
         await asyncio.sleep(LATENESS)  # what users have sent may still be under review
-        while self.judge.calm.list_unfinished() and self.loop.time() < end:
+        while self.loop.time() < end:
+            if not (self.judge.calm.list_unfinished() or (is_crowded and self._was_busy())):
+                break
             await asyncio.sleep(_LOOKS)
         await self.judge.calm.judge()
         await self._end()
+
+    def _was_busy(self) -> bool:
+        """Tell whether handlers were called lately: a crowd is resumed without a record of that."""
+        since = self.loop.time() - _BUSINESS
+        return any(c.begin > since for c in self.calls if c.plan.kind in STATE_KINDS)
 
     def tell(self, what: str) -> None:
         """Write down what happens."""

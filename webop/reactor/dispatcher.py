@@ -42,6 +42,7 @@ _HUNG_TIMEOUT = 5.0  # seconds; for daemons when the operator stops
 _NAMED = 3  # daemons in one log line
 _TURN = 0.02  # seconds; after that, other tasks of the event loop run
 _SHIFT = 1.0  # seconds of work on an object; after that, objects that wait for a slot come first
+_CYCLE_SHIFT = 60.0  # the same within a handling cycle: timeouts of handlers count from its start
 _BLOCK_POLLING = 0.1  # seconds; between checks for a thread of a former stream
 
 
@@ -232,8 +233,7 @@ class Dispatcher:
         obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
         obj.is_late = self.is_late
         if (left := self.former.pop(uid, None)) is not None:
-            obj.inherit(left)
-            obj.is_taken_over = self._is_resuming and not obj.initial
+            obj.inherit(left, is_resuming=self._is_resuming)
         return obj
 
     def _show_events(self, obj: Tracked) -> None:
@@ -268,7 +268,7 @@ class Dispatcher:
             self._come_back(obj, rest)
         elif self._slots.is_blocked(obj.uid):
             self._come_back(obj, _BLOCK_POLLING)
-        elif self._slots.is_free or (obj.has_pending and not self._slots.is_limited):
+        elif self._slots.is_free or (obj.is_retrying and not self._slots.is_limited):
             self._begin(obj)
         else:
             if obj.phase is not Phase.WAITING:
@@ -325,8 +325,9 @@ class Dispatcher:
         for obj in self._objects.values():
             if obj.timer is not None:
                 obj.timer.cancel()
-            if obj.phase is not Phase.WORKING:
-                self._slots.drop(obj.text)  # other streams use the same slots
+            if obj.phase is not Phase.WORKING:  # other streams use the same slots
+                self._slots.drop(obj.text)
+                self._slots.remove(obj)
                 obj.text = None
         self._stop_daemons(reason)
         if self._workers:
@@ -452,7 +453,7 @@ class Dispatcher:
                         obj.work.backoff = None  # others have written what was kept
                     self._settle(obj)
                     return
-        self._slots.enter(is_retry=obj.has_pending)
+        self._slots.enter(is_retry=obj.is_retrying)
         self._start(obj, self._work(obj, plan), self._slots.leave)
 
     def _start(
@@ -474,8 +475,7 @@ class Dispatcher:
         Returns:
             The seconds until the next work even if nothing changes; None for none.
         """
-        clock = asyncio.get_running_loop().time
-        end = clock() + _SHIFT
+        began: float = asyncio.get_running_loop().time()
         delay: float | None = 0
         while (obj.is_dirty or delay == 0) and not self.is_stopped:
             try:
@@ -483,7 +483,9 @@ class Dispatcher:
                     raw = await self._processor.read(obj)
                     obj.text = None
                     if raw is not None and obj.raw is None:  # else a newer state has arrived
+                        is_newer = parse_version(raw) != obj.version
                         obj.accept(obj.event_type, raw)
+                        obj.is_unindexed |= is_newer and self.has_indexes
                 if obj.is_being_indexed:
                     await self._index(obj)
                 obj.was_indexed = False
@@ -493,12 +495,24 @@ class Dispatcher:
                 obj.is_dirty = False
                 is_missing = obj.is_missing and await self._is_missing(obj)
                 delay = None if is_missing else await self._processor.process(obj, plan)
+                plan = None
+                if self._slots.has_waiting and self._must_yield(obj, began, delay):
+                    break
             except Exception as exc:  # noqa: BLE001  one object must not stop the others
                 return self._processor.rest(obj, exc)
-            plan = None
-            if self._slots.has_waiting and clock() >= end:
-                break
         return delay
+
+    def _must_yield(self, obj: Tracked, began: float, delay: float | None) -> bool:
+        """Return whether an object has been worked on for long, and there is more to do.
+
+        Its own patches make it dirty, too.
+        """
+        has_cycle = obj.work is not None and obj.work.cycle is not None
+        seconds = asyncio.get_running_loop().time() - began
+        if seconds < (_CYCLE_SHIFT if has_cycle else _SHIFT):
+            return False
+        has_more = delay == 0 or obj.raw is None or obj.is_unindexed or obj.has_pending
+        return has_more or self._processor.plan(obj) is not None
 
     async def _is_missing(self, obj: Tracked) -> bool:
         """Find out whether an object that seems to be gone is gone."""

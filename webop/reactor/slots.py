@@ -16,7 +16,7 @@ import contextlib
 import logging
 import time
 import zlib
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -86,7 +86,7 @@ class Slots:
         self._begun = 0
         self._taken = 0
         self._in_work = 0
-        self._queues: tuple[deque[tuple[Beginning, Any]], ...] = (deque(), deque())
+        self._queues: tuple[OrderedDict[Any, Beginning], ...] = (OrderedDict(), OrderedDict())
         self._scheduled: asyncio.Handle | None = None
         self._text_bytes = 0
         self._write_seconds = 0.1  # the average; a guess before the first one
@@ -147,13 +147,19 @@ class Slots:
         return logging.DEBUG if self._is_failing else self._logged.choose_level(topic)
 
     def wait(self, begin: Beginning, item: Any, *, is_urgent: bool) -> None:
-        """Queue an item; call a function with it when a slot is free.
+        """Queue an item, at most once; call a function with it when a slot is free.
 
         The function calls :meth:`enter` if there is anything to do. Most slots go to urgent items,
         some to others, such as those of a listing.
         """
-        self._queues[not is_urgent].append((begin, item))
+        self._queues[is_urgent].pop(item, None)
+        self._queues[not is_urgent][item] = begin
         self._schedule()
+
+    def remove(self, item: Any) -> None:
+        """Remove an item from the queue, if it is there."""
+        for queue in self._queues:
+            queue.pop(item, None)
 
     def enter(self, *, is_retry: bool = False) -> None:
         """Take a slot.
@@ -282,6 +288,6 @@ class Slots:
             is_for_others = not urgent or (others and self._begun % (_SHARE + 1) == 0)
             queue = others if is_for_others else urgent
             # While writes fail, the newest object has the best chance.
-            begin, item = queue.pop() if self._is_failing else queue.popleft()
+            item, begin = queue.popitem(last=self._is_failing)
             begin(item)
         self._schedule()

@@ -309,10 +309,14 @@ class Tracked:
             None if background is None else background.without_body(),
         )
 
-    def inherit(self, left: Carryover) -> None:
-        """Continue from the state of the former stream."""
+    def inherit(self, left: Carryover, *, is_resuming: bool) -> None:
+        """Continue from the state of the former stream; another operator could act if resuming."""
         tombstone, self.initial, self.is_late, self.work, self.background = left
         self.is_shown = tombstone is not None
+        self.is_taken_over = is_resuming and not self.initial
+        cycle = (self.work or NOTHING).cycle
+        if cycle is not None and cycle.detour is not None:  # nothing of it is stored
+            cycle.is_left = is_resuming
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""
@@ -388,6 +392,11 @@ class Tracked:
     def has_pending(self) -> bool:
         """Whether it has patches that could not be written."""
         return self.work is not None and self.work.pending is not None
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether its next work is to write patches again that could not be written."""
+        return self.work is not None and self.work.pending is not None and not self.work.is_denied
 
     @property
     def has_unwritten(self) -> bool:
