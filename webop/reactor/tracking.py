@@ -395,7 +395,7 @@ class Tracked:
 
     @property
     def is_retrying(self) -> bool:
-        """Whether its next work is to write patches again that could not be written."""
+        """Whether it must first write patches that could not be written, in another attempt."""
         return self.work is not None and self.work.pending is not None and not self.work.is_denied
 
     @property
