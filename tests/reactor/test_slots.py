@@ -6,6 +6,7 @@ import asyncio
 import time
 from concurrent.futures import Future
 
+from tests.client.virtual_time import in_virtual_time
 from webop.reactor.slots import SharedSlots, Slots
 
 
@@ -71,3 +72,29 @@ async def test_an_object_is_queued_once_however_often_it_waits() -> None:
     while slots.has_waiting:
         await asyncio.sleep(0)
     assert begun == ["changed", "listed"]
+
+
+@in_virtual_time
+async def test_while_writes_fail_only_work_that_writes_is_followed_by_a_pause() -> None:
+    slots, begun = Slots("things", SharedSlots()), list[tuple[str, float]]()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+
+    def begin(name: str) -> None:
+        begun.append((name, round(loop.time() - start, 1)))
+        slots.enter()
+        loop.call_later(0.1, end, name)
+
+    def end(name: str) -> None:
+        if name.startswith("writes"):
+            slots.note_failure("HTTP 503")
+        slots.leave()
+
+    for _ in range(8):
+        slots.note_failure("HTTP 503")
+    for name in ("writes 2", "timer 3", "timer 2", "timer 1", "writes 1"):
+        slots.wait(begin, name, is_urgent=True)
+    await asyncio.sleep(60)
+    expected = ["writes 1", "timer 1", "timer 2", "timer 3", "writes 2"]
+    assert [name for name, _ in begun] == expected
+    assert [at for _, at in begun] == [1.0, 3.1, 3.2, 3.3, 3.4]

@@ -400,8 +400,9 @@ class Judge:
             if other.uid == call.uid and other.plan.kind in STATE_KINDS
             if other.handler == other.plan.id and other.begin >= (last.end or 0) and other.end
         ]
-        # Before each, up to three states are indexed, some objects three times as slowly as others.
-        busy = sum(others) + indexing * max(9, 3 * (len(others) + 1))
+        # Before each, up to six states are indexed (three of them with a slot), some objects three
+        # times as slowly as others.
+        busy = sum(others) + indexing * max(18, 6 * (len(others) + 1))
         if pause > last.delay + busy + PROMPTNESS and not is_excused:
             self.complain(f"too late: {call} after {last}, which wanted {last.delay:g} s")
 

@@ -91,8 +91,10 @@ class Slots:
         self._text_bytes = 0
         self._write_seconds = 0.1  # the average; a guess before the first one
         self._pauses = Backoff(_PAUSES)
+        self._pause = 0.0
         self._failures = 0
         self._closed_until = 0.0
+        self._is_testing = False
         self._logged = Once()
 
     @property
@@ -171,11 +173,15 @@ class Slots:
         self._in_work += 1
         self._take(1)
         if self._is_failing and not is_retry:
+            self._is_testing = True
             self._close()
 
     def leave(self) -> None:
-        """Release a slot."""
+        """Release a slot. Work without a write tells nothing about writes: the next can begin."""
         self._in_work -= 1
+        if self._is_testing:
+            self._is_testing = False
+            self._closed_until = 0.0
         self._release()
 
     @contextlib.contextmanager
@@ -200,6 +206,7 @@ class Slots:
     def note_write(self, seconds: float) -> None:
         """Record a write that the API server has answered, with success or an error."""
         self._write_seconds += 0.2 * (seconds - self._write_seconds)
+        self._is_testing = False
         if self._is_failing:
             logger.info("Writes of %s succeed again.", self._name)
         if self._failures:
@@ -213,12 +220,15 @@ class Slots:
         if self._failures == _TOLERATED:
             text = "Writes of %s fail. No handlers are called for them until a write succeeds: %s"
             logger.warning(text, self._name, reason)
+        if self._failures == _TOLERATED or self._is_testing:
+            self._is_testing = False
+            self._pause = self._pauses.next() or 0.0
             self._close()
 
     def _close(self) -> None:
-        pause, loop = self._pauses.next() or 0, asyncio.get_running_loop()
-        self._closed_until = loop.time() + pause
-        loop.call_later(pause, self._schedule)
+        loop = asyncio.get_running_loop()
+        self._closed_until = loop.time() + self._pause
+        loop.call_later(self._pause, self._schedule)
 
     def block(self, uid: str, call: Call) -> None:
         """Block an object until a call that could not be cancelled ends."""
