@@ -13,6 +13,7 @@ import pytest
 
 from tests.operating import eventually
 from webop.client.events import parse_version
+from webop.handling.handlers import Reason
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import Pool
 from webop.objects.patch import Patch
@@ -20,7 +21,7 @@ from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import Plan
 from webop.reactor.slots import SharedSlots, Slots
-from webop.reactor.tracking import Pending, Phase, Tracked
+from webop.reactor.tracking import Cycle, Pending, Phase, Tracked
 
 
 def build(uid: str, version: int = 1, **spec: Any) -> dict[str, Any]:
@@ -706,6 +707,76 @@ async def test_what_is_gone_leaves_the_indexes_at_once(
     dispatcher.begin_listing()
     dispatcher.finish_listing()
     assert processor.withdrawn == ["a", "b"]
+
+
+async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_waiting() -> None:
+    processor = Processor(wants_every_event=True)
+    processor.is_needed = lambda obj: False
+    dispatcher = Dispatcher(
+        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
+    )
+
+    async def work(obj: Tracked) -> None:
+        await asyncio.sleep(0.01)
+        if obj.uid != "quiet":
+            dispatcher.feed("MODIFIED", build(obj.uid, obj.version + 1))
+
+    processor.work = work
+    for number in range(40):
+        dispatcher.feed("ADDED", build(f"busy{number}"))
+    dispatcher.feed("ADDED", build("quiet"))
+    await eventually(lambda: ("quiet", "ADDED") in processor.shown)
+    await dispatcher.drain(1.0)
+
+
+async def test_objects_that_are_gone_do_not_wait_for_a_slot(processor: Processor) -> None:
+    slots, released = make_slots(1), asyncio.Event()
+    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), slots=slots)
+    processor.work = lambda obj: released.wait()
+    dispatcher.feed("ADDED", build("busy"))
+    await settle()
+    dispatcher.feed("ADDED", build("one"))
+    waited = slots.has_waiting
+    dispatcher.feed("DELETED", build("one", 2))
+    assert (waited, slots.has_waiting) == (True, False)
+    released.set()
+    await settle()
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+@pytest.mark.parametrize("is_resuming", [False, True])
+@pytest.mark.parametrize("detour", [None, {"spec": {"a": 2}}])
+async def test_a_cycle_that_is_not_on_record_goes_on_in_the_next_stream_if_nobody_else_could_act(
+    processor: Processor, is_ours: bool, is_resuming: bool, detour: Any
+) -> None:
+    cycle = Cycle(Reason.UPDATE, {}, frozenset(), detour=detour)
+    seen: list[Cycle | None] = []
+
+    def dispatch(*, is_resuming: bool) -> Dispatcher:
+        return Dispatcher(
+            processor,
+            spawn=asyncio.create_task,
+            gate=open_gate(),
+            slots=make_slots(),
+            is_resuming=is_resuming,
+        )
+
+    async def begin(obj: Tracked) -> None:
+        obj.open_work().cycle = cycle
+
+    async def go_on(obj: Tracked) -> None:
+        seen.append(obj.open_work().cycle)
+
+    former, follower = dispatch(is_resuming=False), dispatch(is_resuming=is_resuming)
+    processor.work = begin
+    former.feed("ADDED", build("one"))
+    await settle()
+    follower.former = former.list_objects(is_ours=is_ours)
+    processor.work = go_on
+    follower.feed("ADDED", build("one", 2))
+    await settle()
+    assert seen == [cycle]
+    assert cycle.is_left == (detour is None or not is_ours or is_resuming)
 
 
 async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams(

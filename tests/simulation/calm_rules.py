@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.patience import AFTERMATH, LAG, LATENESS, REPLACING, SETTLING
+from tests.simulation.patience import AFTERMATH, LAG, LATENESS, REPLACING
 from tests.simulation.replicas import (
     DIFFBASE,
     FINAL,
@@ -78,9 +78,7 @@ class CalmJudge:
             self._judge.complain(problem)
         if self._judge.violations:
             return
-        # Daemons may end by themselves, and what has just ended may still write.
-        rest = self._world.plan.calm_at + SETTLING - self._world.loop.time()
-        await asyncio.sleep(max(_ENDING, rest))
+        await asyncio.sleep(_ENDING)  # what has just ended may still write
         self._judge.writes = Counter()
         calls = len(self._world.calls)
         await asyncio.sleep(_QUIET)

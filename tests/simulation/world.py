@@ -30,7 +30,7 @@ from tests.simulation.admission import Admission, describe_configuration
 from tests.simulation.cluster.kinds import CRDS
 from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
-from tests.simulation.patience import LATENESS
+from tests.simulation.patience import LATENESS, SETTLING
 from tests.simulation.peers import Peers
 from tests.simulation.plans import USES, HandlerPlan, Plan, Step
 from tests.simulation.replicas import (
@@ -60,7 +60,8 @@ _EXIT = 60.0  # seconds for a replica to end when it is asked to
 _CONVERGENCE = 200.0  # seconds in the calm, in which nothing goes wrong
 _CONVERGENCE_OF_CROWDS = 1200.0  # the same, if ``worker_limit`` makes a crowd wait
 _LOOKS = 2.0  # seconds between looks in the calm
-_BUSINESS = 60.0  # seconds in which a crowd is indexed, and the longest delay of attempts ends
+_BUSINESS = 20.0  # seconds; the longest delay of attempts, and a call
+_BUSINESS_OF_CROWDS = 60.0  # the same, and a crowd is indexed before
 _COLLECTION = 20  # histories between collections of garbage, which are expensive
 _LEASE_GRACE = 0.05  # seconds; as webop's own thread has it
 _LEASE_NAP = 0.5  # seconds between two looks without a lease
@@ -158,20 +159,26 @@ class World:
             self._take(step)
         await asyncio.sleep(max(0.0, self.plan.calm_at - self.loop.time()))
         self._calm_down()
-        is_crowded = any(step.kind == "crowd" for step in self.plan.steps)
-        is_crowded &= self.plan.settings.get("batching", {}).get("worker_limit") is not None
-        end = self.loop.time() + (_CONVERGENCE_OF_CROWDS if is_crowded else _CONVERGENCE)
+        end = self.loop.time() + (_CONVERGENCE_OF_CROWDS if self._is_crowded else _CONVERGENCE)
         await asyncio.sleep(LATENESS)  # what users have sent may still be under review
-        while self.loop.time() < end:
-            if not (self.judge.calm.list_unfinished() or (is_crowded and self._was_busy())):
-                break
+        while self.judge.calm.list_unfinished() and self.loop.time() < end:
+            await asyncio.sleep(_LOOKS)
+        # Dead peers are forgotten by then, and silent watches given up.
+        await asyncio.sleep(self.plan.calm_at + SETTLING - self.loop.time())
+        while self._was_busy() and self.loop.time() < end:
             await asyncio.sleep(_LOOKS)
         await self.judge.calm.judge()
         await self._end()
 
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether many objects wait for few slots."""
+        limit = self.plan.settings.get("batching", {}).get("worker_limit")
+        return limit is not None and any(step.kind == "crowd" for step in self.plan.steps)
+
     def _was_busy(self) -> bool:
-        """Tell whether handlers were called lately: a crowd is resumed without a record of that."""
-        since = self.loop.time() - _BUSINESS
+        """Tell whether handlers were called lately: what must be resumed is on no record."""
+        since = self.loop.time() - (_BUSINESS_OF_CROWDS if self._is_crowded else _BUSINESS)
         return any(c.begin > since for c in self.calls if c.plan.kind in STATE_KINDS)
 
     def tell(self, what: str) -> None:

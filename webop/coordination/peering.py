@@ -102,6 +102,7 @@ class PeeringObject:
                 elif isinstance(item, ListingFinished):
                     version = parse_number(item.resource_version)
                     if not is_listed and not self._is_older(version, known):
+                        self._version = version
                         self._lose()
                     known = 0
                 else:
@@ -209,6 +210,7 @@ class PeeringObject:
             for identity, peer in peers.items()
             if identity != own and (peer.deadline <= now or is_former_self(identity))
         }
+        self._deleted = {key: peer for key, peer in self._deleted.items() if key not in peers}
         found = {**self._deleted, **peers}
         self.peers = {identity: found[identity] for identity in found.keys() - dead}
         self._peering.changed.set()

@@ -133,9 +133,14 @@ class Dispatcher:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def list_objects(self) -> dict[str, Carryover]:
-        """Return what the next stream must know about each object, by uid."""
-        return self.former | {obj.uid: obj.leave() for obj in self._objects.values()}
+    def list_objects(self, *, is_ours: bool) -> dict[str, Carryover]:
+        """Return what the next stream must know about each object, by uid.
+
+        Args:
+            is_ours: whether no other operator could act since this stream was active.
+        """
+        objects = self._objects.values()
+        return self.former | {obj.uid: obj.leave(is_ours=is_ours) for obj in objects}
 
     def measure(self) -> dict[Phase, tuple[int, float]]:
         """See :func:`webop.reactor.tracking.measure_phases`."""
@@ -560,6 +565,8 @@ class Dispatcher:
 
     def _settle(self, obj: Tracked) -> None:
         """Free the memory of an object without work; forget it if it is deleted."""
+        if obj.phase is Phase.WAITING:
+            self._slots.remove(obj)
         obj.phase = Phase.IDLE
         obj.since = 0.0
         obj.raw = obj.indexing = None

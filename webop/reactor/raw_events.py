@@ -80,7 +80,7 @@ class RawEvents:
             obj.event_task = obj.keeper.run(obj, self._show(obj), self._finish)
 
     async def _show(self, obj: Tracked) -> None:
-        """Call the handlers for the events of an object, one after another."""
+        """Call the handlers for the events of an object: for one of them if other objects wait."""
         while obj.events and not obj.keeper.is_stopped:
             event_type, text = obj.events.popleft()
             try:
@@ -91,6 +91,8 @@ class RawEvents:
                         await self._processor.show_event(obj, event_type, raw)
             except WebopError as exc:
                 logger.warning("Skipped an event of %s: %s", obj, exc)
+            if self._slots.has_waiting:
+                break
 
     def _finish(self, obj: Tracked, task: asyncio.Task[None]) -> None:
         self._slots.leave()

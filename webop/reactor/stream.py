@@ -112,14 +112,14 @@ class Stream:
             why = DaemonStoppingReason.OPERATOR_EXITING
             if self.is_stopped:
                 why = DaemonStoppingReason.OPERATOR_PAUSING
-            rest = _HUNG_TIMEOUT
+            rest, turn = _HUNG_TIMEOUT, pausing.turn
             try:
                 rest = await dispatcher.drain(settings.batching.exit_timeout, why)
             finally:
                 try:
                     dispatcher.abandon(await group.end(rest))
                 finally:  # now it is known which patches could not be written
-                    if objects := dispatcher.list_objects():
+                    if objects := dispatcher.list_objects(is_ours=turn == pausing.turn):
                         left[version] = objects
 
     async def _feed(self, dispatcher: Dispatcher) -> None:

@@ -162,11 +162,15 @@ class Work:
             raw = apply_merge_patch(raw, own) if own else raw
         return raw
 
-    def leave_cycle(self) -> Cycle | None:
-        """Return the cycle of an update, which can be undone; records restore other cycles."""
+    def leave_cycle(self, *, is_ours: bool = False) -> Cycle | None:
+        """Return the cycle of an update, which can be undone; records restore other cycles.
+
+        Args:
+            is_ours: whether no other operator could act. Nothing is stored of a detour.
+        """
         if self.cycle is None or self.cycle.reason is not Reason.UPDATE:
             return None
-        self.cycle.is_left = True
+        self.cycle.is_left = not is_ours or self.cycle.detour is None
         return self.cycle
 
     @property
@@ -296,11 +300,12 @@ class Tracked:
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
-    def leave(self) -> Carryover:
-        """Return the state that the next stream must know."""
+    def leave(self, *, is_ours: bool) -> Carryover:
+        """Return the state that the next stream must know; see :meth:`Work.leave_cycle`."""
         work, background = self.work, self.background
         if work is not None:
-            work = Work(work.leave_cycle(), cleanup=work.cleanup, pending=work.pending)
+            cycle = work.leave_cycle(is_ours=is_ours)
+            work = Work(cycle, cleanup=work.cleanup, pending=work.pending)
         return Carryover(
             self.build_tombstone() if self.is_shown else None,
             self.initial,
@@ -314,9 +319,8 @@ class Tracked:
         tombstone, self.initial, self.is_late, self.work, self.background = left
         self.is_shown = tombstone is not None
         self.is_taken_over = is_resuming and not self.initial
-        cycle = (self.work or NOTHING).cycle
-        if cycle is not None and cycle.detour is not None:  # nothing of it is stored
-            cycle.is_left = is_resuming
+        if self.work is not None and self.work.cycle is not None:
+            self.work.cycle.is_left |= is_resuming
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,61 @@ async def test_what_a_watch_shows_late_does_not_resume_an_operator_that_has_read
             assert not len(calls)
             await meeting.write("boss", None)
             await calls.wait("ignored")
+
+
+@pytest.mark.feature("PEE-14")
+async def test_a_peering_that_is_created_after_a_backup_without_it_was_restored_is_noticed(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    meeting: Meeting,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    """Before, the versions are a million higher than the API server says."""
+    is_restored = asyncio.Event()
+
+    def raise_versions(data: bytes) -> bytes:
+        pattern = rb'"resourceVersion":"(\d+)"'
+        return re.sub(pattern, lambda m: b'"resourceVersion":"%d"' % (int(m[1]) + 10**6), data)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if (
+            request.method != "GET"
+            or "kopfpeerings" not in request.url.path
+            or is_restored.is_set()
+        ):
+            return None
+        found = await relayed.pass_on(request)
+        return httpx.Response(found.status_code, content=raise_versions(found.content))
+
+    async def show(request: httpx.Request) -> AsyncIterator[bytes]:
+        if not request.url.path.endswith("/kopfpeerings") or is_restored.is_set():
+            async for data in relayed.pass_watch_on(request):
+                yield data
+            return
+        version = request.url.params.get("resourceVersion", "")
+        assert not version, "the first watch lists"
+        stream = relayed.pass_watch_on(request)
+        ended = asyncio.ensure_future(is_restored.wait())
+        while True:
+            reading = asyncio.ensure_future(anext(stream))
+            await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                reading.cancel()
+                yield b'{"type":"ERROR","object":{"kind":"Status","code":410}}\n'
+                return
+            yield raise_versions(reading.result())
+
+    await meeting.create()
+    async with relay(webop_cluster) as relayed:
+        relayed.watch, relayed.meddle = show, meddle
+        options: Any = {"beside": True, "standalone": False, "identity": "me"}
+        async with operate(relayed.info, registry, namespaces=[meeting.namespace], **options):
+            await meeting.wait(lambda records: "me" in records)
+            is_restored.set()
+            await meeting.delete()
+            await eventually(lambda: "is not found" in log.text, "the restored cluster")
+            await meeting.create(boss=build_record(100))
+            await eventually(lambda: "Pausing in favour of boss" in log.text, "the pause")
 
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
