@@ -41,12 +41,15 @@ class Cycle:
         before: what was handled before it.
         handled: what it has handled.
         user: the process that has ended it.
+        end: when that was.
+        begin: when the one before it has ended; 0 if it was the first one.
     """
 
     before: Json | None = None
     handled: Json = field(default_factory=dict)
     user: str = ""
     end: float = 0.0
+    begin: float = 0.0
 
 
 class CalmJudge:
@@ -207,6 +210,7 @@ class CalmJudge:
             other.uid == uid and other.process.identity != cycle.user and other.begin < call.end
             for call in calls
             if call.process.identity == cycle.user and call.end is not None
+            if call.end > cycle.begin
             for other in self._world.calls
             if other.end is None or other.end > call.begin
         )

@@ -477,7 +477,8 @@ class Judge:
             before = json.loads(last) if last else None
             user = change.request.user if change.request is not None else ""
             now = self.world.loop.time()
-            self.cycles[meta["uid"]] = Cycle(before, json.loads(handled), user, now)
+            begin = self.cycles.get(meta["uid"], Cycle()).end
+            self.cycles[meta["uid"]] = Cycle(before, json.loads(handled), user, now, begin)
         self._note_records(old or {}, new)
 
     def get_last_change(self, uid: str) -> float:
