@@ -365,7 +365,7 @@ class Judge:
 
     def _judge_limit(self, call: Call) -> None:
         """No more objects are worked on at once than is allowed."""
-        limit = self.world.plan.settings.get("batching", {}).get("worker_limit")
+        limit = self.world.plan.worker_limit
         own = [
             one
             for calls in self.active.values()
@@ -386,7 +386,7 @@ class Judge:
             return
         if pause < last.delay - 0.01 and not self._has_rival(call, last):
             self.complain(f"too early: {call} after {last}, which wanted {last.delay:g} s")
-        is_crowded = self.world.plan.settings.get("batching", {}).get("worker_limit") is not None
+        is_crowded = self.world.plan.worker_limit is not None
         ignored = "start" if last.process is call.process else ""
         is_deaf &= last.process is not call.process
         indexing = call.process.indexing

@@ -168,6 +168,12 @@ class Plan:
         """The moment after which nothing goes wrong any more."""
         return max(map(self._find_end, self.steps), default=0.0) + 1.0
 
+    @property
+    def worker_limit(self) -> int | None:
+        """How many objects are worked on at once; None for no limit."""
+        limit: int | None = self.settings.get("batching", {}).get("worker_limit")
+        return limit
+
     def _find_end(self, step: Step) -> float:
         replicas = self.replicas if step.kind == "upgrade" else 1  # one after the other
         return step.at + abs(step.seconds) * replicas

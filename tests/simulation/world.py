@@ -173,8 +173,8 @@ class World:
     @property
     def _is_crowded(self) -> bool:
         """Whether many objects wait for few slots."""
-        limit = self.plan.settings.get("batching", {}).get("worker_limit")
-        return limit is not None and any(step.kind == "crowd" for step in self.plan.steps)
+        is_limited = self.plan.worker_limit is not None
+        return is_limited and any(step.kind == "crowd" for step in self.plan.steps)
 
     def _was_busy(self) -> bool:
         """Tell whether handlers were called lately: what must be resumed is on no record."""

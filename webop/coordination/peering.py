@@ -178,7 +178,7 @@ class PeeringObject:
             for raw in page.items:
                 await self._accept(client, (None, raw), known)
 
-    async def _accept(self, client: Client, event: WatchEvent, known: int = 0) -> None:
+    async def _accept(self, client: Client, event: WatchEvent, known: int) -> None:
         """Accept a state of the object; remove expired records from it (PEE-14).
 
         Args:

@@ -400,7 +400,7 @@ class Tracked:
     @property
     def is_retrying(self) -> bool:
         """Whether it must first write patches that could not be written, in another attempt."""
-        return self.work is not None and self.work.pending is not None and not self.work.is_denied
+        return self.has_pending and not (self.work or NOTHING).is_denied
 
     @property
     def has_unwritten(self) -> bool:
