@@ -105,6 +105,24 @@ def make_slots(limit: int | None = None) -> Slots:
     return Slots("things", SharedSlots(), limit=limit)
 
 
+def dispatch(
+    processor: Processor,
+    *,
+    limit: int | None = None,
+    slots: Slots | None = None,
+    gate: IndexGate[Any] | None = None,
+    is_resuming: bool = True,
+) -> Dispatcher:
+    """Start a stream; with an open gate and slots of its own, if nothing else is told."""
+    return Dispatcher(
+        processor,
+        spawn=asyncio.create_task,
+        gate=gate or open_gate(),
+        slots=slots or make_slots(limit),
+        is_resuming=is_resuming,
+    )
+
+
 @pytest.fixture
 def processor() -> Iterator[Processor]:
     """A processor that has never been asked to work on one object twice at once."""
@@ -115,7 +133,7 @@ def processor() -> Iterator[Processor]:
 
 @pytest.fixture
 def dispatcher(processor: Processor) -> Dispatcher:
-    return Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots())
+    return dispatch(processor)
 
 
 async def settle() -> None:
@@ -215,9 +233,7 @@ async def test_those_who_want_every_event_get_every_event(processor: Processor) 
     processor.wants_every_event = True
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
-    )
+    dispatcher = dispatch(processor)
     for event_type, version in ((None, 1), ("MODIFIED", 2), ("MODIFIED", 3), ("DELETED", 4)):
         dispatcher.feed(event_type, build("a", version))  # type: ignore[arg-type]
     released.set()
@@ -241,9 +257,7 @@ async def test_of_too_many_events_of_an_object_the_oldest_are_skipped(
     processor.is_needed = lambda obj: False
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
-    )
+    dispatcher = dispatch(processor)
     for version in range(1, 101):
         dispatcher.feed("ADDED" if version == 1 else "MODIFIED", build("a", version))
         await settle()
@@ -264,9 +278,7 @@ async def test_a_slow_handler_of_events_delays_neither_changes_nor_deletions(
         await released.wait()
 
     processor.show_event = show  # type: ignore[method-assign]
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
-    )
+    dispatcher = dispatch(processor)
     for version in range(1, 6):
         dispatcher.feed("MODIFIED", build("a", version))
         await settle()
@@ -282,9 +294,7 @@ async def test_a_slow_handler_of_events_delays_neither_changes_nor_deletions(
 async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> None:
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
-    )
+    dispatcher = dispatch(processor)
     marked: list[Any] = []
     for number in range(200):
         body = build(f"u{number}", 1, marker=[number])
@@ -309,9 +319,7 @@ async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> 
 async def test_a_change_is_worked_on_before_the_rest_of_a_listing(processor: Processor) -> None:
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
-    )
+    dispatcher = dispatch(processor)
     for number in range(500):
         dispatcher.feed(None, build(f"u{number}"))
     dispatcher.feed("ADDED", build("live"))
@@ -323,9 +331,7 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(processor: Pro
 
 
 async def test_a_listing_is_worked_on_though_changes_never_end(processor: Processor) -> None:
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(1)
-    )
+    dispatcher = dispatch(processor, limit=1)
 
     async def work(obj: Tracked) -> None:
         await asyncio.sleep(0)
@@ -424,13 +430,7 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
 async def test_objects_of_a_stream_that_was_restarted_are_not_resumed_again(
     processor: Processor,
 ) -> None:
-    dispatcher = Dispatcher(
-        processor,
-        spawn=asyncio.create_task,
-        gate=open_gate(),
-        slots=make_slots(),
-        is_resuming=False,
-    )
+    dispatcher = dispatch(processor, is_resuming=False)
     dispatcher.begin_listing()
     dispatcher.feed(None, build("listed"))
     dispatcher.finish_listing()
@@ -442,9 +442,7 @@ async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_aga
     processor: Processor,
 ) -> None:
     processor.has_indexes = True
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
-    )
+    dispatcher = dispatch(processor)
     dispatcher.begin_listing()
     await dispatcher.take(None, build("a", 1))
     dispatcher.finish_listing()
@@ -517,9 +515,7 @@ async def test_no_more_objects_are_worked_on_at_once_than_allowed(
         await asyncio.sleep(0)
 
     processor.work = work
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(limit)
-    )
+    dispatcher = dispatch(processor, limit=limit)
     for number in range(20):
         dispatcher.feed("ADDED", build(f"u{number}"))
     for _ in range(10):
@@ -532,9 +528,7 @@ async def test_no_more_objects_are_worked_on_at_once_than_allowed(
 async def test_an_object_that_never_is_without_work_does_not_keep_others_waiting(
     processor: Processor,
 ) -> None:
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(2)
-    )
+    dispatcher = dispatch(processor, limit=2)
 
     async def work(obj: Tracked) -> None:
         await asyncio.sleep(0.05)
@@ -557,9 +551,7 @@ async def test_an_object_that_never_is_without_work_does_not_keep_others_waiting
 async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
     processor: Processor,
 ) -> None:
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(1)
-    )
+    dispatcher = dispatch(processor, limit=1)
 
     async def work(obj: Tracked) -> None:
         await asyncio.sleep(0.05)
@@ -578,9 +570,7 @@ async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
 async def test_an_object_that_is_done_after_a_second_waits_for_no_slot(
     processor: Processor,
 ) -> None:
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(1)
-    )
+    dispatcher = dispatch(processor, limit=1)
     released = asyncio.Event()
 
     async def work(obj: Tracked) -> None:
@@ -605,9 +595,7 @@ async def test_an_object_that_is_done_after_a_second_waits_for_no_slot(
 async def test_an_object_that_comes_as_the_last_worker_leaves_is_not_left_waiting(
     processor: Processor,
 ) -> None:
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots(1)
-    )
+    dispatcher = dispatch(processor, limit=1)
 
     async def work(obj: Tracked) -> None:
         if obj.uid == "a":
@@ -659,7 +647,7 @@ def test_versions_are_numbers_where_they_can_be() -> None:
 @pytest.mark.feature("IDX-22")
 async def test_objects_are_held_until_the_indexes_are_filled(processor: Processor) -> None:
     gate: IndexGate[str] = IndexGate()
-    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=gate, slots=make_slots())
+    dispatcher = dispatch(processor, gate=gate)
     gate.expect(["one", "two"])
     for number in range(250):
         dispatcher.feed(None, build(f"{number}"))
@@ -675,9 +663,7 @@ async def test_the_first_listing_is_indexed_on_the_way_before_its_objects_are_wo
     processor: Processor,
 ) -> None:
     processor.has_indexes = True
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
-    )
+    dispatcher = dispatch(processor)
     dispatcher.begin_listing()
     await dispatcher.take(None, build("a"))
     await dispatcher.take(None, build("b"))
@@ -712,9 +698,7 @@ async def test_what_is_gone_leaves_the_indexes_at_once(
 async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_waiting() -> None:
     processor = Processor(wants_every_event=True)
     processor.is_needed = lambda obj: False
-    dispatcher = Dispatcher(
-        processor, spawn=asyncio.create_task, gate=open_gate(), slots=make_slots()
-    )
+    dispatcher = dispatch(processor)
 
     async def work(obj: Tracked) -> None:
         await asyncio.sleep(0.01)
@@ -731,7 +715,7 @@ async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_wa
 
 async def test_objects_that_are_gone_do_not_wait_for_a_slot(processor: Processor) -> None:
     slots, released = make_slots(1), asyncio.Event()
-    dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), slots=slots)
+    dispatcher = dispatch(processor, slots=slots)
     processor.work = lambda obj: released.wait()
     dispatcher.feed("ADDED", build("busy"))
     await settle()
@@ -752,22 +736,14 @@ async def test_a_cycle_that_is_not_on_record_goes_on_in_the_next_stream_if_nobod
     cycle = Cycle(Reason.UPDATE, {}, frozenset(), detour=detour)
     seen: list[Cycle | None] = []
 
-    def dispatch(*, is_resuming: bool) -> Dispatcher:
-        return Dispatcher(
-            processor,
-            spawn=asyncio.create_task,
-            gate=open_gate(),
-            slots=make_slots(),
-            is_resuming=is_resuming,
-        )
-
     async def begin(obj: Tracked) -> None:
         obj.open_work().cycle = cycle
 
     async def go_on(obj: Tracked) -> None:
         seen.append(obj.open_work().cycle)
 
-    former, follower = dispatch(is_resuming=False), dispatch(is_resuming=is_resuming)
+    former = dispatch(processor, is_resuming=False)
+    follower = dispatch(processor, is_resuming=is_resuming)
     processor.work = begin
     former.feed("ADDED", build("one"))
     await settle()
@@ -785,7 +761,7 @@ async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams
     slots = make_slots(limit=1)
     processor.work = lambda obj: asyncio.sleep(60)
     for _ in range(60):
-        dispatcher = Dispatcher(processor, spawn=asyncio.create_task, gate=open_gate(), slots=slots)
+        dispatcher = dispatch(processor, slots=slots)
         for number in range(50):
             raw = build(f"{number}")
             raw["spec"] = {"noise": secrets.token_hex(10_000)}

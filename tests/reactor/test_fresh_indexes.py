@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.operating import eventually
-from tests.reactor.test_dispatcher import Processor, build, make_slots, open_gate, settle
+from tests.reactor.test_dispatcher import Processor, build, dispatch, settle
 from webop.client.events import parse_version
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
@@ -42,19 +42,6 @@ class Indexer(Processor):
         self.shown_indexes.append(self.index_of_versions.get(obj.uid))
 
 
-def dispatch(
-    processor: Processor, *, limit: int | None = None, gate: IndexGate[Any] | None = None
-) -> Dispatcher:
-    """Start a stream that is not in its first listing."""
-    return Dispatcher(
-        processor,
-        spawn=asyncio.create_task,
-        gate=gate or open_gate(),
-        slots=make_slots(limit),
-        is_resuming=False,
-    )
-
-
 async def change(dispatcher: Dispatcher, uid: str, versions: range) -> None:
     for version in versions:
         dispatcher.feed("MODIFIED", build(uid, version))
@@ -66,7 +53,7 @@ async def test_states_of_an_object_that_waits_for_a_slot_are_indexed(
     wants_every_event: bool,
 ) -> None:
     processor, released = Indexer(wants_every_event=wants_every_event), asyncio.Event()
-    dispatcher = dispatch(processor, limit=1)
+    dispatcher = dispatch(processor, limit=1, is_resuming=False)
     processor.work = lambda obj: released.wait()
     processor.is_needed = lambda obj: obj.uid == "busy"
     await change(dispatcher, "busy", range(1, 2))
@@ -80,7 +67,7 @@ async def test_states_of_an_object_that_waits_for_a_slot_are_indexed(
 
 async def test_states_of_an_object_that_rests_after_an_error_are_indexed() -> None:
     processor = Indexer(wants_every_event=True)
-    dispatcher = dispatch(processor)
+    dispatcher = dispatch(processor, is_resuming=False)
 
     async def fail(obj: Tracked) -> None:
         obj.open_work().paused_until = asyncio.get_running_loop().time() + 600
@@ -96,7 +83,7 @@ async def test_states_of_an_object_that_waits_for_other_indexes_are_indexed() ->
     processor = Indexer()
     gate: IndexGate[str] = IndexGate()
     gate.expect(["others"])
-    await change(dispatch(processor, gate=gate), "a", range(1, 4))
+    await change(dispatch(processor, gate=gate, is_resuming=False), "a", range(1, 4))
     assert processor.versions("a") == []
     assert processor.index_of_versions == {"a": 3}
 
@@ -107,7 +94,7 @@ async def test_the_last_state_of_an_object_that_changed_while_it_was_indexed_is_
     is_needed: bool, count: int
 ) -> None:
     processor, version = Indexer(), 1
-    dispatcher = dispatch(processor)
+    dispatcher = dispatch(processor, is_resuming=False)
 
     def change_meanwhile() -> None:
         nonlocal version
@@ -126,7 +113,7 @@ async def test_the_last_state_of_an_object_that_changed_while_it_was_indexed_is_
 
 async def test_an_object_that_changes_whenever_it_is_indexed_is_worked_on() -> None:
     processor, version = Indexer(), 1
-    dispatcher = dispatch(processor)
+    dispatcher = dispatch(processor, is_resuming=False)
 
     def change_meanwhile() -> None:
         nonlocal version
@@ -144,7 +131,7 @@ async def test_an_object_that_changes_whenever_it_is_indexed_is_worked_on() -> N
 
 async def test_an_object_that_changes_whenever_it_is_indexed_keeps_its_place_in_the_queue() -> None:
     processor, version = Indexer(), 1
-    dispatcher = dispatch(processor, limit=1)
+    dispatcher = dispatch(processor, limit=1, is_resuming=False)
 
     async def refill(obj: Tracked) -> None:
         await asyncio.sleep(0)
@@ -170,7 +157,7 @@ async def test_an_object_that_changes_whenever_it_is_indexed_keeps_its_place_in_
 
 async def test_a_state_that_is_read_again_is_indexed_though_its_event_comes_later() -> None:
     processor, released = Indexer(), asyncio.Event()
-    dispatcher = dispatch(processor, limit=1)
+    dispatcher = dispatch(processor, limit=1, is_resuming=False)
     processor.work = lambda obj: released.wait() if obj.uid == "busy" else processor.nothing(obj)
     await change(dispatcher, "busy", range(1, 2))
     for number in range(26):  # too much to keep
