@@ -11,8 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from tests.client.virtual_time import in_virtual_time
 from tests.operating import eventually
 from webop.client.events import parse_version
+from webop.errors import APIError
 from webop.handling.handlers import Reason
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import Pool
@@ -713,18 +715,102 @@ async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_wa
     await dispatcher.drain(1.0)
 
 
-async def test_objects_that_are_gone_do_not_wait_for_a_slot(processor: Processor) -> None:
+@pytest.mark.parametrize("event_type", [None, "ADDED"])
+async def test_objects_that_are_gone_do_not_wait_for_a_slot(
+    processor: Processor, event_type: Any
+) -> None:
     slots, released = make_slots(1), asyncio.Event()
     dispatcher = dispatch(processor, slots=slots)
     processor.work = lambda obj: released.wait()
     dispatcher.feed("ADDED", build("busy"))
     await settle()
-    dispatcher.feed("ADDED", build("one"))
+    dispatcher.feed(event_type, build("one"))
     waited = slots.has_waiting
     dispatcher.feed("DELETED", build("one", 2))
     assert (waited, slots.has_waiting) == (True, False)
     released.set()
     await settle()
+
+
+async def test_objects_that_are_gone_before_the_indexes_are_filled_take_no_memory(
+    processor: Processor,
+) -> None:
+    gate: IndexGate[str] = IndexGate()
+    gate.expect(["one"])
+    dispatcher = dispatch(processor, gate=gate)
+    for number in range(3):
+        dispatcher.feed("ADDED", build(f"u{number}"))
+        dispatcher.feed("DELETED", build(f"u{number}", 2))
+    gc.collect()
+    kept = [each for each in gc.get_objects() if isinstance(each, Tracked)]
+    assert [obj for obj in kept if obj.keeper is dispatcher] == []
+
+
+async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_the_pause_says(
+    processor: Processor,
+) -> None:
+    dispatcher, released, reads = dispatch(processor, limit=1), asyncio.Event(), list[str]()
+    processor.work = lambda obj: released.wait()
+    dispatcher.feed("ADDED", build("busy"))
+    await settle()
+    for number in range(26):  # too much to keep
+        dispatcher.feed("ADDED", build(f"u{number}", text=secrets.token_hex(1_000_000)))
+        await settle()
+
+    async def read(obj: Tracked) -> dict[str, Any] | None:
+        reads.append(obj.uid)
+        raise APIError("HTTP 503")
+
+    processor.read = read  # type: ignore[method-assign]
+    processor.rest = lambda obj, exc: None  # type: ignore[method-assign]
+    released.set()
+    for _ in range(20):
+        await settle()
+    assert reads
+    assert len(reads) == len(set(reads))
+
+
+@in_virtual_time
+async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_reads_fail() -> None:
+    processor, slots, reads = Processor(), make_slots(), list[str]()
+    dispatcher, loop = dispatch(processor, slots=slots), asyncio.get_running_loop()
+
+    async def read(obj: Tracked) -> dict[str, Any] | None:
+        reads.append(obj.uid)
+        await asyncio.sleep(0.1)
+        raise APIError("HTTP 503")
+
+    def rest(obj: Tracked, exc: Exception) -> float:
+        obj.open_work().paused_until = loop.time() + 2
+        return 2
+
+    processor.read, processor.rest = read, rest  # type: ignore[method-assign]
+    for _ in range(8):
+        slots.note_failure("HTTP 503")
+    for number in range(26):  # too much to keep
+        dispatcher.feed("ADDED", build(f"big{number}", text=secrets.token_hex(1_000_000)))
+    for number in range(50):
+        dispatcher.feed("ADDED", build(f"small{number}"))
+    await asyncio.sleep(20)
+    assert 0 < len(reads) <= 20  # one per second
+
+
+async def test_the_mark_of_a_pause_on_a_cycle_stays_when_the_stream_is_replaced_after_it(
+    processor: Processor,
+) -> None:
+    cycle = Cycle(Reason.UPDATE, {}, frozenset(), detour={"spec": {"a": 2}})
+
+    async def begin(obj: Tracked) -> None:
+        obj.open_work().cycle = cycle
+
+    dispatcher = dispatch(processor, is_resuming=False)
+    processor.work = begin
+    dispatcher.feed("ADDED", build("one"))
+    await settle()
+    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
+    dispatcher.switch(None)
+    assert dispatcher.list_objects(is_ours=True)
+    assert cycle.is_left
 
 
 @pytest.mark.parametrize("is_ours", [False, True])

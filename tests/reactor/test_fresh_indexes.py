@@ -12,6 +12,7 @@ import pytest
 from tests.operating import eventually
 from tests.reactor.test_dispatcher import Processor, build, dispatch, settle
 from webop.client.events import parse_version
+from webop.handling.stopping import DaemonStoppingReason
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.process import Processor as RealProcessor
@@ -37,8 +38,7 @@ class Indexer(Processor):
         await RealProcessor.index_newest(cast("RealProcessor", self), obj)
 
     async def show_event(self, obj: Tracked, event_type: Any, raw: dict[str, Any]) -> None:
-        if obj.is_being_indexed:
-            await self.index_newest(obj)
+        self.shown.append((obj.uid, event_type))
         self.shown_indexes.append(self.index_of_versions.get(obj.uid))
 
 
@@ -174,3 +174,55 @@ async def test_a_state_that_is_read_again_is_indexed_though_its_event_comes_late
     await change(dispatcher, "a", range(6, 7))
     assert processor.index_of_versions["a"] == 6
     await dispatcher.drain(1.0)
+
+
+async def test_a_list_that_is_older_than_an_own_patch_does_not_bring_its_state_back() -> None:
+    processor, tracked = Indexer(), list[Tracked]()
+    dispatcher = dispatch(processor, is_resuming=False)
+
+    async def note(obj: Tracked) -> None:
+        tracked.append(obj)
+
+    processor.work = note
+    await change(dispatcher, "a", range(1, 2))
+    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
+    dispatcher.switch(None)
+    dispatcher.begin_listing()
+    tracked[0].accept_own(build("a", 3))
+    await settle()
+    await dispatcher.take(None, build("a", 2))
+    dispatcher.finish_listing()
+    await settle()
+    assert processor.versions("a") == [1, 3]
+    assert processor.index_of_versions["a"] == 3
+
+
+async def test_a_deletion_that_waits_for_a_slow_index_as_a_pause_begins_is_not_lost() -> None:
+    processor, released = Indexer(wants_every_event=True), asyncio.Event()
+    dispatcher = dispatch(processor, is_resuming=False)
+    released.set()
+
+    async def index(raw: dict[str, Any]) -> None:
+        await released.wait()
+
+    async def patch(obj: Tracked) -> None:
+        if obj.version == 1:
+            released.clear()
+            obj.accept_own(build("a", 2))
+
+    processor.index, processor.work = index, patch  # type: ignore[method-assign]
+    dispatcher.begin_listing()
+    await dispatcher.take(None, build("a"))
+    dispatcher.finish_listing()
+    await settle()
+    dispatcher.begin_listing()
+    dispatcher.finish_listing()  # it is gone
+    await settle()
+    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
+    released.set()
+    await settle()
+    dispatcher.switch(None)
+    dispatcher.begin_listing()
+    dispatcher.finish_listing()
+    await settle()
+    assert processor.shown == [("a", None), ("a", "DELETED")]

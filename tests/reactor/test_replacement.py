@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
+from tests.meeting import Boss, Meeting, provide_peerings
 from tests.operating import (
     CRDS,
     Calls,
@@ -21,11 +23,16 @@ from tests.operating import (
     RunOperator,
     build_settings,
     eventually,
+    get_annotations,
     operate,
 )
+from tests.reactor.relay import relay
 from tests.reactor.witnesses import Crowd, Names
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 Why = webop.DaemonStoppingReason
 Change = Callable[[Json], list[Json]]
@@ -389,3 +396,62 @@ async def test_what_is_deleted_while_the_old_watch_ends_leaves_the_index(
         assert "doomed" in index()
         over.set()
         await eventually(lambda: index() == {"slow", "kept"}, "the ghost is gone")
+
+
+@pytest.mark.feature("PEE-17", "HND-20")
+@pytest.mark.parametrize("is_paused", [False, True])
+async def test_what_others_did_in_a_pause_is_resumed_though_the_watch_is_replaced_before_its_list(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    ducks: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    is_paused: bool,
+) -> None:
+    @webop.on.create(ducks.kind.crd_name, registry=registry, id="create")
+    async def create(**kwargs: Any) -> None:
+        calls.note("create", kwargs)
+
+    @webop.on.resume(ducks.kind.crd_name, registry=registry, id="resume")
+    async def resume(**kwargs: Any) -> None:
+        calls.note("resume", kwargs)
+
+    caplog.set_level("INFO", "webop")
+    await asyncio.to_thread(provide_peerings, webop_cluster)
+    meeting = Meeting(ducks.client, ducks.namespace)
+    await meeting.create()
+    boss = Boss(meeting, caplog)
+    opened, listing = asyncio.Event(), list[httpx.Request]()
+    opened.set()
+
+    async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
+        if request.url.path.endswith("/ducks"):
+            listing.append(request)
+            await opened.wait()
+        async for data in relayed.pass_watch_on(request):
+            yield data
+
+    async with relay(webop_cluster) as relayed:
+        relayed.watch = watch
+        options: Any = {"beside": True, "standalone": False, "identity": "me"}
+        async with operate(relayed.info, registry, namespaces=[ducks.namespace], **options):
+            await ducks.create("mine")
+            await ducks.wait_handled("mine")
+            handled = get_annotations(await ducks.get("mine"))
+            await boss.pause()
+            await ducks.create("theirs", annotations=handled)
+            if is_paused:
+                await replace_watch(ducks, caplog)
+            opened.clear()
+            listing.clear()
+            await boss.resume()
+            await eventually(lambda: listing, "the list after the pause")
+            if not is_paused:
+                await replace_watch(ducks, caplog)
+                await eventually(lambda: len(listing) > 1, "the list of the new watch")
+            opened.set()
+            await calls.wait("theirs", "resume")
+            await ducks.create("last")
+            await ducks.wait_handled("last")
+    assert calls.handlers("theirs") == ["resume"]
+    assert calls.handlers("mine").count("create") == 1

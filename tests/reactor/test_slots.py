@@ -75,7 +75,7 @@ async def test_an_object_is_queued_once_however_often_it_waits() -> None:
 
 
 @in_virtual_time
-async def test_while_writes_fail_only_work_that_writes_is_followed_by_a_pause() -> None:
+async def test_while_writes_fail_work_without_any_request_is_not_followed_by_a_pause() -> None:
     slots, begun = Slots("things", SharedSlots()), list[tuple[str, float]]()
     loop = asyncio.get_running_loop()
     start = loop.time()
@@ -88,13 +88,15 @@ async def test_while_writes_fail_only_work_that_writes_is_followed_by_a_pause() 
     def end(name: str) -> None:
         if name.startswith("writes"):
             slots.note_failure("HTTP 503")
+        elif name.startswith("reads"):
+            slots.keep_closed()
         slots.leave()
 
     for _ in range(8):
         slots.note_failure("HTTP 503")
-    for name in ("writes 2", "timer 3", "timer 2", "timer 1", "writes 1"):
+    for name in ("writes 2", "reads 2", "reads 1", "timer 2", "timer 1", "writes 1"):
         slots.wait(begin, name, is_urgent=True)
     await asyncio.sleep(60)
-    expected = ["writes 1", "timer 1", "timer 2", "timer 3", "writes 2"]
+    expected = ["writes 1", "timer 1", "timer 2", "reads 1", "reads 2", "writes 2"]
     assert [name for name, _ in begun] == expected
-    assert [at for _, at in begun] == [1.0, 3.1, 3.2, 3.3, 3.4]
+    assert [at for _, at in begun] == [1.0, 3.1, 3.2, 3.3, 5.3, 7.3]

@@ -187,7 +187,7 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 @logging_options
 def resume(request: Request) -> None:
     """Resume the operators of a peering that 'webop freeze' has paused."""
-    from webop.coordination.peers import parse_peers  # noqa: PLC0415  keeps --help quick
+    from webop.coordination.peers import build_record, parse_peers  # noqa: PLC0415  keeps --help fast
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
         try:
@@ -199,7 +199,12 @@ def resume(request: Request) -> None:
             await _patch(client, kind, namespace, request, None)
             click.echo(f"Removed the record of {request.identity} {where}.")
         else:
-            click.echo(f"There is no record of {request.identity} {where}. Other records:")
+            # Operators remember a record if the object is deleted and created again.
+            await _patch(client, kind, namespace, request, build_record(0, 0, time.time()))
+            click.echo(
+                f"There is no record of {request.identity} {where}. Operators that remember one "
+                "resume now. Other records:"
+            )
             for peer in parse_peers(status)[0].values():
                 click.echo(f"  {escape(str(peer))}")
         return True

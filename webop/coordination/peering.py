@@ -43,6 +43,7 @@ from webop.objects.resources import Resource
 logger = logging.getLogger(__name__)
 
 _HEADROOM = (5.0, 10.0)  # seconds; so long before it expires, a record is renewed
+_CONFIRMATION = 1.0  # seconds after a renewal; a record that is lost then is written again
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; after failures
 _TIMEOUT = 5.0  # seconds; of a request
 _DAEMONS_TIMEOUT = 5.0  # seconds; for daemons at the shutdown
@@ -78,6 +79,9 @@ class PeeringObject:
         self._uid = ""
         self._version = 0
         self._deleted: dict[str, Peer] = {}
+        self._renewed = 0.0
+        self._deadline = 0.0
+        self._is_lost = False
         self._invalid: dict[str, str] = {}
         self._once = Once()
 
@@ -190,11 +194,11 @@ class PeeringObject:
         metadata, version = raw["metadata"], parse_version(raw)
         if self._is_older(version, known):
             return
-        self._version = version
+        is_restored, self._version = 0 < version < self._version, version
         if event_type == "DELETED":
             self._lose()
             return
-        if metadata["uid"] != self._uid:
+        if metadata["uid"] != self._uid or is_restored:
             self._lose()
             self._deleted, self._uid, self._is_known = self.peers, metadata["uid"], True
             self.moved.set()
@@ -205,6 +209,10 @@ class PeeringObject:
                 logger.warning(text, identity, self._name, self, problem)
         self._invalid = problems
         now, own = time.time(), self._peering.identity
+        self._is_lost = own not in peers or peers[own].deadline < self._deadline - 1
+        if self._is_lost:
+            loop = asyncio.get_running_loop()
+            loop.call_at(self._renewed + _CONFIRMATION, self._replace_lost)
         dead = {
             identity
             for identity, peer in peers.items()
@@ -224,6 +232,11 @@ class PeeringObject:
         except APIError as exc:
             logger.debug("Cannot remove expired records %s: %s", self, exc)
 
+    def _replace_lost(self) -> None:
+        """Renew our record if it is still lost, as after a restored backup."""
+        if self._is_lost:
+            self.moved.set()
+
     def _is_older(self, version: int, known: int) -> bool:
         """Return whether a state is older than the present one; for ``known``, see :meth:`_accept`.
 
@@ -236,7 +249,9 @@ class PeeringObject:
     async def _renew(self, client: Client) -> bool:
         """Write our record; return whether the object exists."""
         settings = self._peering.settings
-        record = build_record(settings.priority, settings.lifetime, time.time())
+        now = time.time()
+        record = build_record(settings.priority, settings.lifetime, now)
+        self._renewed, self._deadline = asyncio.get_running_loop().time(), now + settings.lifetime
         self.has_record = not self._peering.is_replicated  # also if the response is lost
         is_written = await self._patch(client, {"status": {self._peering.identity: record}})
         self.problem = ""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from webop.client.events import get_uid, parse_version
+from webop.errors import APIError, LoginError
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import find_abandoned
 from webop.objects.body import RawEventType
@@ -53,9 +54,6 @@ class ObjectProcessor(EventProcessor, Protocol):
 
     async def index(self, raw: dict[str, Any]) -> None:
         """Update the indexes with a state of an object."""
-
-    async def index_newest(self, obj: Tracked) -> None:
-        """Put the newest state of an object into the indexes."""
 
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what must be done about the newest state; None for nothing."""
@@ -200,7 +198,10 @@ class Dispatcher:
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a listed object or an event; index it first if the indexes are being filled."""
         if self._is_indexing and event_type != "DELETED":
-            await self._processor.index(raw)
+            obj, version = self._objects.get(get_uid(raw)), parse_version(raw)
+            # A list can be older than an own patch, whose state is indexed already.
+            if obj is None or version >= obj.version or self._is_news(obj, event_type, version):
+                await self._processor.index(raw)
         self.feed(event_type, raw)
 
     def feed(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
@@ -446,8 +447,8 @@ class Dispatcher:
             obj.raw = obj.complete(self._slots.unpack(obj.text))
             obj.text = None
         plan: Plan | None = None
+        obj.is_dirty = False
         if obj.text is None:  # else it must be read first
-            obj.is_dirty = False
             try:
                 plan = self._processor.plan(obj)
             except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
@@ -504,6 +505,8 @@ class Dispatcher:
                 if self._slots.has_waiting and self._must_yield(obj, began, delay):
                     break
             except Exception as exc:  # noqa: BLE001  one object must not stop the others
+                if isinstance(exc, (APIError, LoginError)):
+                    self._slots.keep_closed()
                 return self._processor.rest(obj, exc)
         return delay
 
@@ -565,8 +568,7 @@ class Dispatcher:
 
     def _settle(self, obj: Tracked) -> None:
         """Free the memory of an object without work; forget it if it is deleted."""
-        if obj.phase is Phase.WAITING:
-            self._slots.remove(obj)
+        self._slots.remove(obj)
         obj.phase = Phase.IDLE
         obj.since = 0.0
         obj.raw = obj.indexing = None
@@ -580,6 +582,7 @@ class Dispatcher:
             obj.background = obj.background.without_body()
         if obj.is_gone and not obj.has_background and not obj.events and obj.event_task is None:
             self._objects.pop(obj.uid, None)
+            self._held.pop(obj.uid, None)
             self._processor.forget(obj.uid)
 
 

@@ -357,8 +357,10 @@ class Observer:
             entry.complete &= kept
             if not kept:
                 del indexed[origin]
-        self._operator.cluster_view.unlisted &= feeds.keys()
-        left = self._operator.cluster_view.left
+        view = self._operator.cluster_view
+        view.unlisted &= feeds.keys()
+        view.listed = {origin: turn for origin, turn in view.listed.items() if origin in feeds}
+        left = view.left
         for origin in left.keys() - feeds:
             for uid in chain.from_iterable(left.pop(origin).values()):
                 self._operator.memos.forget(uid)

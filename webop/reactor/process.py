@@ -192,10 +192,6 @@ class Processor:
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
-        if obj.is_being_indexed:
-            await self.index_newest(obj)
-            if obj.keeper.is_stopped:  # the next listing shows it again
-                return
         body = Body(raw)
         event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
         cause = EventCause(

@@ -28,6 +28,9 @@ class EventProcessor(Protocol):
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events."""
 
+    async def index_newest(self, obj: Tracked) -> None:
+        """Put the newest state of an object into the indexes."""
+
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         """Read a state that was dropped from memory; None if the object is gone."""
 
@@ -86,13 +89,20 @@ class RawEvents:
             try:
                 raw = self._slots.unpack(text) if text else await self._processor.read(obj)
                 if raw is not None:
-                    obj.is_shown = event_type != "DELETED"
                     with self._slots.running_handlers():
-                        await self._processor.show_event(obj, event_type, raw)
+                        await self._show_one(obj, event_type, raw)
             except WebopError as exc:
                 logger.warning("Skipped an event of %s: %s", obj, exc)
             if self._slots.has_waiting:
                 break
+
+    async def _show_one(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        if event_type != "DELETED" and obj.is_being_indexed:
+            await self._processor.index_newest(obj)
+            if obj.keeper.is_stopped:  # the next listing shows it again
+                return
+        obj.is_shown = event_type != "DELETED"
+        await self._processor.show_event(obj, event_type, raw)
 
     def _finish(self, obj: Tracked, task: asyncio.Task[None]) -> None:
         self._slots.leave()

@@ -225,6 +225,10 @@ class Slots:
             self._pause = self._pauses.next() or 0.0
             self._close()
 
+    def keep_closed(self) -> None:
+        """Record that work has failed at the API server: its end does not open the slots."""
+        self._is_testing = False
+
     def _close(self) -> None:
         loop = asyncio.get_running_loop()
         self._closed_until = loop.time() + self._pause

@@ -81,48 +81,56 @@ class Stream:
     async def run(self) -> None:
         """List and watch while the operator is active; during a pause, only for the indexes."""
         settings, pausing = self.ctx.operator.settings, self.ctx.operator.pausing
-        left = self.ctx.operator.cluster_view.left.setdefault(self.origin, {})
+        view = self.ctx.operator.cluster_view
+        left = view.left.setdefault(self.origin, {})
         if not self.feeds:
             await self._gate.wait()  # so that its objects need not wait in memory
         group = WorkerGroup()
         spawn = partial(pausing.spawn, group, contextvars.copy_context())
+        is_resuming = self.is_resuming or not self._is_ours()
         self.dispatcher = dispatcher = Dispatcher(
             Processor(self.ctx, spawn=spawn),
             spawn=spawn,
             gate=self._gate,
             slots=self.ctx.slots,
-            is_resuming=self.is_resuming,
+            is_resuming=is_resuming,
             is_paused=not pausing.is_active,
         )
         dispatcher.is_late = self.ctx.is_late
         version = self.ctx.resource.version
         other = next(iter(left), version) if self.is_alone else version
         if self.feeds:
-            complete = self.ctx.operator.cluster_view.indexed[self.origin].complete
-            dispatcher.is_complete = not self.is_resuming and self.feeds <= complete
+            complete = view.indexed[self.origin].complete
+            dispatcher.is_complete = not is_resuming and self.feeds <= complete
         dispatcher.former = left.pop(version if version in left else other, {})
         try:
             with pausing.subscribed(dispatcher.switch):
                 while True:
                     if not self.feeds:
                         await pausing.wait_until_active()
-                    async with pausing.turn_of(pausing.turn):
-                        await self._feed(dispatcher)
+                    turn = pausing.turn
+                    async with pausing.turn_of(turn):
+                        await self._feed(dispatcher, turn)
         finally:
             why = DaemonStoppingReason.OPERATOR_EXITING
             if self.is_stopped:
                 why = DaemonStoppingReason.OPERATOR_PAUSING
-            rest, turn = _HUNG_TIMEOUT, pausing.turn
+            rest = _HUNG_TIMEOUT
             try:
                 rest = await dispatcher.drain(settings.batching.exit_timeout, why)
             finally:
                 try:
                     dispatcher.abandon(await group.end(rest))
                 finally:  # now it is known which patches could not be written
-                    if objects := dispatcher.list_objects(is_ours=turn == pausing.turn):
+                    if objects := dispatcher.list_objects(is_ours=self._is_ours()):
                         left[version] = objects
 
-    async def _feed(self, dispatcher: Dispatcher) -> None:
+    def _is_ours(self) -> bool:
+        """Return whether no other operator could act since the objects were last listed."""
+        turn = self.ctx.operator.pausing.turn
+        return self.ctx.operator.cluster_view.listed.get(self.origin, turn) == turn
+
+    async def _feed(self, dispatcher: Dispatcher, turn: int) -> None:
         operator = self.ctx.operator
         unseen: set[str] = set()
         entry = operator.cluster_view.indexed[self.origin] if self.feeds else Indexed()
@@ -137,6 +145,8 @@ class Stream:
         async with contextlib.aclosing(items):
             async for item in items:
                 await self.ctx.slots.take_turn()
+                if operator.pausing.turn != turn:
+                    return  # what it shows can be older than the pause
                 if isinstance(item, tuple):
                     event_type, raw = item
                     if self.feeds and event_type == "DELETED":
@@ -156,5 +166,6 @@ class Stream:
                     dispatcher.finish_listing()
                     entry.complete |= self.feeds
                     operator.cluster_view.unlisted.discard(self.origin)
+                    operator.cluster_view.listed[self.origin] = turn
                     self.is_resuming = False
                     self._gate.arrive(self.key)

@@ -170,7 +170,7 @@ class Work:
         """
         if self.cycle is None or self.cycle.reason is not Reason.UPDATE:
             return None
-        self.cycle.is_left = not is_ours or self.cycle.detour is None
+        self.cycle.is_left |= not is_ours or self.cycle.detour is None
         return self.cycle
 
     @property

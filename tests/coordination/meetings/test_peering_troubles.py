@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -28,7 +31,7 @@ from tests.operating import (
     operate,
 )
 from tests.reactor.proxy import Proxy, intercept
-from tests.reactor.relay import relay
+from tests.reactor.relay import Relay, relay
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 from webop.errors import APIConflictError
@@ -141,59 +144,126 @@ async def test_what_a_watch_shows_late_does_not_resume_an_operator_that_has_read
             await calls.wait("ignored")
 
 
-@pytest.mark.feature("PEE-14")
-async def test_a_peering_that_is_created_after_a_backup_without_it_was_restored_is_noticed(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    meeting: Meeting,
-    log: pytest.LogCaptureFixture,
-) -> None:
-    """Before, the versions are a million higher than the API server says."""
-    is_restored = asyncio.Event()
+class Backup:
+    """Shows all versions of peerings a million higher, until a backup "is restored"."""
 
+    def __init__(self, relayed: Relay) -> None:
+        self.relayed = relayed
+        self.is_away = asyncio.Event()
+        self.is_restored = asyncio.Event()
+        relayed.watch, relayed.meddle = self.show, self.meddle
+
+    async def restore(self, change: Awaitable[None]) -> None:
+        """Let the operator see nothing until a change is made, and then the real versions."""
+        self.is_away.set()
+        await change
+        self.is_restored.set()
+
+    @staticmethod
     def raise_versions(data: bytes) -> bytes:
         pattern = rb'"resourceVersion":"(\d+)"'
         return re.sub(pattern, lambda m: b'"resourceVersion":"%d"' % (int(m[1]) + 10**6), data)
 
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if (
-            request.method != "GET"
-            or "kopfpeerings" not in request.url.path
-            or is_restored.is_set()
-        ):
+    async def meddle(self, request: httpx.Request) -> httpx.Response | None:
+        is_read = request.method == "GET" and "kopfpeerings" in request.url.path
+        if not is_read or self.is_restored.is_set():
             return None
-        found = await relayed.pass_on(request)
-        return httpx.Response(found.status_code, content=raise_versions(found.content))
+        if self.is_away.is_set():
+            await self.is_restored.wait()
+            return None
+        found = await self.relayed.pass_on(request)
+        return httpx.Response(found.status_code, content=self.raise_versions(found.content))
 
-    async def show(request: httpx.Request) -> AsyncIterator[bytes]:
-        if not request.url.path.endswith("/kopfpeerings") or is_restored.is_set():
-            async for data in relayed.pass_watch_on(request):
+    async def show(self, request: httpx.Request) -> AsyncIterator[bytes]:
+        if not request.url.path.endswith("/kopfpeerings") or self.is_restored.is_set():
+            async for data in self.relayed.pass_watch_on(request):
                 yield data
             return
         version = request.url.params.get("resourceVersion", "")
         assert not version, "the first watch lists"
-        stream = relayed.pass_watch_on(request)
-        ended = asyncio.ensure_future(is_restored.wait())
+        stream = self.relayed.pass_watch_on(request)
+        ended = asyncio.ensure_future(self.is_away.wait())
         while True:
             reading = asyncio.ensure_future(anext(stream))
             await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
                 reading.cancel()
+                await self.is_restored.wait()
                 yield b'{"type":"ERROR","object":{"kind":"Status","code":410}}\n'
                 return
-            yield raise_versions(reading.result())
+            yield self.raise_versions(reading.result())
 
-    await meeting.create()
+
+@pytest.fixture
+async def backup(webop_cluster: LocalCluster) -> AsyncIterator[Backup]:
     async with relay(webop_cluster) as relayed:
-        relayed.watch, relayed.meddle = show, meddle
-        options: Any = {"beside": True, "standalone": False, "identity": "me"}
-        async with operate(relayed.info, registry, namespaces=[meeting.namespace], **options):
-            await meeting.wait(lambda records: "me" in records)
-            is_restored.set()
-            await meeting.delete()
-            await eventually(lambda: "is not found" in log.text, "the restored cluster")
-            await meeting.create(boss=build_record(100))
-            await eventually(lambda: "Pausing in favour of boss" in log.text, "the pause")
+        yield Backup(relayed)
+
+
+@pytest.fixture
+def run_relayed(
+    backup: Backup, registry: webop.OperatorRegistry, meeting: Meeting
+) -> Callable[[], AbstractAsyncContextManager[Any]]:
+    options: Any = {"beside": True, "standalone": False, "identity": "me"}
+    options["namespaces"] = [meeting.namespace]
+    return partial(operate, backup.relayed.info, registry, **options)
+
+
+RunRelayed = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+@pytest.mark.feature("PEE-14")
+async def test_a_peering_that_is_created_after_a_backup_without_it_was_restored_is_noticed(
+    run_relayed: RunRelayed, backup: Backup, meeting: Meeting, log: pytest.LogCaptureFixture
+) -> None:
+    await meeting.create()
+    async with run_relayed():
+        await meeting.wait(lambda records: "me" in records)
+        await backup.restore(meeting.delete())
+        await eventually(lambda: "is not found" in log.text, "the restored cluster")
+        await meeting.create(boss=build_record(100))
+        await eventually(lambda: "Pausing in favour of boss" in log.text, "the pause")
+
+
+@pytest.mark.feature("PEE-14")
+async def test_a_peer_that_is_not_in_a_restored_backup_counts_until_it_writes_its_record_again(
+    run_relayed: RunRelayed,
+    backup: Backup,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await meeting.create(boss=build_record(100))
+    async with run_relayed():
+        await stay_out(objects, calls, log)
+        await meeting.wait(lambda records: "me" in records)
+        await backup.restore(meeting.write("boss", None))
+        await meeting.write("third", "text")
+        await eventually(lambda: "'third'" in log.text, "the restored object")
+        await asyncio.sleep(0.2)  # for what should not happen
+        assert "Resuming" not in log.text
+        assert not len(calls)
+        await meeting.write("boss", build_record(100))
+        await meeting.write("boss", None)
+        await calls.wait("ignored")
+
+
+@pytest.mark.feature("PEE-13")
+@pytest.mark.parametrize("found", [None, build_record(0, lastseen="2020-01-01T00:00:00Z")])
+async def test_a_record_that_a_restored_backup_does_not_have_is_written_again_at_once(
+    run_operator: RunOperator, meeting: Meeting, found: Any
+) -> None:
+    await meeting.create()
+    async with run_operator(standalone=False, identity="me"):
+        written = (await meeting.wait(lambda records: "me" in records))["me"]
+        await meeting.write("me", found)
+        start = time.monotonic()
+        await meeting.wait(lambda records: records.get("me") not in (found, written))
+        assert time.monotonic() - start < 5
+        record = (await meeting.read())["me"]
+        await asyncio.sleep(2)
+        assert (await meeting.read())["me"] == record
 
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
