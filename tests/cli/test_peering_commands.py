@@ -118,6 +118,10 @@ async def test_a_pause_ends_at_resume_though_the_object_was_created_again_meanwh
         assert "Operators that remember one resume now." in result.output
         await eventually(lambda: "Resuming" in caplog.text)
         await meeting.wait(lambda records: set(records) == {"me"})
+    await asyncio.to_thread(run, "resume", *where)
+    assert (await meeting.read())["boss"]["lastseen"].startswith("1970")  # over by all clocks
+    result = await asyncio.to_thread(run, "resume", *where)
+    assert "There is no record of boss" in result.output
 
 
 @pytest.mark.feature("CLI-14", "CLI-15")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,9 @@ from tests.operating import (
     eventually,
     get_annotations,
     operate,
+    wait_served,
 )
-from tests.reactor.relay import relay
+from tests.reactor.relay import Relay, relay
 from tests.reactor.witnesses import Crowd, Names
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
@@ -398,14 +400,60 @@ async def test_what_is_deleted_while_the_old_watch_ends_leaves_the_index(
         await eventually(lambda: index() == {"slow", "kept"}, "the ghost is gone")
 
 
+@pytest.fixture
+async def boss(
+    webop_cluster: LocalCluster, ducks: Objects, caplog: pytest.LogCaptureFixture
+) -> Boss:
+    caplog.set_level("INFO", "webop")
+    await asyncio.to_thread(provide_peerings, webop_cluster)
+    meeting = Meeting(ducks.client, ducks.namespace)
+    await meeting.create()
+    return Boss(meeting, caplog)
+
+
+class Lists:
+    """Holds the lists of the ducks back, of some versions."""
+
+    def __init__(self, relayed: Relay) -> None:
+        self.relayed = relayed
+        self.held: set[str] = set()
+        self.begun: list[str] = []
+        self.opened = asyncio.Event()
+        relayed.watch = self.watch
+
+    async def watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
+        if request.url.path.endswith("/ducks"):
+            version = request.url.path.split("/")[3]
+            self.begun.append(version)
+            if version in self.held:
+                await self.opened.wait()
+        async for data in self.relayed.pass_watch_on(request):
+            yield data
+
+
+@pytest.fixture
+async def lists(webop_cluster: LocalCluster) -> AsyncIterator[Lists]:
+    async with relay(webop_cluster) as relayed:
+        yield Lists(relayed)
+
+
+async def create_as_handled(ducks: Objects, name: str, like: str) -> None:
+    """Create an object that looks as if another operator had handled it."""
+    await ducks.create(name, annotations=get_annotations(await ducks.get(like)))
+
+
+PEERED: Any = {"beside": True, "standalone": False, "identity": "me"}
+
+
 @pytest.mark.feature("PEE-17", "HND-20")
 @pytest.mark.parametrize("is_paused", [False, True])
 async def test_what_others_did_in_a_pause_is_resumed_though_the_watch_is_replaced_before_its_list(
-    webop_cluster: LocalCluster,
     registry: webop.OperatorRegistry,
     ducks: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
+    boss: Boss,
+    lists: Lists,
     is_paused: bool,
 ) -> None:
     @webop.on.create(ducks.kind.crd_name, registry=registry, id="create")
@@ -416,42 +464,64 @@ async def test_what_others_did_in_a_pause_is_resumed_though_the_watch_is_replace
     async def resume(**kwargs: Any) -> None:
         calls.note("resume", kwargs)
 
-    caplog.set_level("INFO", "webop")
-    await asyncio.to_thread(provide_peerings, webop_cluster)
-    meeting = Meeting(ducks.client, ducks.namespace)
-    await meeting.create()
-    boss = Boss(meeting, caplog)
-    opened, listing = asyncio.Event(), list[httpx.Request]()
-    opened.set()
-
-    async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
-        if request.url.path.endswith("/ducks"):
-            listing.append(request)
-            await opened.wait()
-        async for data in relayed.pass_watch_on(request):
-            yield data
-
-    async with relay(webop_cluster) as relayed:
-        relayed.watch = watch
-        options: Any = {"beside": True, "standalone": False, "identity": "me"}
-        async with operate(relayed.info, registry, namespaces=[ducks.namespace], **options):
-            await ducks.create("mine")
-            await ducks.wait_handled("mine")
-            handled = get_annotations(await ducks.get("mine"))
-            await boss.pause()
-            await ducks.create("theirs", annotations=handled)
-            if is_paused:
-                await replace_watch(ducks, caplog)
-            opened.clear()
-            listing.clear()
-            await boss.resume()
-            await eventually(lambda: listing, "the list after the pause")
-            if not is_paused:
-                await replace_watch(ducks, caplog)
-                await eventually(lambda: len(listing) > 1, "the list of the new watch")
-            opened.set()
-            await calls.wait("theirs", "resume")
-            await ducks.create("last")
-            await ducks.wait_handled("last")
+    async with operate(lists.relayed.info, registry, namespaces=[ducks.namespace], **PEERED):
+        await ducks.create("mine")
+        await ducks.wait_handled("mine")
+        await boss.pause()
+        await create_as_handled(ducks, "theirs", like="mine")
+        if is_paused:
+            await replace_watch(ducks, caplog)
+        lists.held = {"v1"}
+        lists.begun.clear()
+        await boss.resume()
+        await eventually(lambda: lists.begun, "the list after the pause")
+        if not is_paused:
+            await replace_watch(ducks, caplog)
+            await eventually(lambda: len(lists.begun) > 1, "the list of the new watch")
+        lists.opened.set()
+        await calls.wait("theirs", "resume")
+        await ducks.create("last")
+        await ducks.wait_handled("last")
     assert calls.handlers("theirs") == ["resume"]
     assert calls.handlers("mine").count("create") == 1
+
+
+@pytest.mark.feature("PEE-17", "HND-20")
+async def test_what_others_did_in_a_pause_is_resumed_in_each_version_of_a_kind(
+    registry: webop.OperatorRegistry,
+    ducks: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    boss: Boss,
+    lists: Lists,
+) -> None:
+    """The first version has listed its objects again as the watches of both are replaced."""
+    client, crd = ducks.client, ducks.kind.crd_name
+    await change_kind(ducks, prefer_next_version)
+    await wait_served(client, replace(ducks.kind.resource, version="v2"))
+
+    @webop.on.resume(ducks.kind.group, "v1", "ducks", registry=registry, id="first")
+    async def first(**kwargs: Any) -> None:
+        calls.note("first", kwargs)
+
+    @webop.on.resume(ducks.kind.group, "v2", "ducks", registry=registry, id="second")
+    async def second(**kwargs: Any) -> None:
+        calls.note("second", kwargs)
+
+    async with operate(lists.relayed.info, registry, namespaces=[ducks.namespace], **PEERED):
+        await ducks.create("mine")
+        await ducks.wait_handled("mine")
+        await boss.pause()
+        await create_as_handled(ducks, "theirs", like="mine")
+        lists.held = {"v2"}
+        lists.begun.clear()
+        await boss.resume()
+        await calls.wait("theirs", "first")
+        versions = (await client.get(CRDS, None, crd))["spec"]["versions"]
+        versions = [version for found in versions for version in gain_status(found)]
+        await client.patch(CRDS, None, crd, {"spec": {"versions": versions}})
+        await eventually(lambda: caplog.text.count("Listing it again") == 2, "both are replaced")
+        await eventually(lambda: lists.begun.count("v2") > 1, "the list of the new watch")
+        lists.opened.set()
+        await calls.wait("theirs", "second")
+    assert sorted(calls.handlers("theirs")) == ["first", "second"]

@@ -244,13 +244,22 @@ class Judge:
         if not is_disturbed or (is_same and mode == "alone"):
             if last.outcome in FINAL and call.reason != "resume":
                 self.complain(f"repetition: {call} after {last}")
-            if last.outcome in FAILED and call.retry != last.retry + 1:
+            has_ended = not is_same and self._has_timed_out(last)
+            if last.outcome in FAILED and call.retry != last.retry + 1 and not has_ended:
                 self.complain(f"count of attempts: {call} after {last}")
         if last.outcome in FAILED and call.retry == last.retry + 1:
             # The timeout counts from there.
             if call.started != last.started and mode != "peering" and knows_other:
                 self.complain(f"count of attempts: {call} after {last}, from another start")
             self._judge_delay(call, last, call.begin - last.end)
+
+    def _has_timed_out(self, last: Call) -> bool:
+        """Tell whether a resumption ended between two attempts: other processes begin anew."""
+        if last.plan.timeout is None or last.reason != "resume":
+            return False
+        began = last.begin if last.started is None else (last.started - EPOCH).total_seconds()
+        _, record = self._records.get((last.uid, last.handler), (0.0, {}))
+        return self.world.loop.time() - began > last.plan.timeout and not record
 
     def _judge_belated(self, call: Call, last: Call) -> None:
         """A process can learn late that an object is gone, but not later than by its own writes."""

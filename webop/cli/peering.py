@@ -195,17 +195,21 @@ def resume(request: Request) -> None:
         except APINotFoundError:
             return False
         where, status = _where(namespace), body.get("status")
-        if isinstance(status, dict) and request.identity in status:
+        peers, problems = parse_peers(status)
+        known = peers.get(request.identity)
+        is_valid = known is not None and known.deadline > time.time()
+        if is_valid or request.identity in problems:
             await _patch(client, kind, namespace, request, None)
             click.echo(f"Removed the record of {request.identity} {where}.")
         else:
-            # Operators remember a record if the object is deleted and created again.
-            await _patch(client, kind, namespace, request, build_record(0, 0, time.time()))
+            # Operators remember a record if the object is deleted and created again. They forget it
+            # when they see one that has expired, by all clocks, and remove that.
+            await _patch(client, kind, namespace, request, build_record(0, 0, 0.0))
             click.echo(
                 f"There is no record of {request.identity} {where}. Operators that remember one "
                 "resume now. Other records:"
             )
-            for peer in parse_peers(status)[0].values():
+            for peer in peers.values():
                 click.echo(f"  {escape(str(peer))}")
         return True
 

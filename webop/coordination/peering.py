@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from webop.backoff import Backoff, Once
 from webop.client.api import Client
@@ -43,7 +43,7 @@ from webop.objects.resources import Resource
 logger = logging.getLogger(__name__)
 
 _HEADROOM = (5.0, 10.0)  # seconds; so long before it expires, a record is renewed
-_CONFIRMATION = 1.0  # seconds after a renewal; a record that is lost then is written again
+_LOSS_PAUSE = 5.0  # seconds; between a renewal and the next one if the record is lost
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; after failures
 _TIMEOUT = 5.0  # seconds; of a request
 _DAEMONS_TIMEOUT = 5.0  # seconds; for daemons at the shutdown
@@ -80,7 +80,7 @@ class PeeringObject:
         self._version = 0
         self._deleted: dict[str, Peer] = {}
         self._renewed = 0.0
-        self._deadline = 0.0
+        self._written = 0  # the version with our record; 0 while a renewal runs, or has failed
         self._is_lost = False
         self._invalid: dict[str, str] = {}
         self._once = Once()
@@ -201,6 +201,7 @@ class PeeringObject:
         if metadata["uid"] != self._uid or is_restored:
             self._lose()
             self._deleted, self._uid, self._is_known = self.peers, metadata["uid"], True
+            self._written = 0
             self.moved.set()
         peers, problems = parse_peers(raw.get("status"))
         for identity, problem in problems.items():
@@ -209,10 +210,11 @@ class PeeringObject:
                 logger.warning(text, identity, self._name, self, problem)
         self._invalid = problems
         now, own = time.time(), self._peering.identity
-        self._is_lost = own not in peers or peers[own].deadline < self._deadline - 1
-        if self._is_lost:
-            loop = asyncio.get_running_loop()
-            loop.call_at(self._renewed + _CONFIRMATION, self._replace_lost)
+        if 0 < self._written <= version:
+            self._is_lost = own not in peers or peers[own].deadline <= now
+            if self._is_lost:
+                loop = asyncio.get_running_loop()
+                loop.call_at(self._renewed + _LOSS_PAUSE, self._replace_lost)
         dead = {
             identity
             for identity, peer in peers.items()
@@ -249,16 +251,17 @@ class PeeringObject:
     async def _renew(self, client: Client) -> bool:
         """Write our record; return whether the object exists."""
         settings = self._peering.settings
-        now = time.time()
-        record = build_record(settings.priority, settings.lifetime, now)
-        self._renewed, self._deadline = asyncio.get_running_loop().time(), now + settings.lifetime
+        record = build_record(settings.priority, settings.lifetime, time.time())
+        self._written, self._is_lost = 0, False
         self.has_record = not self._peering.is_replicated  # also if the response is lost
-        is_written = await self._patch(client, {"status": {self._peering.identity: record}})
+        raw = await self._patch(client, {"status": {self._peering.identity: record}})
+        if raw is not None:
+            self._written, self._renewed = parse_version(raw), asyncio.get_running_loop().time()
         self.problem = ""
         self._once.forget("failure")
         if not settings.stealth:
             logger.debug("Keep-alive sent to the peering %r %s.", self._name, self)
-        return is_written
+        return raw is not None
 
     def _note_failure(self, what: str, exc: APIError) -> None:
         if isinstance(exc, APIForbiddenError):  # which Peering reports, and may pause for
@@ -267,16 +270,16 @@ class PeeringObject:
         level = logging.WARNING if self._once.is_new("failure") else logging.DEBUG
         logger.log(level, "%s %r %s: %s", what, self._name, self, exc)
 
-    async def _patch(self, client: Client, patch: dict[str, Any]) -> bool:
-        """Patch the object, in one attempt; return whether it exists."""
+    async def _patch(self, client: Client, patch: dict[str, Any]) -> dict[str, Any] | None:
+        """Patch the object, in one attempt; return it, or None if it does not exist."""
         subresource = "status" if "status" in self.kind.subresources else None
         path = self.kind.get_url(namespace=self.namespace, name=self._name, subresource=subresource)
         content = encode_body(patch)
         try:
-            await perform_once(client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT)
+            raw = await perform_once(client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT)
         except APINotFoundError:
-            return False
-        return True
+            return None
+        return cast("dict[str, Any]", raw)
 
 
 class Peering:

@@ -38,8 +38,8 @@ class ClusterView:
         is_scanned: whether the operator has once found the kinds and namespaces to watch: those
             that appear later are late, and their unhandled objects are new.
         unlisted: the origins that are not late, but whose objects were never all listed.
-        listed: the turns (of :class:`~webop.handling.pausing.Pausing`) in which the objects of
-            origins were last all listed: others can have acted if there was a pause since then.
+        listed: the turns (of :class:`~webop.handling.pausing.Pausing`) in which objects were last
+            all listed, by API version: others can have acted if there was a pause since then.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class ClusterView:
         self.left: dict[Origin, dict[str, dict[str, Any]]] = {}
         self.is_scanned = False
         self.unlisted: set[Origin] = set()
-        self.listed: dict[Origin, int] = {}
+        self.listed: dict[Origin, dict[str, int]] = {}
         self._moved = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []

@@ -97,11 +97,11 @@ class RawEvents:
                 break
 
     async def _show_one(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        if event_type != "DELETED" and obj.is_being_indexed:
+        obj.is_shown = event_type != "DELETED"
+        if obj.is_shown and obj.is_being_indexed:
             await self._processor.index_newest(obj)
             if obj.keeper.is_stopped:  # the next listing shows it again
                 return
-        obj.is_shown = event_type != "DELETED"
         await self._processor.show_event(obj, event_type, raw)
 
     def _finish(self, obj: Tracked, task: asyncio.Task[None]) -> None:

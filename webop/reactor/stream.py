@@ -128,7 +128,9 @@ class Stream:
     def _is_ours(self) -> bool:
         """Return whether no other operator could act since the objects were last listed."""
         turn = self.ctx.operator.pausing.turn
-        return self.ctx.operator.cluster_view.listed.get(self.origin, turn) == turn
+        turns = self.ctx.operator.cluster_view.listed.get(self.origin, {})
+        others = turns.values() if self.is_alone else ()  # then it continues another version
+        return turns.get(self.ctx.resource.version, max(others, default=turn)) == turn
 
     async def _feed(self, dispatcher: Dispatcher, turn: int) -> None:
         operator = self.ctx.operator
@@ -166,6 +168,7 @@ class Stream:
                     dispatcher.finish_listing()
                     entry.complete |= self.feeds
                     operator.cluster_view.unlisted.discard(self.origin)
-                    operator.cluster_view.listed[self.origin] = turn
+                    turns = operator.cluster_view.listed.setdefault(self.origin, {})
+                    turns[self.ctx.resource.version] = turn
                     self.is_resuming = False
                     self._gate.arrive(self.key)
