@@ -709,6 +709,24 @@ async def test_a_stream_with_nothing_new_in_it_that_ends_at_once_is_not_asked_fo
         assert len(cluster.requests) < 50
 
 
+@in_virtual_time
+async def test_after_an_outage_that_outlasts_the_history_the_list_follows_at_once() -> None:
+    """Also if the history was lost once before, and no event came since then."""
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.refuse("watch", answer_status(410, "Expired"))
+        cluster.cut()
+        await wait_until(lambda: bool(cluster.feeds))
+        cluster.refuse("watch", answer_status(503), 5)
+        cluster.refuse("watch", answer_status(410, "Expired"))
+        cluster.cut(httpx.ReadError("reset"))
+        await wait_until(lambda: not cluster.refusals)
+        end = asyncio.get_running_loop().time()
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+        assert asyncio.get_running_loop().time() - end < 1
+
+
 @pytest.mark.feature("CFG-52")
 @in_virtual_time
 async def test_a_server_that_is_away_is_not_burdened_with_lists_when_it_comes_back() -> None:

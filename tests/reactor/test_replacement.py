@@ -525,3 +525,74 @@ async def test_what_others_did_in_a_pause_is_resumed_in_each_version_of_a_kind(
         lists.opened.set()
         await calls.wait("theirs", "second")
     assert sorted(calls.handlers("theirs")) == ["first", "second"]
+
+
+@pytest.mark.feature("PEE-17", "HND-20")
+async def test_what_others_did_in_a_pause_is_resumed_though_a_version_appears_before_the_list(
+    registry: webop.OperatorRegistry,
+    ducks: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    boss: Boss,
+    lists: Lists,
+) -> None:
+    @webop.on.resume(ducks.kind.group, "v1", "ducks", registry=registry, id="first")
+    async def first(**kwargs: Any) -> None:
+        calls.note("first", kwargs)
+
+    @webop.on.resume(ducks.kind.crd_name, registry=registry, id="any")
+    async def any_version(**kwargs: Any) -> None:
+        calls.note("any", kwargs)
+
+    async with operate(lists.relayed.info, registry, namespaces=[ducks.namespace], **PEERED):
+        await ducks.create("mine")
+        await ducks.wait_handled("mine")
+        await boss.pause()
+        await create_as_handled(ducks, "theirs", like="mine")
+        lists.held = {"v1"}
+        lists.begun.clear()
+        await boss.resume()
+        await eventually(lambda: lists.begun, "the list after the pause")
+        await replace_watch(ducks, caplog, prefer_next_version)
+        await eventually(lambda: "v2" in lists.begun and lists.begun.count("v1") > 1, "both lists")
+        lists.opened.set()
+        await calls.wait("theirs", "first")
+        await calls.wait("theirs", "any")
+    assert sorted(calls.handlers("theirs")) == ["any", "first"]
+
+
+@pytest.mark.feature("HND-20")
+async def test_new_objects_are_not_resumed_as_a_kind_goes_back_to_a_version_of_before_a_pause(
+    registry: webop.OperatorRegistry, ducks: Objects, calls: Calls, boss: Boss, lists: Lists
+) -> None:
+    name = ducks.kind.crd_name
+
+    @webop.on.create(name, registry=registry, id="create")
+    async def create(**kwargs: Any) -> None:
+        calls.note("create", kwargs)
+
+    @webop.on.resume(name, registry=registry, id="resume")
+    async def resume(**kwargs: Any) -> None:
+        calls.note("resume", kwargs)
+
+    async with operate(lists.relayed.info, registry, namespaces=[ducks.namespace], **PEERED):
+        await ducks.create("mine")
+        await ducks.wait_handled("mine")
+        await boss.pause()
+        await change_kind(ducks, prefer_next_version)
+        await boss.resume()
+        await eventually(lambda: "v2" in lists.begun, "the list of v2")
+        await ducks.create("second")
+        await ducks.wait_handled("second")
+        lists.held = {"v1"}
+        lists.begun.clear()
+        first, second = (await ducks.client.get(CRDS, None, name))["spec"]["versions"]
+        versions = {"versions": [first, {**second, "served": False}]}
+        await ducks.client.patch(CRDS, None, name, {"spec": versions})
+        await eventually(lambda: "v1" in lists.begun, "the list of v1")
+        await ducks.create("new")
+        lists.opened.set()
+        await ducks.wait_handled("new")
+        await ducks.create("last")
+        await ducks.wait_handled("last")
+    assert calls.handlers("new") == ["create"]

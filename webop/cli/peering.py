@@ -195,10 +195,7 @@ def resume(request: Request) -> None:
         except APINotFoundError:
             return False
         where, status = _where(namespace), body.get("status")
-        peers, problems = parse_peers(status)
-        known = peers.get(request.identity)
-        is_valid = known is not None and known.deadline > time.time()
-        if is_valid or request.identity in problems:
+        if isinstance(status, dict) and request.identity in status:
             await _patch(client, kind, namespace, request, None)
             click.echo(f"Removed the record of {request.identity} {where}.")
         else:
@@ -209,7 +206,7 @@ def resume(request: Request) -> None:
                 f"There is no record of {request.identity} {where}. Operators that remember one "
                 "resume now. Other records:"
             )
-            for peer in peers.values():
+            for peer in parse_peers(status)[0].values():
                 click.echo(f"  {escape(str(peer))}")
         return True
 

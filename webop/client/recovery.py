@@ -114,7 +114,7 @@ class Recovery:
             # enough already; without bookmarks, it only means that there were no events. A longer
             # pause would delay the next events.
             self.pause = Backoff(_BACKOFFS, jitter=_JITTER).next() or 0.0
-        self._is_gone = self._is_gone or isinstance(exc, APIGoneError)
+        self._is_gone = isinstance(exc, APIGoneError)
         is_away = isinstance(exc, APIStatusError) and exc.status in _AWAY
         self._doubts += not is_away and not isinstance(exc, _NO_DOUBT)
         is_lost = isinstance(exc, APIGoneError | APINotFoundError) or self._doubts >= _DOUBTS_LIMIT

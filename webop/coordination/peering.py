@@ -14,7 +14,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Iterable
-from typing import Any, cast
+from typing import Any
 
 from webop.backoff import Backoff, Once
 from webop.client.api import Client
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _HEADROOM = (5.0, 10.0)  # seconds; so long before it expires, a record is renewed
 _LOSS_PAUSE = 5.0  # seconds; between a renewal and the next one if the record is lost
+_LOSS_HEADROOM = 2.0  # seconds; so long before it expires, a record that was set back is renewed
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; after failures
 _TIMEOUT = 5.0  # seconds; of a request
 _DAEMONS_TIMEOUT = 5.0  # seconds; for daemons at the shutdown
@@ -81,7 +82,8 @@ class PeeringObject:
         self._deleted: dict[str, Peer] = {}
         self._renewed = 0.0
         self._written = 0  # the version with our record; 0 while a renewal runs, or has failed
-        self._is_lost = False
+        self._end = 0.0  # of our record in the newest state: a Unix timestamp; 0 for no record
+        self._timer: asyncio.TimerHandle | None = None
         self._invalid: dict[str, str] = {}
         self._once = Once()
 
@@ -131,12 +133,14 @@ class PeeringObject:
                             pause = min(pause, backoff.next() or 0)
                     except APIError as exc:
                         self._note_failure("Cannot renew the record in the peering", exc)
-                        pause = min(pause, choose_pause(backoff, exc, limit=_HEADROOM[0]) or 0)
+                        chosen = choose_pause(backoff, exc, limit=_HEADROOM[0]) or 0
+                        pause = min(pause, chosen, _HEADROOM[0])
                 self.is_settled = self._is_known
                 self._peering.changed.set()
                 await _within(pause, self.moved.wait())
         finally:
             self._lose()
+            self._stop_timer()
             if self.has_record:
                 try:
                     await self._patch(client, {"status": {self._peering.identity: None}})
@@ -210,11 +214,8 @@ class PeeringObject:
                 logger.warning(text, identity, self._name, self, problem)
         self._invalid = problems
         now, own = time.time(), self._peering.identity
-        if 0 < self._written <= version:
-            self._is_lost = own not in peers or peers[own].deadline <= now
-            if self._is_lost:
-                loop = asyncio.get_running_loop()
-                loop.call_at(self._renewed + _LOSS_PAUSE, self._replace_lost)
+        self._end = peers[own].deadline if own in peers else 0.0
+        self._check_loss()
         dead = {
             identity
             for identity, peer in peers.items()
@@ -234,10 +235,21 @@ class PeeringObject:
         except APIError as exc:
             logger.debug("Cannot remove expired records %s: %s", self, exc)
 
-    def _replace_lost(self) -> None:
-        """Renew our record if it is still lost, as after a restored backup."""
-        if self._is_lost:
-            self.moved.set()
+    def _check_loss(self) -> None:
+        """Renew our record in time if it is lost, or ends too early, as after a restored backup.
+
+        States that are older than its last write say nothing about it.
+        """
+        self._stop_timer()
+        if 0 < self._written <= self._version and self.is_there and self._peering.is_speaker:
+            loop = asyncio.get_running_loop()
+            rest = self._end - _LOSS_HEADROOM - time.time()
+            at = max(self._renewed + _LOSS_PAUSE, loop.time() + rest)
+            self._timer = loop.call_at(at, self.moved.set)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _is_older(self, version: int, known: int) -> bool:
         """Return whether a state is older than the present one; for ``known``, see :meth:`_accept`.
@@ -252,16 +264,18 @@ class PeeringObject:
         """Write our record; return whether the object exists."""
         settings = self._peering.settings
         record = build_record(settings.priority, settings.lifetime, time.time())
-        self._written, self._is_lost = 0, False
+        self._written = 0
+        self._stop_timer()
         self.has_record = not self._peering.is_replicated  # also if the response is lost
-        raw = await self._patch(client, {"status": {self._peering.identity: record}})
-        if raw is not None:
-            self._written, self._renewed = parse_version(raw), asyncio.get_running_loop().time()
+        version = await self._patch(client, {"status": {self._peering.identity: record}})
+        if version is not None:
+            self._written, self._renewed = version, asyncio.get_running_loop().time()
+            self._check_loss()
         self.problem = ""
         self._once.forget("failure")
         if not settings.stealth:
             logger.debug("Keep-alive sent to the peering %r %s.", self._name, self)
-        return raw is not None
+        return version is not None
 
     def _note_failure(self, what: str, exc: APIError) -> None:
         if isinstance(exc, APIForbiddenError):  # which Peering reports, and may pause for
@@ -270,8 +284,12 @@ class PeeringObject:
         level = logging.WARNING if self._once.is_new("failure") else logging.DEBUG
         logger.log(level, "%s %r %s: %s", what, self._name, self, exc)
 
-    async def _patch(self, client: Client, patch: dict[str, Any]) -> dict[str, Any] | None:
-        """Patch the object, in one attempt; return it, or None if it does not exist."""
+    async def _patch(self, client: Client, patch: dict[str, Any]) -> int | None:
+        """Patch the object, in one attempt.
+
+        Returns:
+            The new version of the object, 0 if it is not a number; None if there is no object.
+        """
         subresource = "status" if "status" in self.kind.subresources else None
         path = self.kind.get_url(namespace=self.namespace, name=self._name, subresource=subresource)
         content = encode_body(patch)
@@ -279,7 +297,10 @@ class PeeringObject:
             raw = await perform_once(client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT)
         except APINotFoundError:
             return None
-        return cast("dict[str, Any]", raw)
+        try:
+            return parse_version(raw)
+        except (AttributeError, KeyError, TypeError):  # what comes from a proxy can be anything
+            return 0
 
 
 class Peering:

@@ -129,8 +129,7 @@ class Stream:
         """Return whether no other operator could act since the objects were last listed."""
         turn = self.ctx.operator.pausing.turn
         turns = self.ctx.operator.cluster_view.listed.get(self.origin, {})
-        others = turns.values() if self.is_alone else ()  # then it continues another version
-        return turns.get(self.ctx.resource.version, max(others, default=turn)) == turn
+        return turns.get(self.ctx.resource.version, max(turns.values(), default=turn)) == turn
 
     async def _feed(self, dispatcher: Dispatcher, turn: int) -> None:
         operator = self.ctx.operator
@@ -169,6 +168,8 @@ class Stream:
                     entry.complete |= self.feeds
                     operator.cluster_view.unlisted.discard(self.origin)
                     turns = operator.cluster_view.listed.setdefault(self.origin, {})
+                    if self.is_alone:  # other versions continue this one
+                        turns.clear()
                     turns[self.ctx.resource.version] = turn
                     self.is_resuming = False
                     self._gate.arrive(self.key)

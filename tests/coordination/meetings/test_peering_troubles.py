@@ -293,17 +293,76 @@ async def test_records_are_not_written_again_and_again_while_watches_are_late(
 
 
 @pytest.mark.feature("PEE-13")
-@pytest.mark.parametrize("found", [None, build_record(0, lastseen="2020-01-01T00:00:00Z")])
-async def test_a_record_that_a_restored_backup_does_not_have_is_written_again_at_once(
-    run_operator: RunOperator, meeting: Meeting, found: Any
+async def test_a_record_that_is_lost_while_it_is_renewed_is_written_again(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    meeting: Meeting,
+    log: pytest.LogCaptureFixture,
 ) -> None:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        is_first = len(relayed.list_requests("PATCH", "kopfpeerings")) == 1
+        if request.method != "PATCH" or "kopfpeerings" not in request.url.path or not is_first:
+            return None
+        response = await relayed.pass_on(request)
+        await meeting.write("me", None)
+        await meeting.write("third", "text")
+        await eventually(lambda: "'third'" in log.text, "the event")
+        return response
+
+    await meeting.create()
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = meddle
+        options: Any = {"beside": True, "standalone": False, "identity": "me"}
+        async with operate(relayed.info, registry, namespaces=[meeting.namespace], **options):
+            await eventually(lambda: "'third'" in log.text, "the event")
+            start = time.monotonic()
+            await meeting.wait(lambda records: "me" in records)
+            assert time.monotonic() - start < 8
+
+
+@pytest.mark.feature("PEE-13")
+@pytest.mark.parametrize("content", ["[]", '"text"', '{"metadata":null}', "null"])
+async def test_an_odd_answer_to_the_renewal_does_not_end_the_operator(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    content: str,
+) -> None:
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or "kopfpeerings" not in request.url.path:
+            return None
+        await relayed.pass_on(request)
+        head = {"content-type": "application/json"}
+        return httpx.Response(200, content=content.encode(), headers=head)
+
+    await meeting.create()
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = meddle
+        options: Any = {"beside": True, "standalone": False, "identity": "me"}
+        async with operate(relayed.info, registry, namespaces=[meeting.namespace], **options):
+            await meeting.wait(lambda records: "me" in records)
+            await objects.create("one", labels={"x": "y"})
+            await calls.wait("one")
+            await asyncio.sleep(1)
+            assert len(relayed.list_requests("PATCH", "kopfpeerings")) == 1
+
+
+@pytest.mark.feature("PEE-13")
+@pytest.mark.parametrize("kind", ["missing", "expired", "older"])
+async def test_a_record_that_a_restored_backup_does_not_have_is_written_again_in_time(
+    run_operator: RunOperator, meeting: Meeting, kind: str
+) -> None:
+    expired = build_record(0, lastseen="2020-01-01T00:00:00Z")
+    found = {"missing": None, "expired": expired, "older": build_record(0, lifetime=8)}[kind]
     await meeting.create()
     async with run_operator(standalone=False, identity="me"):
         written = (await meeting.wait(lambda records: "me" in records))["me"]
         await meeting.write("me", found)
         start = time.monotonic()
         await meeting.wait(lambda records: records.get("me") not in (found, written))
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 8
         record = (await meeting.read())["me"]
         await asyncio.sleep(2)
         assert (await meeting.read())["me"] == record
