@@ -770,6 +770,35 @@ async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_th
     assert len(reads) == len(set(reads))
 
 
+async def test_a_plan_does_not_outlast_the_read_that_is_overtaken_by_the_deletion(
+    processor: Processor,
+) -> None:
+    dispatcher, released = dispatch(processor, is_resuming=False), asyncio.Event()
+    plans: list[Plan | None] = []
+
+    async def process(obj: Tracked, plan: Plan | None) -> float | None:
+        plans.append(plan)
+        obj.is_missing = not obj.is_gone
+        return 0.01 if obj.is_missing else None
+
+    async def read(obj: Tracked) -> None:
+        await released.wait()
+
+    processor.process, processor.read = process, read  # type: ignore[method-assign]
+    dispatcher.begin_listing()
+    await dispatcher.take(None, build("one"))
+    dispatcher.finish_listing()
+    await eventually(lambda: len(plans) == 1)
+    await asyncio.sleep(0.05)  # it is being read
+    dispatcher.begin_listing()
+    dispatcher.finish_listing()
+    released.set()
+    await settle()
+    assert plans[0] is not None
+    assert plans[1:] in ([None], [None, None])
+    assert len(dispatcher) == 0
+
+
 @in_virtual_time
 async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_reads_fail() -> None:
     processor, slots, reads = Processor(), make_slots(), list[str]()

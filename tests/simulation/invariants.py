@@ -568,10 +568,11 @@ class Judge:
 
     def _find_value(self, identity: str, uid: str, key: str) -> int:
         """Return the value that a process has had for a while, so that it writes no older one."""
-        now = self.world.loop.time()
+        now, steps = self.world.loop.time(), self.world.plan.steps
+        frozen = sum(step.seconds for step in steps if step.kind == "pause" and step.at < now)
         if any(
             step.fault is not None
-            and step.at <= now <= step.at + step.seconds + AFTERMATH
+            and step.at <= now <= step.at + step.seconds + AFTERMATH + frozen
             and (step.fault.kind in _DELAYING or step.fault.status == 401)
             for step in self.world.plan.steps
         ):
