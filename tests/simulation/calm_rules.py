@@ -120,7 +120,8 @@ class CalmJudge:
         # The next process cannot know of what matches no more, nor a peer of what others began.
         is_known = any(plan.kind in STATE_KINDS for plan in plans)
         is_known = is_known and self._world.plan.mode != "peering"
-        if progress and (is_known or len(self._world.processes) == 1):
+        is_known |= len(self._world.processes) == 1
+        if progress and is_known and not self._judge.is_overwritten(uid):
             problems.append(f"progress: {name} has some left over: {progress}")
         running = (process for process in self._world.processes if process.is_running)
         ended = {key for process in running for key in process.ended_daemons}
@@ -151,6 +152,15 @@ class CalmJudge:
                 and (
                     call.end - LATENESS < step.at or self._judge.is_noticed_after(step.at, call.end)
                 )
+                for step in world.plan.steps
+            )
+            # The write of an outcome waits for those of the object that hang.
+            timeout = world.plan.settings.get("networking", {}).get("request_timeout", 0.0)
+            was_away |= any(
+                step.fault is not None
+                and step.fault.kind == "hung"
+                and step.at < call.end
+                and ended_at < step.at + step.seconds + timeout
                 for step in world.plan.steps
             )
             if call.end > last or was_away or self._judge.were_credentials_lost(call):

@@ -505,6 +505,11 @@ class Judge:
         if not user.startswith("replica-"):
             self.changed[uid] = self.world.loop.time()
 
+    def is_overwritten(self, uid: str) -> bool:
+        """Tell whether a request that nobody waits for has written to an object after all calls."""
+        ends = (c.end for c in self.world.calls if c.uid == uid and c.plan.kind in STATE_KINDS)
+        return self._belated.get(uid, -math.inf) > max((end or math.inf for end in ends), default=0)
+
     def _judge_finalizers(self, change: servers.Change) -> None:
         """An operator adds and removes no finalizers but its own."""
         before, now = (

@@ -393,6 +393,17 @@ async def keep_object(
         scene.world.request("DELETE", "one")
 
 
+async def leave_record(scene: Scene, *, is_given_up: bool) -> None:
+    """Handle an object; a request that was slow writes a record after that."""
+    process = scene.add_replica()
+    await keep_object(scene, process=process)
+    await asyncio.sleep(1.0)
+    scene.world.network.is_given_up = is_given_up
+    record = {"metadata": {"annotations": {"kopf.zalando.org/create0": "{}"}}}
+    scene.write(process, "PATCH", f"{OBJECTS}/one", record)
+    scene.world.network.is_given_up = False
+
+
 async def change_back(scene: Scene, *, pause: float = 1.0, is_seen: bool = False) -> None:
     """Change an object as its creation ends, and back as its operator does.
 

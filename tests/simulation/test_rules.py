@@ -42,6 +42,7 @@ from tests.simulation.stories import (
     go_on_after_deletion,
     keep_object,
     keep_timer,
+    leave_record,
     look_into_index,
     make_value,
     overwrite,
@@ -78,6 +79,10 @@ ROUGH_OBJECTS = disturb("slow", path=PLURAL)
 ROUGH_PEERINGS = disturb("slow", path="kopfpeering")
 DEAF = disturb("mute")
 LOCKED_OUT = disturb("status", at=0.5, status=401)
+HANGING_PATCHES: Json = {
+    "settings": {"networking": {"request_timeout": 10.0}},
+    **disturb("hung", methods=("PATCH",)),
+}
 DENYING = disturb("status", status=403)
 UNLOCKED: Json = {"steps": (Step(0.5, "unlock"),)}
 PATCHING: Json = {"handlers": make("create0", "create1")}
@@ -599,6 +604,10 @@ STATES = (
     tell("", "an effect of a replica that was stopped later, as its Lease could not be renewed",
          keep_object, is_stopped=True,
          plan={**STATUSES, "mode": "lease", **disturb("slow", path="leases")}),
+    tell("loss", "an effect of a replica that was stopped long after a patch hung", keep_object,
+         is_stopped=True, pause=12.0, plan={**STATUSES, **HANGING_PATCHES}),
+    tell("", "an effect of a replica that was stopped while a patch hung", keep_object,
+         is_stopped=True, pause=3.0, plan={**STATUSES, **HANGING_PATCHES}),
     tell("", "an effect in a peering", keep_object, plan={**STATUSES, "mode": "peering"}),
     tell("loss", "an effect of a thread that nobody has waited for", keep_object, duration=3.0,
          plan={"handlers": make("create0", effect="status", is_sync=True), **REGROUPED}),
@@ -653,6 +662,8 @@ STATES = (
     tell("progress", "a status", keep_object, status={"kopf": {}}, plan=UPDATES),
     tell("progress", "after a restart", keep_object, status={"kopf": {}}, successors=1,
          plan=UPDATES),
+    tell("progress", "of a late request", leave_record, is_given_up=False, plan=UPDATES),
+    tell("", "of a request that was given up", leave_record, is_given_up=True, plan=UPDATES),
     tell("", "of somebody else", keep_object, annotations={"a.b/create0": "{}"}, plan=UPDATES),
     tell("progress", "that matches no more", keep_object, called=(), status={"kopf": {}},
          plan=EVENTS),
