@@ -218,6 +218,36 @@ async def test_a_handler_that_missed_a_change_is_called_beside_a_slow_one_that_i
     assert [call["spec"]["a"] for call in calls.of("one", "quick")] == [1, 2]
 
 
+@pytest.mark.feature("D-67")
+async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_missed_then(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    is_ready = False
+
+    @webop.on.field("widgets", registry=registry, id="chosen", field="spec.a", labels={"x": "y"})
+    async def chosen(**kwargs: Any) -> None:
+        calls.note("chosen", kwargs)
+
+    @webop.on.update("widgets", registry=registry, id="poller", when=is_no_fence)
+    async def poller(**kwargs: Any) -> None:
+        calls.note("poller", kwargs)
+        if not is_ready:
+            raise webop.TemporaryError("not yet", delay=0.1)
+
+    async with run_operator():
+        await objects.create("one", {"a": 0}, labels={"x": "y"})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await calls.wait("one", "chosen", count=2)
+        await objects.patch("one", {"spec": {"a": 2}, "metadata": {"labels": {"x": None}}})
+        await objects.pass_fence()
+        await objects.patch("one", {"metadata": {"labels": {"x": "y"}}})
+        await objects.pass_fence()
+        is_ready = True
+        await objects.wait_handled("one")
+    assert [call["new"] for call in calls.of("one", "chosen")] == [0, 1, 2]
+
+
 @pytest.mark.feature("D-67", "ERR-18", "ERR-20")
 async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
     chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -213,10 +213,11 @@ class Progress(Mapping[str, HandlerState]):
             if self._states[key].is_finished:
                 self._states[key] = replace(self._states[key], seen=digest)
 
-    def restart_outdated(self, digest: str) -> None:
+    def restart_outdated(self, digest: str, *, besides: Collection[str] = ()) -> None:
         """Restart the handlers that have finished with another state of the object (D-67)."""
-        for key in [key for key, state in self._states.items() if state.is_outdated(digest)]:
-            self.restart(key)
+        for key, state in [*self._states.items()]:
+            if state.is_outdated(digest) and key not in besides:
+                self.restart(key)
 
     def restart(self, key: str) -> None:
         """Reset a handler, so that it can be called again.

@@ -215,7 +215,10 @@ def _adjust_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> C
         elif key in plan.late:
             progress.drop(key)  # the change was undone before it was called
     if plan.cause.reason is Reason.UPDATE:
+        # Those that match again, but did not meanwhile, can have missed a change.
+        progress.restart_outdated(digest_essence(plan.cause.new), besides=cycle.handler_ids)
         cycle.essence, cycle.detour = plan.cause.new, None
+        cycle.handler_ids = frozenset(progress)
     return cycle
 
 

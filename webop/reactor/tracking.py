@@ -99,7 +99,7 @@ class Cycle:
             called after the end of a cycle: the state that is stored as handled if the object goes
             back to ``essence`` before the next event.
         standing: the state of the handlers' calls.
-        handler_ids: the handlers at the start.
+        handler_ids: the handlers at the start; of an update, those of the last calls.
         trace: the span of the first calls, if there is one; later calls continue it.
         bases: the last states that handlers have seen, if they must be called again for later
             changes; other handlers get the changes since the last-handled state.
