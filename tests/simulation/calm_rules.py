@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tests.simulation.network import HANGING
 from tests.simulation.patience import AFTERMATH, LAG, LATENESS, REPLACING
 from tests.simulation.replicas import (
     DIFFBASE,
@@ -106,7 +107,8 @@ class CalmJudge:
         annotations = meta.get("annotations", {})
         plans = [plan for plan in self._world.handlers if self._judge.wants(plan, body)]
         problems = []
-        if any(plan.kind in STATE_KINDS for plan in plans):
+        is_overwritten = self._judge.is_overwritten(uid)
+        if any(plan.kind in STATE_KINDS for plan in plans) and not is_overwritten:
             problems += self._list_missed(name, body)
         known = {plan.id for plan in self._world.handlers}  # the records of others are not ours
         progress = [
@@ -121,7 +123,7 @@ class CalmJudge:
         is_known = any(plan.kind in STATE_KINDS for plan in plans)
         is_known = is_known and self._world.plan.mode != "peering"
         is_known |= len(self._world.processes) == 1
-        if progress and is_known and not self._judge.is_overwritten(uid):
+        if progress and is_known and not is_overwritten:
             problems.append(f"progress: {name} has some left over: {progress}")
         running = (process for process in self._world.processes if process.is_running)
         ended = {key for process in running for key in process.ended_daemons}
@@ -158,7 +160,7 @@ class CalmJudge:
             timeout = world.plan.settings.get("networking", {}).get("request_timeout", 0.0)
             was_away |= any(
                 step.fault is not None
-                and step.fault.kind == "hung"
+                and step.fault.kind in HANGING
                 and step.at < call.end
                 and ended_at < step.at + step.seconds + timeout
                 for step in world.plan.steps
