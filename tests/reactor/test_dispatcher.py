@@ -115,7 +115,7 @@ def dispatch(
     gate: IndexGate[Any] | None = None,
     is_resuming: bool = True,
 ) -> Dispatcher:
-    """Start a stream; with an open gate and slots of its own, if nothing else is told."""
+    """Start a stream; by default with an open gate and its own slots."""
     return Dispatcher(
         processor,
         spawn=asyncio.create_task,

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ from tests.operating import (
 )
 from tests.reactor.relay import relay
 from tests.reactor.timeline import Timeline
+from tests.reactor.witnesses import build_noting_handler
 from webop.client.api import Client
 from webop.client.credentials import Vault
 from webop.handling.stopping import AsyncDaemonStopped
@@ -68,19 +69,6 @@ def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
         decorate = getattr(webop.on, name)("widgets", registry=registry, id=name)
         decorate(build_noting_handler(calls, name))
     return calls
-
-
-def build_noting_handler(
-    calls: Calls, name: str, released: asyncio.Event | None = None
-) -> Callable[..., Any]:
-    """Return a handler that notes its calls, and goes on until it is released."""
-
-    async def fn(**kwargs: Any) -> None:
-        calls.note(name, kwargs)
-        if released is not None:
-            await released.wait()
-
-    return fn
 
 
 def build_left_record(key: str, purpose: str = "resume") -> dict[str, str]:

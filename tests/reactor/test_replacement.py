@@ -29,7 +29,7 @@ from tests.operating import (
     wait_served,
 )
 from tests.reactor.relay import Relay, relay
-from tests.reactor.witnesses import Crowd, Names
+from tests.reactor.witnesses import Crowd, Names, build_noting_handler
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 
@@ -437,18 +437,26 @@ async def lists(webop_cluster: LocalCluster) -> AsyncIterator[Lists]:
         yield Lists(relayed)
 
 
-async def create_as_handled(ducks: Objects, name: str, like: str) -> None:
-    """Create an object that looks as if another operator had handled it."""
-    await ducks.create(name, annotations=get_annotations(await ducks.get(like)))
+@pytest.fixture
+def run_peer(lists: Lists, registry: webop.OperatorRegistry, ducks: Objects) -> RunOperator:
+    """Runs an operator that listens to the boss, and whose lists can be held back."""
+    options: Any = {"beside": True, "standalone": False, "identity": "me"}
+    return partial(operate, lists.relayed.info, registry, namespaces=[ducks.namespace], **options)
 
 
-PEERED: Any = {"beside": True, "standalone": False, "identity": "me"}
+async def pause_while_others_act(ducks: Objects, boss: Boss) -> None:
+    """Pause the operator; then there is an object as if another operator had handled it."""
+    await ducks.create("mine")
+    await ducks.wait_handled("mine")
+    await boss.pause()
+    await ducks.create("theirs", annotations=get_annotations(await ducks.get("mine")))
 
 
 @pytest.mark.feature("PEE-17", "HND-20")
 @pytest.mark.parametrize("is_paused", [False, True])
 async def test_what_others_did_in_a_pause_is_resumed_though_the_watch_is_replaced_before_its_list(
     registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
     ducks: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
@@ -456,19 +464,14 @@ async def test_what_others_did_in_a_pause_is_resumed_though_the_watch_is_replace
     lists: Lists,
     is_paused: bool,
 ) -> None:
-    @webop.on.create(ducks.kind.crd_name, registry=registry, id="create")
-    async def create(**kwargs: Any) -> None:
-        calls.note("create", kwargs)
-
-    @webop.on.resume(ducks.kind.crd_name, registry=registry, id="resume")
-    async def resume(**kwargs: Any) -> None:
-        calls.note("resume", kwargs)
-
-    async with operate(lists.relayed.info, registry, namespaces=[ducks.namespace], **PEERED):
-        await ducks.create("mine")
-        await ducks.wait_handled("mine")
-        await boss.pause()
-        await create_as_handled(ducks, "theirs", like="mine")
+    webop.on.create(ducks.kind.crd_name, registry=registry, id="create")(
+        build_noting_handler(calls, "create")
+    )
+    webop.on.resume(ducks.kind.crd_name, registry=registry, id="resume")(
+        build_noting_handler(calls, "resume")
+    )
+    async with run_peer():
+        await pause_while_others_act(ducks, boss)
         if is_paused:
             await replace_watch(ducks, caplog)
         lists.held = {"v1"}
@@ -489,6 +492,7 @@ async def test_what_others_did_in_a_pause_is_resumed_though_the_watch_is_replace
 @pytest.mark.feature("PEE-17", "HND-20")
 async def test_what_others_did_in_a_pause_is_resumed_in_each_version_of_a_kind(
     registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
     ducks: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
@@ -500,19 +504,14 @@ async def test_what_others_did_in_a_pause_is_resumed_in_each_version_of_a_kind(
     await change_kind(ducks, prefer_next_version)
     await wait_served(client, replace(ducks.kind.resource, version="v2"))
 
-    @webop.on.resume(ducks.kind.group, "v1", "ducks", registry=registry, id="first")
-    async def first(**kwargs: Any) -> None:
-        calls.note("first", kwargs)
-
-    @webop.on.resume(ducks.kind.group, "v2", "ducks", registry=registry, id="second")
-    async def second(**kwargs: Any) -> None:
-        calls.note("second", kwargs)
-
-    async with operate(lists.relayed.info, registry, namespaces=[ducks.namespace], **PEERED):
-        await ducks.create("mine")
-        await ducks.wait_handled("mine")
-        await boss.pause()
-        await create_as_handled(ducks, "theirs", like="mine")
+    webop.on.resume(ducks.kind.group, "v1", "ducks", registry=registry, id="first")(
+        build_noting_handler(calls, "first")
+    )
+    webop.on.resume(ducks.kind.group, "v2", "ducks", registry=registry, id="second")(
+        build_noting_handler(calls, "second")
+    )
+    async with run_peer():
+        await pause_while_others_act(ducks, boss)
         lists.held = {"v2"}
         lists.begun.clear()
         await boss.resume()
@@ -530,25 +529,21 @@ async def test_what_others_did_in_a_pause_is_resumed_in_each_version_of_a_kind(
 @pytest.mark.feature("PEE-17", "HND-20")
 async def test_what_others_did_in_a_pause_is_resumed_though_a_version_appears_before_the_list(
     registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
     ducks: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
     boss: Boss,
     lists: Lists,
 ) -> None:
-    @webop.on.resume(ducks.kind.group, "v1", "ducks", registry=registry, id="first")
-    async def first(**kwargs: Any) -> None:
-        calls.note("first", kwargs)
-
-    @webop.on.resume(ducks.kind.crd_name, registry=registry, id="any")
-    async def any_version(**kwargs: Any) -> None:
-        calls.note("any", kwargs)
-
-    async with operate(lists.relayed.info, registry, namespaces=[ducks.namespace], **PEERED):
-        await ducks.create("mine")
-        await ducks.wait_handled("mine")
-        await boss.pause()
-        await create_as_handled(ducks, "theirs", like="mine")
+    webop.on.resume(ducks.kind.group, "v1", "ducks", registry=registry, id="first")(
+        build_noting_handler(calls, "first")
+    )
+    webop.on.resume(ducks.kind.crd_name, registry=registry, id="any")(
+        build_noting_handler(calls, "any")
+    )
+    async with run_peer():
+        await pause_while_others_act(ducks, boss)
         lists.held = {"v1"}
         lists.begun.clear()
         await boss.resume()
@@ -563,19 +558,18 @@ async def test_what_others_did_in_a_pause_is_resumed_though_a_version_appears_be
 
 @pytest.mark.feature("HND-20")
 async def test_new_objects_are_not_resumed_as_a_kind_goes_back_to_a_version_of_before_a_pause(
-    registry: webop.OperatorRegistry, ducks: Objects, calls: Calls, boss: Boss, lists: Lists
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    ducks: Objects,
+    calls: Calls,
+    boss: Boss,
+    lists: Lists,
 ) -> None:
     name = ducks.kind.crd_name
 
-    @webop.on.create(name, registry=registry, id="create")
-    async def create(**kwargs: Any) -> None:
-        calls.note("create", kwargs)
-
-    @webop.on.resume(name, registry=registry, id="resume")
-    async def resume(**kwargs: Any) -> None:
-        calls.note("resume", kwargs)
-
-    async with operate(lists.relayed.info, registry, namespaces=[ducks.namespace], **PEERED):
+    webop.on.create(name, registry=registry, id="create")(build_noting_handler(calls, "create"))
+    webop.on.resume(name, registry=registry, id="resume")(build_noting_handler(calls, "resume"))
+    async with run_peer():
         await ducks.create("mine")
         await ducks.wait_handled("mine")
         await boss.pause()

@@ -254,7 +254,7 @@ class Judge:
             self._judge_delay(call, last, call.begin - last.end)
 
     def _has_timed_out(self, last: Call) -> bool:
-        """Tell whether a resumption ended between two attempts: other processes begin anew."""
+        """Tell whether a resumption ended between two attempts: other processes start again."""
         if last.plan.timeout is None or last.reason != "resume":
             return False
         began = last.begin if last.started is None else (last.started - EPOCH).total_seconds()
@@ -579,7 +579,7 @@ class Judge:
             step.fault is not None
             and step.at <= now <= step.at + step.seconds + AFTERMATH + frozen
             and (step.fault.kind in _DELAYING or step.fault.status == 401)
-            for step in self.world.plan.steps
+            for step in steps
         ):
             return 0  # older ones can still be on their way, or wait behind others that hang
         known = self.values[identity, uid, key]

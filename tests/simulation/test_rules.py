@@ -261,7 +261,7 @@ CALLS = (
          started=EPOCH, plan=ALONE),
     tell("count of attempts", "another start, by another replica", call_twice, outcome="error",
          retry=1, started=EPOCH, is_other=True, plan=LEASE),
-    tell("count of attempts", "a resumption by another replica, begun anew", call_twice,
+    tell("count of attempts", "a resumption by another replica from the start", call_twice,
          outcome="error", first="resume0", again="resume0", cause="resume", is_other=True,
          plan={**LEASE, "handlers": make("resume0", timeout=3.0)}),
     tell("", "a resumption by another replica after the timeout", call_twice,

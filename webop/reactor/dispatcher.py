@@ -496,7 +496,7 @@ class Dispatcher:
                     await self._index(obj)
                 obj.was_indexed = False
                 await self._slots.take_turn()
-                if obj.is_dirty or obj.is_missing:  # a daemon has ended, or it is found to be gone
+                if obj.is_dirty or obj.is_missing:  # a daemon has ended, or it can be gone
                     plan = None
                 obj.is_dirty = False
                 is_missing = obj.is_missing and await self._is_missing(obj)

@@ -359,7 +359,7 @@ class Observer:
                 del indexed[origin]
         view = self._operator.cluster_view
         view.unlisted &= feeds.keys()
-        view.listed = {origin: turn for origin, turn in view.listed.items() if origin in feeds}
+        view.listed = {origin: turns for origin, turns in view.listed.items() if origin in feeds}
         left = view.left
         for origin in left.keys() - feeds:
             for uid in chain.from_iterable(left.pop(origin).values()):
