@@ -110,7 +110,6 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         if current_poster.get(None) is not None:
             text = _format(msg, args) or logging.getLevelName(level)
             kind = "Warning" if level >= logging.WARNING else "Normal"
-            kind = "Error" if level >= logging.ERROR else kind
             _post(self.reference, type=kind, reason="Logging", message=text)
 
 

@@ -7,6 +7,7 @@ import gc
 import itertools
 import secrets
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -38,6 +39,7 @@ class Processor:
         self.wants_every_event = wants_every_event
         self.has_indexes = False
         self.event_pool: Pool | None = None
+        self.ctx: Any = SimpleNamespace(refer_to=lambda _: {})
         self.seen: list[tuple[str, Any, int]] = []
         self.shown: list[tuple[str, Any]] = []
         self.forgotten: list[str] = []
