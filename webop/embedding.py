@@ -42,6 +42,7 @@ Flag = asyncio.Event | threading.Event | asyncio.Future[Any] | concurrent.future
 _FLAGS = (asyncio.Event, threading.Event, asyncio.Future, concurrent.futures.Future)
 
 _HUNG_TIMEOUT = 5.0  # seconds; then remaining tasks are cancelled
+_PLACES = {"0.0.0.0": "localhost", "::": "localhost", "::1": "[::1]"}  # noqa: S104  in URLs
 _FLAG_POLLING = 0.1  # seconds; threading events cannot be awaited
 
 
@@ -233,7 +234,7 @@ def _parse_endpoints(options: EmbeddingOptions) -> Endpoints:
 def _build_services(endpoints: Endpoints) -> list[Any]:
     """Return the services: one for each port, and the banner."""
     pages = (
-        f"http://{'localhost' if host == '0.0.0.0' else host}:{port}{paths['status']}"  # noqa: S104
+        f"http://{_PLACES.get(host, host)}:{port}{paths['status']}"
         for (host, port), paths in endpoints.items()
         if "status" in paths
     )

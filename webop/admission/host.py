@@ -131,7 +131,12 @@ class WebhookHost:
                         "Remove insecure=True, or do not set settings.admission.managed."
                     )
                 where = config.get("url") or config.get("service")
-                self.address = str(where)
+                service = config.get("service")
+                self.address = config.get("url") or (
+                    f"Service {service.get('namespace')}/{service.get('name')}"
+                    if service
+                    else "unknown"
+                )
                 log = logger.debug if self._is_listening else logger.info
                 hint = (
                     ""
