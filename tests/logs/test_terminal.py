@@ -51,6 +51,21 @@ def configure(logger, **_):
     logger.info("configured")
 """
 
+CROWD = """
+import asyncio, webop
+
+async def serve(fn):
+    yield {"service": {"namespace": "ns", "name": "hooks", "port": 443}}
+    await asyncio.Event().wait()
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = serve
+
+for number in range(6):
+    webop.on.validate(f"kind{number}", id=f"check{number}")(lambda **_: None)
+"""
+
 
 class Terminal:
     """A terminal of 100 columns, and what a command has written to it."""
@@ -135,7 +150,7 @@ async def test_a_terminal_shows_a_banner_short_coloured_lines_and_the_end(
     begin = text.index("webop 0.")
     server = webop_cluster.server
     assert text[begin:].splitlines()[1:6] == [
-        "  Handlers  widgets (validate, create)",
+        "  Handlers  widgets (create, validate)",
         f"  Cluster   {server}",
         f"  Serving   widgets.v1.tests.webop.dev in namespaces: {objects.namespace}",
         f"  Webhooks  https://127.0.0.1:{hook}",
@@ -147,16 +162,24 @@ async def test_a_terminal_shows_a_banner_short_coloured_lines_and_the_end(
     assert re.search(r"Stopped after [\d.]+ s\.\n$", text)
 
 
-@pytest.mark.parametrize(
-    ("options", "variables"),
-    [((), {"NO_COLOR": "1"}), ((), {"TERM": "dumb"})],
-    ids=["NO_COLOR", "dumb"],
-)
+async def test_a_banner_of_many_kinds_behind_a_service_has_short_lines(workshop: Workshop) -> None:
+    path, probes = str(workshop.write(CROWD)), f"--liveness=http://[::1]:{find_free_port()}/healthz"
+    async with at_terminal(workshop.folder, "-A", probes, path) as terminal:
+        await terminal.wait_for("/ui")
+    kinds = ", ".join(f"kind{number} (validate)" for number in range(4))
+    text = strip_colours(terminal.text)
+    assert f"  Handlers  {kinds} and 2 more\n" in text
+    assert "  Serving   check0, check1, check2, check3 and 2 more\n" in text
+    assert "  Webhooks  Service ns/hooks\n" in text
+    assert "  Status    http://[::1]:" in text
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
 async def test_a_terminal_without_colours_shows_the_same_without_colours(
-    workshop: Workshop, options: tuple[str, ...], variables: dict[str, str]
+    workshop: Workshop, variables: dict[str, str]
 ) -> None:
     path = str(workshop.write(LONELY))
-    async with at_terminal(workshop.folder, "-A", *options, path, **variables) as terminal:
+    async with at_terminal(workshop.folder, "-A", path, **variables) as terminal:
         await terminal.wait_for("Status")
         terminal.press_control_c()
         assert await terminal.process.wait() == 0

@@ -83,7 +83,7 @@ def _describe_handlers(operator: Operator) -> str:
     """Return the decorators of the handlers, by kinds."""
     registry = operator.context.registry
     found: defaultdict[str, dict[str, None]] = defaultdict(dict)
-    for handler in (*registry.select_webhooks(), *registry.select_resource_handlers()):
+    for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
         found[name_kind(handler)][name_decorator(handler)] = None
     texts = [f"{kind} ({', '.join(names)})" for kind, names in found.items()]
     return _enumerate(texts) or "none for objects"
@@ -92,7 +92,7 @@ def _describe_handlers(operator: Operator) -> str:
 def _describe_scope(operator: Operator) -> str:
     """Return the watched kinds and their namespaces."""
     if not operator.watches_objects:
-        return operator.webhooks.describe()
+        return _enumerate(operator.webhooks.review.ids) or "no webhooks"
     kinds = {stream.ctx.resource.name for stream in metrics.list_streams(operator)}
     scope = operator.options.scope
     places = _enumerate(sorted(map(str, scope.patterns)))

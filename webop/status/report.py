@@ -342,7 +342,9 @@ def _list_handlers(operator: Operator, growth: Growth) -> list[HandlerRow]:
 def name_kind(handler: ResourceHandler) -> str:
     """Return the kind or the kinds of a handler, as its decorator names them."""
     selector = handler.selector
-    return str(selector) if selector and not selector.fn else "chosen by a function"
+    if selector is None or selector.fn:
+        return "chosen by a function"
+    return str(selector).removeprefix("Marker.")  # of webop.EVERYTHING
 
 
 def _pick(growth: Growth, what: str, labels: Labels, last: Iterable[str]) -> dict[str, int]:
