@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable
@@ -52,8 +53,9 @@ async def _show(operator: Operator, page: str | None) -> None:
     for line in lines:
         name, _, text = line.partition(" ")
         shown.append(f"  {formatter.paint(f'{name:10}', '2')}{escape(text)}")
-    sys.stderr.write("\n".join((*shown, "")))
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the terminal was closed; the operator runs on
+        sys.stderr.write("\n".join((*shown, "")))
+        sys.stderr.flush()
 
 
 def _is_known(operator: Operator) -> bool:
