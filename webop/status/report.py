@@ -206,21 +206,10 @@ class Reporter:
 
     def build(self) -> Report:
         """Return the current report."""
-        growth = self._recent.compute()
-        identity: OperatorRow = {**identify(self._operator), "since": self._since}
-        return _build_report(self._operator, identity, growth)
+        return _build_report(self._operator, self._since, self._recent.compute())
 
 
-class Identity(TypedDict):
-    """An operator, as far as people know it."""
-
-    name: str
-    pod: str | None
-    namespace: str | None
-    cluster: str | None
-
-
-def identify(operator: Operator) -> Identity:
+def _identify(operator: Operator, since: str) -> OperatorRow:
     """Return whose operator it is: its Lease or peering, else its Deployment, else its user."""
     settings, vault = operator.context.settings, operator.client.vault
     own = operator.context.identity.partition("/")[0]
@@ -233,6 +222,7 @@ def identify(operator: Operator) -> Identity:
         "pod": pod,
         "namespace": vault.default_namespace,
         "cluster": vault.server,
+        "since": since,
     }
 
 
@@ -265,12 +255,12 @@ def _restore(growth: Growth, *labels: str) -> list[int]:
     return [growth[*labels, str(index)] for index in range(len(BOUNDS) + 1)]
 
 
-def _build_report(operator: Operator, identity: OperatorRow, growth: Growth) -> Report:
+def _build_report(operator: Operator, since: str, growth: Growth) -> Report:
     leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
     return {
         "version": __version__,
         "time": _format(dt.datetime.now(dt.UTC)),
-        "operator": identity,
+        "operator": _identify(operator, since),
         "acting": metrics.is_acting(operator),
         "role": operator.describe_role(),
         "not_ready": operator.list_obstacles(),
