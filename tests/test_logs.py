@@ -151,7 +151,6 @@ def test_json_lines_carry_the_traceback(read: Read, logger: webop.ObjectLogger) 
     assert "ValueError: invalid literal" in line["exc_info"]
 
 
-@pytest.mark.feature("LOG-03")
 def test_json_lines_carry_the_stack_that_was_asked_for(read: Read) -> None:
     webop.configure(log_format=LogFormat.JSON)
     logging.getLogger("any").warning("here", stack_info=True)
