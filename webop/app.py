@@ -20,7 +20,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, MutableSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 import orjson
 from starlette.applications import Starlette
@@ -121,7 +121,9 @@ class OperatorApp:
         self.operator = operator
         self._endpoint: ReviewEndpoint | None = None
         self._is_alive = False
-        self._scraped_until = 0.0
+        self._built: dict[str, tuple[float, Any]] = {}  # when its building began, and the result
+        self._building = asyncio.Lock()
+        self._next_build = 0.0
         self._starlette = Starlette(
             routes=[
                 Route(health_path, self._report_health, methods=["GET"]),
@@ -249,6 +251,7 @@ class OperatorApp:
             logger.warning(_ADVICE)
         webhooks = operator.webhooks
         self.operator = operator
+        self._building = asyncio.Lock()  # an app can run again in another event loop
         self._endpoint = ReviewEndpoint(webhooks.review, hosting=webhooks.hosting)
         task = asyncio.create_task(operator.run(), name="operator")
         task.add_done_callback(lambda _: decided.set())
@@ -293,10 +296,10 @@ class OperatorApp:
 
     async def _report_metrics(self, request: Request) -> Response:
         """Return the metrics of the operator, also before its start and after its end."""
-        from webop.metrics.exposition import expose  # noqa: PLC0415 - rarely used
+        from webop.metrics.exposition import choose_format, expose  # noqa: PLC0415 - rarely used
 
-        accept = ", ".join(request.headers.getlist("accept"))
-        content, kind = await self._throttle(lambda: expose(self.operator, accept))
+        accept = choose_format(", ".join(request.headers.getlist("accept")))
+        content, kind = await self._share(accept, lambda: expose(self.operator, accept))
         return Response(content, headers={"content-type": kind})
 
     async def _show_page(self, request: Request) -> Response:
@@ -309,18 +312,25 @@ class OperatorApp:
         if path != page.report_path:
             content, kind = page.read(path)
             return Response(content, headers={**HEADERS, "content-type": kind})
-        report = await self._throttle(page.build_report)
+        report = await self._share("report", page.build_report)
         return Response(orjson.dumps(report), headers=HEADERS, media_type="application/json")
 
-    async def _throttle(self, build: Callable[[], T]) -> T:
-        """Build an expensive response; wait if the last one was built just before."""
-        while (pause := self._scraped_until - time.monotonic()) > 0:  # noqa: ASYNC110  it is known
-            await asyncio.sleep(pause)
-        began = time.monotonic()
-        built = build()
-        ended = time.monotonic()
-        self._scraped_until = ended + _SCRAPE_PAUSE * (ended - began)
-        return built
+    async def _share(self, what: str, build: Callable[[], T]) -> T:
+        """Build an expensive response, or return one whose building began after this call.
+
+        So clients that wait at the same time share a response, and each gets a new one.
+        """
+        called = time.monotonic()
+        async with self._building:  # first come, first served
+            began, built = self._built.get(what, (0.0, None))
+            if began <= called:
+                await asyncio.sleep(self._next_build - time.monotonic())
+                began = time.monotonic()
+                built = build()
+                self._built[what] = began, built
+                ended = time.monotonic()
+                self._next_build = ended + _SCRAPE_PAUSE * (ended - began)
+            return cast("T", built)
 
     async def _report_liveness(self, _: Request) -> Response:
         """Report whether the operator runs, with or without the API server."""

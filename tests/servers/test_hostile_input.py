@@ -9,12 +9,11 @@ import logging
 import socket
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -433,61 +432,6 @@ async def test_the_body_of_a_request_that_waits_for_its_turn_does_not_fill_the_m
             held, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
     assert held < 1_000_000
-
-
-async def test_connections_beyond_the_limit_are_refused_and_leave_the_others_alone(
-    fn: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        port = await stack.enter_async_context(listen(fn, max_connections=3))
-        served = [await stack.enter_async_context(connect(port)) for _ in range(3)]
-        for _, writer in served:
-            writer.write(HEAD + BODY)
-        for reader, _ in served:
-            assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
-        for _ in range(5):
-            async with connect(port) as (reader, _):
-                with contextlib.suppress(ConnectionError):
-                    assert await reader.read() == b""
-        served[0][1].close()
-        for _ in range(200):
-            with contextlib.suppress(httpx.TransportError):
-                assert (await post(f"http://127.0.0.1:{port}")).status_code == 200
-                break
-            await asyncio.sleep(0.01)
-    assert sum("max_connections" in message for message in caplog.messages) == 1
-    assert len(fn.calls) == 4
-
-
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_silent_clients_of_a_tls_port_are_limited_before_their_handshakes(
-    fn: Recorder, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(keep_silent(fn))
-
-
-async def keep_silent(fn: Recorder) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    hosting = Hosting(DefaultLimits(max_connections=3))
-    async with contextlib.AsyncExitStack() as stack:
-        listener = Listener(
-            ReviewEndpoint(fn), "127.0.0.1", 0, ssl_context=lambda: context, hosting=hosting
-        )
-        port = (await stack.enter_async_context(listener)).port
-        silent = [await stack.enter_async_context(connect(port)) for _ in range(3)]
-        async with connect(port) as (reader, _):
-            with contextlib.suppress(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), 3) == b""
-        assert not any(reader.at_eof() for reader, _ in silent)
-        for _, writer in silent:
-            writer.close()
-        with contextlib.suppress(TimeoutError):  # as soon as they are gone, others are kept
-            for _ in range(100):
-                async with connect(port) as (reader, _):
-                    with contextlib.suppress(ConnectionError):
-                        assert await asyncio.wait_for(reader.read(), 0.2) == b""
-            pytest.fail("Connections are refused when the others have gone.")
 
 
 async def test_idle_connections_with_tls_do_not_fill_the_memory(fn: Recorder) -> None:
