@@ -29,6 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from webop import workers
 from webop.client.credentials import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
 from webop.handling.options import check_names, spell_out
@@ -246,7 +247,12 @@ class OperatorApp:
 
     def _start(self, options: OperatorOptions, decided: asyncio.Event) -> asyncio.Task[None]:
         """Start the operator; set the event when it is ready or has ended."""
-        operator = Operator(options, on_ready=decided.set)
+
+        def begin() -> None:
+            _check_workers(operator)
+            decided.set()
+
+        operator = Operator(options, on_ready=begin)
         if not len(operator.context.registry):
             logger.warning(_ADVICE)
         webhooks = operator.webhooks
@@ -406,6 +412,20 @@ def _build_scope(options: AppOptions, environment: Mapping[str, str]) -> Namespa
                 "WEBOP_ALL_NAMESPACES and WEBOP_NAMESPACES exclude each other."
             )
     return NamespaceScope(not patterns, patterns)
+
+
+def _check_workers(operator: Operator) -> None:
+    """Check that no other worker process of the server handles the same objects."""
+    if not operator.watches_objects or operator.context.settings.leadership.lease_name is not None:
+        return
+    handlers = operator.context.registry.select_resource_handlers()
+    scope = operator.options.scope
+    if not workers.claim((repr(scope.patterns), *sorted(handler.id for handler in handlers))):
+        raise ConfigurationError(
+            "This server runs the app in several worker processes, and each would handle all "
+            "objects. Run one worker (uvicorn: no --workers, no WEB_CONCURRENCY) and more replicas "
+            "if needed, or set settings.leadership.lease_name, so that only one handles objects."
+        )
 
 
 def _is_on(environment: Mapping[str, str], variable: str) -> bool:
