@@ -191,7 +191,7 @@ class AdmissionSettings(PoolSection):
     """The maximum size of all reviews in memory in bytes, as sent; further ones get 429. Decoded,
     they take up to ten times as much: adapt it to the memory limit of the container."""
     max_connections: int = Field(default=_SERVING.max_connections, ge=1)
-    """The maximum number of open connections of a webhook server."""
+    """The maximum number of open connections of a port; then idle ones make way for new ones."""
     read_timeout: Positive = _SERVING.read_timeout
     """The time in which a client must send a complete request; then webop closes the
     connection."""
