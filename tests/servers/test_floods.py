@@ -158,6 +158,18 @@ async def test_requests_that_are_served_never_make_way(
     assert len(refusals) == 1
 
 
+async def test_one_address_with_requests_in_progress_does_not_get_all_slots(fn: Recorder) -> None:
+    fn.gate = asyncio.Event()
+    async with listen(fn) as port:
+        with flood(port, HEAD + BODY):
+            await eventually(lambda: len(fn.calls) == LIMIT - LIMIT // 8)
+            async with connect(port) as (reader, writer):
+                writer.write(HEAD + BODY)
+                await eventually(lambda: len(fn.calls) == LIMIT - LIMIT // 8 + 1)
+                fn.gate.set()
+                assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
+
+
 async def test_a_connection_that_makes_way_is_told_so(fn: Recorder) -> None:
     async with listen(fn, max_connections=1) as port, connect(port) as (reader, writer):
         writer.write(HEAD + BODY)
