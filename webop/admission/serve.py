@@ -37,7 +37,6 @@ from webop.handling.registry import select_webhooks
 from webop.handling.threads import count_abandoned
 from webop.logs.reviews import review_of_the_moment
 from webop.objects.body import Body
-from webop.objects.diffs import diff
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
@@ -328,7 +327,6 @@ class AdmissionService:
             patch=Patch(body=body),
             old=None if old is None else body if new is None else Body(old),
             new=None if new is None else body,
-            diff=diff(old, new),
             operation=review.operation,
             subresource=review.subresource,
             dryrun=review.dryrun,

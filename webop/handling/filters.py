@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from webop.handling.cancellation import convert_exception
-from webop.handling.causes import ResourceCause
+from webop.handling.causes import DiffCause, ResourceCause
 from webop.handling.handlers import (
     ABSENT,
     PRESENT,
@@ -20,7 +20,7 @@ from webop.handling.handlers import (
     ResourceHandler,
     ValueCriterion,
 )
-from webop.objects import diffs, fields
+from webop.objects import fields
 
 _MISSING: Any = object()
 
@@ -120,7 +120,8 @@ def _has_matching_change(handler: ResourceHandler, cause: ResourceCause) -> bool
         return True
     old, new = handler.old, handler.new
     return (
-        bool(diffs.reduce(getattr(cause, "diff", ()), handler.field))
+        isinstance(cause, DiffCause)
+        and bool(cause.find_diff(handler.field))
         and (old is None or _match_value(old, _resolve_old(handler, cause), cause))
         and (new is None or _match_value(new, _resolve(cause.body, handler), cause))
     )
