@@ -166,7 +166,8 @@ def test_equal_parts_are_compared_once_at_whatever_depth() -> None:
 
         __hash__ = None  # type: ignore[assignment]
 
-    old, new = ({"x": Value(), "y": tag} for tag in (1, 2))
+    old: Any = {"x": Value(), "y": 1}
+    new: Any = {"x": Value(), "y": 2}
     for _ in range(100):
         old, new = {"v": Value(), "a": old}, {"v": Value(), "a": new}
     assert len(diff(old, new)) == 1

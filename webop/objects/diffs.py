@@ -78,6 +78,8 @@ class Diff(Sequence[DiffItem]):
     __slots__ = ("_items", "_new", "_old")
 
     _items: tuple[DiffItem, ...] | None
+    _old: Any
+    _new: Any
 
     def __init__(self, items: Iterable[Iterable[Any]] = ()) -> None:
         made = (item if type(item) is DiffItem else DiffItem(*item) for item in items)
