@@ -182,9 +182,10 @@ _HEAD = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request"
         (_HEAD.replace(b"/v1", b"/v1beta1"), ("admission.k8s.io/v1beta1", "a-1")),
         (_HEAD.replace(b":", b" : ").replace(b"{", b"\n{ "), ("admission.k8s.io/v1", "a-1")),
         (
-            b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", '
-            b'"request": {"uid": "1"}}',
-            ("admission.k8s.io/v1", "1"),
+            _HEAD.replace(b'{"kind":"AdmissionReview",', b"{").replace(
+                b'"request"', b'"kind":"AdmissionReview","request"'
+            ),
+            ("admission.k8s.io/v1", "a-1"),
         ),
         (_HEAD.replace(b'"uid"', b'"object":{"uid"'), None),
         (_HEAD.replace(b"a-1", b"a\\u002d1"), None),
