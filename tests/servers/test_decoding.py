@@ -120,7 +120,7 @@ def test_what_is_counted_is_what_a_review_takes(unit: bytes) -> None:
         body = b'{"x":{' + b"".join(unit % i for i in range(count)) + b'"":0}}'
     else:
         body = b'{"x":[' + unit * count + b"0]}"
-    held = [len(body)]
+    held: list[int] = []
     tracemalloc.start()
     review = decode_review(body, held.append, 10**9)
     size, _ = tracemalloc.get_traced_memory()

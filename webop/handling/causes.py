@@ -135,8 +135,10 @@ class DiffCause(ResourceCause):
         """Return the differences of a field, or of the whole states; all handlers share them."""
         found = self._diffs.get(path)
         if found is None:
-            old = fields.resolve(get_raw(self.old), path)
-            found = self._diffs[path] = diff(old, fields.resolve(get_raw(self.new), path))
+            old, new = get_raw(self.old), get_raw(self.new)
+            if path:
+                old, new = fields.resolve(old, path), fields.resolve(new, path)
+            found = self._diffs[path] = diff(old, new)
         return found
 
     def _build_kwargs(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def decode_review(body: bytes, hold: Callable[[int], None], limit: int) -> dict[
 
     Args:
         body: the bytes of the request.
-        hold: is called with the bytes of memory to count beyond those of the body; it may raise.
+        hold: is called with the bytes of memory to count for the review; it may raise.
         limit: the bytes of memory that the review may take.
 
     Raises:
@@ -51,7 +51,7 @@ def decode_review(body: bytes, hold: Callable[[int], None], limit: int) -> dict[
     if memory > limit:
         text = f"The review takes about {memory} bytes of memory; the limit is {limit} bytes"
         raise ReviewError(f"{text} (half of settings.admission.max_held_bytes).", status=413)
-    hold(memory - len(body))
+    hold(memory)
     try:
         review = _load(body, is_deep=opened > _MAX_DEPTH)
     except orjson.JSONDecodeError as error:
@@ -112,6 +112,8 @@ def _estimate(text: bytes) -> tuple[int, int]:
     Strings take up to four bytes for each of their characters, and each value some bytes more.
     """
     marks = text.translate(None, _NOT_COUNTED)
+    if len(marks) <= _MAX_DEPTH:  # most reviews; it is less in truth
+        return 4 * len(text) + 100 * len(marks), len(marks)
     strings, commas = marks.count(b'"') // 2, marks.count(b",")
     opened = len(marks) - marks.count(b'"') - commas
     return 4 * len(text) + 100 * opened + 80 * strings + 24 * commas, opened

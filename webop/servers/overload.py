@@ -41,17 +41,17 @@ class OverloadGate:
         limits = self._get_limits()
         return max(limits.max_held_bytes // 2, _LARGEST * limits.max_body)
 
-    def hold(self, size: int, peer: object) -> None:
+    def hold(self, size: int, peer: object, share: int) -> None:
         """Count bytes that a review takes; the caller must release as many.
 
         Args:
             size: in bytes.
             peer: who sent the review: the address without the port.
+            share: that of a peer, see :attr:`share`; the caller reads it once per review.
 
         Raises:
             ReviewError: they do not fit (429), and are not counted.
         """
-        share = self.share
         mine = self._shares.get(peer, 0) + size
         if self._held + size > 2 * share:
             raise _refuse(f"Reviews take more than {2 * share} bytes of memory", "max_held_bytes")

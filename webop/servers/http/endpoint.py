@@ -103,9 +103,7 @@ class ReviewEndpoint:
             exchange.start(read_timeout(scope["query_string"]), webhook)
             result = await self._fn(  # no variable: a slow client would keep it in memory
                 decode_review(
-                    await exchange.read_body(receive, length),
-                    exchange.hold,
-                    self._hosting.gate.share,
+                    await exchange.read_body(receive, length), exchange.hold, exchange.share
                 ),
                 webhook=webhook,
                 headers=RequestHeaders(scope["headers"]),
@@ -207,7 +205,8 @@ class _Exchange:
         self._loop = deadlines.loop
         self._task: asyncio.Task[Any] = asyncio.current_task(self._loop)  # type: ignore[assignment]
         self._sending: asyncio.Task[None] | None = None
-        self._held = 0  # bytes of the body, or more
+        self._held = 0  # bytes of the body, or of memory
+        self.share = 0  # bytes of memory that it may take
         self.head = b""  # of the body
         self._arrival: float | None = None
         self._is_read = False
@@ -216,6 +215,7 @@ class _Exchange:
     def start(self, timeout: float | None, webhook: str | None) -> None:
         """Set the deadline: at first for the body, then for the whole review."""
         limits = self._hosting.limits
+        self.share = self._hosting.gate.share
         self._timeout = limits.review_timeout if timeout is None else timeout
         self._budget = compute_budget(self._timeout)
         self._webhook = webhook
@@ -238,26 +238,25 @@ class _Exchange:
                 self.head += chunk[: HEAD_SIZE - len(self.head)]
             self._is_read = not message.get("more_body", False)
             size = self._held + len(chunk)
-            if len(self.head) == HEAD_SIZE:
-                size = max(size, length)
-            if size > limits.max_body:
-                raise build_too_large(size, limits.max_body)
+            expected = max(size, length) if len(self.head) == HEAD_SIZE else size
+            if expected > limits.max_body:
+                raise build_too_large(expected, limits.max_body)
+            if self._is_read:  # the decoder counts the memory for all of it
+                return b"".join(chunks) + chunk if chunks else chunk
             try:
-                self.hold(len(chunk))
+                self.hold(size)
             except ReviewError as error:
                 raise _UnreadError(str(error), status=429, retry_after=1) from None
-            if self._is_read:
-                return b"".join(chunks) + chunk if chunks else chunk
             chunks.append(chunk)
 
     def hold(self, size: int) -> None:
-        """Count bytes until :meth:`end`.
+        """Count so many bytes for the review until :meth:`end`, in place of those until now.
 
         Raises:
             ReviewError: they do not fit (429).
         """
-        self._hosting.gate.hold(size, self._peer)
-        self._held += size
+        self._hosting.gate.hold(size - self._held, self._peer, self.share)
+        self._held = size
 
     def end(self) -> None:
         """Release the body and the deadline, as the response is known."""
