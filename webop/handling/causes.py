@@ -13,7 +13,7 @@ from typing import Any
 from webop.handling.handlers import Activity, Reason
 from webop.handling.stopping import DaemonStopped
 from webop.objects import fields
-from webop.objects.body import Body, RawEvent, RawEventType, get_raw
+from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.diffs import Diff, diff
 from webop.objects.fields import FieldPath
 from webop.objects.patch import Patch
@@ -135,7 +135,7 @@ class DiffCause(ResourceCause):
         """Return the differences of a field, or of the whole states; all handlers share them."""
         found = self._diffs.get(path)
         if found is None:
-            old, new = get_raw(self.old), get_raw(self.new)
+            old, new = self.old, self.new
             if path:
                 old, new = fields.resolve(old, path), fields.resolve(new, path)
             found = self._diffs[path] = diff(old, new)

@@ -72,7 +72,7 @@ def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
 def _fits(handler: ResourceHandler, cause: ResourceCause, *, is_about_change: bool) -> bool:
     try:
         return (
-            _has_matching_metadata(handler, cause)
+            (not (handler.labels or handler.annotations) or _has_matching_metadata(handler, cause))
             and (not handler.field or _has_matching_field(handler, cause))
             and (not is_about_change or _has_matching_change(handler, cause))
             and (handler.when is None or bool(handler.when(**cause.kwargs)))
@@ -90,8 +90,6 @@ def _has_matching_metadata(handler: ResourceHandler, cause: ResourceCause) -> bo
     a request that removes a label is judged, too.
     """
     labels, annotations = handler.labels, handler.annotations
-    if not labels and not annotations:
-        return True
     old = cause.old if isinstance(cause, WebhookCause) else None
     return any(
         (not labels or _match_all(labels, body.meta.labels, cause))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, overload
 
+from webop.objects.body import get_raw
 from webop.objects.fields import FieldPath, is_mapping
 
 # A path in the deepest object that is decoded takes 2 KB.
@@ -89,7 +90,7 @@ class Diff(Sequence[DiffItem]):
     def items(self) -> tuple[DiffItem, ...]:
         """The differences."""
         if self._items is None:
-            self._items = tuple(_compare(self._old, self._new))
+            self._items = tuple(_compare(get_raw(self._old), get_raw(self._new)))
         return self._items
 
     @overload

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import orjson
 
+_LARGE: Final = 65_536  # bytes
+
 # A run of brackets, and the text before it, with the lists and objects that have none in them.
 # Possessive, because texts must be read quickly.
 _TEXT: Final = rb'[^][{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^][{}"]*+)*+'
@@ -22,12 +24,14 @@ _BRACKETS: Final = re.compile(
 def load(text: bytes) -> Any:
     """Return the value of a JSON text.
 
-    The garbage collector pauses meanwhile: it would look at all new values again and again, which
-    takes several times as long as to read them.
+    The garbage collector pauses for large ones: it would look at all new values again and again,
+    which takes several times as long as to read them.
 
     Raises:
         orjson.JSONDecodeError: it is not JSON, or has more than 1024 levels ("depth limit").
     """
+    if len(text) < _LARGE:
+        return orjson.loads(text)
     is_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -144,7 +144,7 @@ class ReviewEndpoint:
             raise ReviewError(f"Send reviews by POST, not by {scope['method']}.", status=405)
         length = 0
         for name, value in scope["headers"]:
-            if name == b"content-length":
+            if name == b"content-length" and len(value) > 5:  # else it is small
                 length = int(value[:20]) if value.isdigit() else 0
             elif name == b"content-type":
                 check_content_type(value)
@@ -238,7 +238,7 @@ class _Exchange:
                 self.head += chunk[: HEAD_SIZE - len(self.head)]
             self._is_read = not message.get("more_body", False)
             size = self._held + len(chunk)
-            expected = max(size, length) if len(self.head) == HEAD_SIZE else size
+            expected = max(size, length) if length and len(self.head) == HEAD_SIZE else size
             if expected > limits.max_body:
                 raise build_too_large(expected, limits.max_body)
             if self._is_read:  # the decoder counts the memory for all of it
