@@ -235,7 +235,7 @@ async def test_bodies_in_memory_have_a_budget(
     handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
 ) -> None:
     settings.admission.max_body = 3000
-    settings.admission.max_held_bytes = 2 * 15_000
+    settings.admission.max_held_bytes = 2 * 25_000
     review = build_review(build_object({"x": "y" * 1000}))
     async with serve(registry=handlers, settings=settings) as site:
         waiting = [asyncio.create_task(site.post(review, "/stuck-async"))]

@@ -199,7 +199,7 @@ async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recor
     fn.gate = asyncio.Event()
     body = BODY.ljust(1000)
     async with (
-        listen(fn, max_body=1000, max_held_bytes=2 * 32 * 5_000) as port,
+        listen(fn, max_body=1000, max_held_bytes=2 * 32 * 6_310) as port,
         httpx.AsyncClient(verify=False, limits=httpx.Limits()) as client,
     ):
         url = f"http://127.0.0.1:{port}"

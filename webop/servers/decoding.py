@@ -122,7 +122,7 @@ def _estimate(text: bytes) -> tuple[int, int]:
 def _check_growth(review: dict[str, Any], limit: int) -> None:
     """Refuse an object that becomes too large to be changed later: updates have both states.
 
-    What is as large already is served, so that its finalizers can be removed.
+    Objects that are as large already are served, so that their finalizers can be removed.
     """
     request = _get_request(review)
     new, old = (_estimate(orjson.dumps(request.get(key)))[0] for key in ("object", "oldObject"))
