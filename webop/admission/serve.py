@@ -18,6 +18,7 @@ from webop.admission.response import (
     PatchError,
     build_response,
     clean_line,
+    describe_error,
     encode_patch,
     rank_errors,
 )
@@ -37,8 +38,7 @@ from webop.handling.registry import select_webhooks
 from webop.handling.threads import count_abandoned
 from webop.logs.reviews import review_of_the_moment
 from webop.objects.body import Body
-from webop.objects.diffs import diff
-from webop.objects.fields import clone
+from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.posting import current_poster
@@ -118,7 +118,8 @@ class AdmissionService:
                 being served (429).
         """
         review = parse_review(request)
-        current_poster.set(self._operator.poster)  # the server's tasks do not inherit it
+        # The server's tasks do not inherit it. A dry run must store nothing, so no Events either.
+        current_poster.set(None if review.dryrun else self._operator.poster)
         if self._operator.client is not None:
             self._operator.client.enter_review(is_dry=review.dryrun)
         headers = {} if headers is None else headers
@@ -208,13 +209,19 @@ class AdmissionService:
     async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> BaseException | None:
         """Call a handler and return its error, if any.
 
-        Changes of the patch are undone if the handler validates, or if its failure is ignored.
+        Changes of the patch are undone if the handler validates, or if its failure is ignored. A
+        mutating handler must not change the body, which the patch is made for.
         """
         patch = cause.patch
         is_validating = handler.reason is WebhookType.VALIDATING
         needs_copy = (is_validating or handler.ignore_failures) and bool(patch)
         before = Patch(clone(patch), fns=patch.fns) if needs_copy else _UNPATCHED
+        body = None if is_validating else Snapshot(cause.body.raw)
         outcome = await attempt(handler, cause, HandlerState(started=now()), self._options)
+        if body is not None and (raw := body.restore()) is not body.document:
+            cause.body.replace(raw)
+            text = f"{handler} changed the body in place, which has no effect: put changes"
+            self._warn_once(cause, f"{text} of the object into patch.")
         if is_validating and (patch or needs_copy) and (patch != before or patch.fns != before.fns):
             text = f"{handler} cannot change objects, as it validates: its patch was dropped. "
             self._warn_once(cause, f"{text}Use @webop.on.mutate().")
@@ -228,7 +235,7 @@ class AdmissionService:
         if error is None or not handler.ignore_failures:
             return error
         # The user and the log still get the reason (ADM-17).
-        reason = str(error) or repr(error)
+        reason = describe_error(error)
         cause.warnings.append(f"{handler.id}: {reason}")
         text = "Ignored the failure of %s (ignore_failures=True): %s"
         cause.logger.info(text, handler, clean_line(reason))
@@ -328,7 +335,6 @@ class AdmissionService:
             patch=Patch(body=body),
             old=None if old is None else body if new is None else Body(old),
             new=None if new is None else body,
-            diff=diff(old, new),
             operation=review.operation,
             subresource=review.subresource,
             dryrun=review.dryrun,

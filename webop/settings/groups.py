@@ -186,10 +186,10 @@ class AdmissionSettings(PoolSection):
     managed: str | None = None
     """The name of the webhook configurations that webop maintains; None for none."""
     max_body: int = Field(default=_SERVING.max_body, ge=1)
-    """The maximum size of a review in bytes; larger ones get 413."""
+    """The maximum size of a review in bytes; larger ones are denied."""
     max_held_bytes: int = Field(default=_SERVING.max_held_bytes, ge=1)
-    """The maximum size of all reviews in memory in bytes, as sent; further ones get 429. Decoded,
-    they take up to ten times as much: adapt it to the memory limit of the container."""
+    """The memory for all reviews in bytes, decoded; further ones get 429. One review, or the
+    reviews from one address, can take half of it. Adapt it to the memory limit of the container."""
     max_connections: int = Field(default=_SERVING.max_connections, ge=1)
     """The maximum number of open connections of a port; then idle ones make way for new ones."""
     read_timeout: Positive = _SERVING.read_timeout
