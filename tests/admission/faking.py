@@ -17,7 +17,7 @@ import webop
 from tests.client.mocks import answer_by
 from tests.operating import eventually
 from webop.admission.managed.management import ConfigurationManager
-from webop.admission.managed.replica_records import PREFIX, ReplicaRecord, decode_record
+from webop.admission.managed.records import PREFIX, ReplicaRecord, decode_record
 from webop.client.api import Client
 from webop.running import Operator, OperatorOptions
 
@@ -38,7 +38,6 @@ class FakeConfigurations:
     requests: list[str] = field(default_factory=list)
     failures: list[int | Exception] = field(default_factory=list)
     review: int = 201
-    ahead: dt.timedelta = dt.timedelta()
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     conflicts: int = 0
 
@@ -63,7 +62,7 @@ class FakeConfigurations:
     def _answer_review(self) -> httpx.Response:
         if self.review != 201:
             return answer_status(self.review)
-        now = (dt.datetime.now(dt.UTC) + self.ahead).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = (dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
         status = {"userInfo": {"username": "system:serviceaccount:ns:me"}}
         return httpx.Response(201, json={"metadata": {"creationTimestamp": now}, "status": status})
 
@@ -105,10 +104,7 @@ class FakeConfigurations:
 
     def get_records(self, plural: str = VALIDATING) -> list[ReplicaRecord]:
         annotations = self.stored[plural]["metadata"]["annotations"]
-        records = [
-            decode_record(text) for key, text in annotations.items() if key.startswith(PREFIX)
-        ]
-        return [record for record in records if record is not None]
+        return [decode_record(text) for key, text in annotations.items() if key.startswith(PREFIX)]
 
 
 def answer_status(code: int) -> httpx.Response:
