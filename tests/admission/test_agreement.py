@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pytest
@@ -203,7 +204,8 @@ class Story:
         if mine is not None:
             self.records[number] = mine
 
-    names, trusted = "", frozenset[str]()
+    names = ""
+    trusted: AbstractSet[str] = frozenset()
 
     def check(self, number: int) -> None:
         old = self.records.get(number)

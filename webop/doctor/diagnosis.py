@@ -60,7 +60,7 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
         context.replicas |= {
             one.identity
             for one in records.list_records(both[WebhookType.VALIDATING])
-            if records.is_alive(one, context.now)
+            if one.is_fresh(context.now)
         }
     for (name, reason), held in found.items():
         findings = [

@@ -86,15 +86,6 @@ def list_records(found: Configuration) -> list[ReplicaRecord]:
     return [decode_record(text) for text in found.records.values()]
 
 
-def is_alive(record: ReplicaRecord, now: dt.datetime) -> bool:
-    """Return whether a record is fresh, by the clocks of the replica and of the API server."""
-    try:
-        age = now - dt.datetime.fromisoformat(record.renewed)
-    except (ValueError, TypeError):
-        return False
-    return age.total_seconds() <= record.lifetime
-
-
 def check_replicas(
     found: Mapping[WebhookType, Configuration], command: str, now: dt.datetime
 ) -> Iterator[Finding]:
@@ -103,7 +94,7 @@ def check_replicas(
     webhooks = {kind: found[kind].webhooks for kind in found}
     everything = [webhook for several in webhooks.values() for webhook in several]
     records, is_required = list_records(found[WebhookType.VALIDATING]), has_required(everything)
-    alive = [record for record in records if is_alive(record, now)]
+    alive = [record for record in records if record.is_fresh(now)]
     effect = (
         "requests fail (failurePolicy Fail)"
         if is_required
@@ -111,8 +102,10 @@ def check_replicas(
     )
     if not alive and not everything:
         yield note(subject, "none, and no webhooks", remedy)
-    elif not alive and (times := sorted(record.renewed for record in records)):
-        text = f"none has been alive since {times[-1]}: {effect}"
+    elif not alive and (times := sorted(record.renewed for record in records if record.renewed)):
+        last = dt.datetime.fromisoformat(times[-1]).astimezone(dt.UTC)
+        age = describe_seconds((now - last).total_seconds())
+        text = f"none has been alive since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
         yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
     elif not alive:
         text = f"none: the operator was stopped or removed, or it was written by hand: {effect}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime as dt
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,6 +68,14 @@ class ReplicaRecord:
             return str(self.address.get("url"))
         port = service.get("port", _DEFAULT_PORT)
         return f"the Service {service.get('namespace')}/{service.get('name')}, port {port}"
+
+    def is_fresh(self, now: dt.datetime) -> bool:
+        """Return whether it was renewed lately, if clocks agree: for people, not for replicas."""
+        try:
+            age = now - dt.datetime.fromisoformat(self.renewed)
+        except (ValueError, TypeError):
+            return False
+        return age.total_seconds() <= self.lifetime
 
     def retire(self) -> ReplicaRecord:
         """Return the record of a replica that takes no more calls: only its CAs remain."""
