@@ -40,6 +40,9 @@ class FakeConfigurations:
     review: int = 201
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     conflicts: int = 0
+    # The removal of mutating webhooks waits for the second event; the first tells that it does.
+    removing: asyncio.Event = field(default_factory=asyncio.Event)
+    removable: asyncio.Event | None = None
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
         content = await request.aread()
@@ -51,6 +54,9 @@ class FakeConfigurations:
         await self.gate.wait()
         for _ in range(10):  # as on a real network, others come in between
             await asyncio.sleep(0)
+        if plural == MUTATING and body.get("webhooks") == [] and self.removable is not None:
+            self.removing.set()
+            await self.removable.wait()
         if self.failures:
             failure = self.failures.pop(0)
             if isinstance(failure, Exception):

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import webop
-from tests.admission.faking import KEX, LOOK, PODS, VALIDATING, FakeConfigurations, manage
+from tests.admission.faking import KEX, LOOK, MUTATING, PODS, VALIDATING, FakeConfigurations, manage
 from tests.operating import eventually
 from webop.errors import APIForbiddenError, APIUnprocessableError, ConfigurationError
 
@@ -152,6 +152,23 @@ async def test_replicas_that_write_all_at_once_all_get_there(
     assert server.conflicts
     assert server.get_records() == []
     assert server.get_names() == {VALIDATING: ["p"]}
+
+
+@pytest.mark.feature("ADM-42")
+async def test_one_that_comes_while_the_last_one_goes_keeps_its_mutating_webhooks(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    webop.on.mutate("kopfexamples", id="m", registry=registry)(lambda **_: None)
+    async with manage(registry, server) as old:
+        await old.wait_applied()
+        server.removable = asyncio.Event()
+        leaving = asyncio.create_task(old.manager.withdraw(is_asked=True))
+        await server.removing.wait()
+        async with manage(registry, server) as new:
+            await new.wait_applied()
+            server.removable.set()
+            await leaving
+    assert server.get_names() == {VALIDATING: ["v", "p"], MUTATING: ["m"]}
 
 
 @pytest.mark.feature("ADM-47")

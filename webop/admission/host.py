@@ -201,7 +201,8 @@ class WebhookHost:
         self._is_withdrawn = True
         problem = await _try(self.manager.withdraw(is_asked=is_asked))
         if problem is not None:
-            logger.warning("Cannot remove this replica from the webhooks' records: %s", problem)
+            text = "Cannot remove this replica from the webhook configurations: %s"
+            logger.warning(text, problem)
         else:
             delay = self._operator.settings.admission.shutdown_delay
             await asyncio.sleep(min(_SETTLE_SECONDS, delay))
