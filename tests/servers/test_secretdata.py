@@ -24,6 +24,7 @@ from webop.servers.certificates.secretdata import (
     Leaf,
     Shared,
     build_secret,
+    make_leaf,
     parse_secret,
     read_leaf,
 )
