@@ -79,6 +79,20 @@ def test_webhooks_change_when_all_replicas_that_do_not_retire_agree(
     assert describe(decide(found, others, own, record(own, since))) == expected
 
 
+def test_one_that_retires_puts_the_webhooks_that_wait_into_force() -> None:
+    joined = decide(OLD.webhooks, [record(OLD)], NEW, record(NEW, 2))
+    assert describe(joined)[0] == "old same ~m"
+    checked = decide(joined.webhooks, [record(NEW, 2)], OLD, record(OLD), pending=joined.pending)
+    assert checked.pending == joined.pending != ""
+    retiring = record(OLD).retire()
+    retired = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, pending=joined.pending)
+    assert describe(retired) == ("new same ~m", {HERE}, {"a", "b"})
+    assert retired.pending == ""
+    for broken in ("x", joined.pending[:-9], ""):  # the new ones do it at their next check
+        kept = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, pending=broken)
+        assert describe(kept)[0] == "old same ~m"
+
+
 def test_a_replica_that_has_taken_over_decides_alone_until_it_leaves() -> None:
     boss = offer("same", THERE, ca="c")
     taken = decide(OLD.webhooks, [record(OLD)], boss, record(boss, 2))
@@ -198,13 +212,15 @@ class Story:
         for dead in self.dead:
             self.records.pop(dead, None)
         others = [one for key, one in self.records.items() if key != number]
-        decision = decide(self.found, others, self.offers[number], mine, is_final=True)
+        own, pending = self.offers[number], self.pending
+        decision = decide(self.found, others, own, mine, pending=pending, is_final=True)
+        self.pending = decision.pending
         self.found, (self.names, _, self.trusted) = decision.webhooks, describe(decision)
         self.records.pop(number, None)
         if mine is not None:
             self.records[number] = mine
 
-    names = ""
+    names = pending = ""
     trusted: AbstractSet[str] = frozenset()
 
     def check(self, number: int) -> None:

@@ -4,7 +4,8 @@ Pure. All replicas decide by the same rule, so they do not overwrite each other:
 
 - If all replicas that do not retire have the same webhooks, these come into force.
 - Else, as in a rollout, the webhooks in force stay as they are. So a new version changes nothing
-  before the last replica of the old version retires.
+  before the last replica of the old version retires. The newest replica leaves its webhooks beside
+  the records, so that the one that retires puts them into force while it still serves its own.
 - API servers call the address of the newest replica, and trust the CAs of all replicas. Only
   replicas at that address must agree: no calls meet the others.
 - If no replica is left, only persistent webhooks stay.
@@ -16,7 +17,9 @@ Caveats:
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +45,9 @@ _DEFAULTS: Json = {
     "reinvocationPolicy": "Never",
     "timeoutSeconds": 10,
 }
+
+_MAX_PENDING = 64 * 1024  # bytes; all annotations of an object have 256 KiB
+_MAX_DECODED = 4 * 1024 * 1024  # bytes; more than an object can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +77,13 @@ class Decision:
         webhooks: of both configurations.
         is_own: whether these are the webhooks that the deciding replica serves.
         newest: the replica that API servers call; None if none is left.
+        pending: the webhooks that wait for an agreement, as text; empty if none do.
     """
 
     webhooks: Webhooks
     is_own: bool
     newest: ReplicaRecord | None
+    pending: str = ""
 
 
 def build_offer(
@@ -105,6 +113,7 @@ def decide(
     offer: Offer,
     mine: ReplicaRecord | None,
     *,
+    pending: str = "",
     is_final: bool = False,
 ) -> Decision:
     """Decide what must be in force.
@@ -114,6 +123,7 @@ def decide(
         others: the live replicas except this one.
         offer: what this replica serves.
         mine: the record of this replica; None if it leaves.
+        pending: the webhooks in the cluster that wait for an agreement, as text.
         is_final: whether only persistent webhooks stay if it is the last one that leaves.
     """
     records = [*others, *([] if mine is None else [mine])]
@@ -128,16 +138,45 @@ def decide(
         return Decision(kept, is_own=True, newest=None)
     newest = max(acting, key=lambda record: record.since, default=None)
     crew = [record for record in acting if record.address == (newest and newest.address)]
-    is_agreed = {record.digest for record in crew} == {offer.digest}
+    digests, content = {record.digest for record in crew}, found
+    if digests == {offer.digest}:
+        content, pending = offer.webhooks, ""
+    elif len(digests) == 1 and (waiting := decode_webhooks(pending)):
+        if {build_digest(waiting)} == digests:
+            content, pending = waiting, ""
+    elif mine is not None and newest is not None and newest.digest == offer.digest:
+        pending = encode_webhooks(offer.webhooks)
     bundle = build_bundle(pem for record in records for pem in record.cas)
     webhooks = {}
-    for kind, several in (offer.webhooks if is_agreed else found).items():
+    for kind, several in content.items():
         webhooks[kind] = list[Json]()
         for webhook in several:
             address, path = split_address(webhook["clientConfig"])
             config = join_address(newest.address if newest else address, path)
             webhooks[kind].append({**webhook, "clientConfig": {**config, **bundle}})
-    return Decision(webhooks, build_digest(webhooks) == offer.digest, newest)
+    return Decision(webhooks, build_digest(webhooks) == offer.digest, newest, pending)
+
+
+def encode_webhooks(webhooks: Webhooks) -> str:
+    """Return webhooks without their CAs as a text for an annotation; empty if it is too long."""
+    plain = [
+        [
+            {**one, "clientConfig": join_address(*split_address(one["clientConfig"]))}
+            for one in webhooks[kind]
+        ]
+        for kind in WebhookType
+    ]
+    text = base64.b64encode(zlib.compress(orjson.dumps(plain))).decode()
+    return text if len(text) < _MAX_PENDING else ""
+
+
+def decode_webhooks(text: str) -> Webhooks | None:
+    """Reverse :func:`encode_webhooks`; None if there are none, or they cannot be read."""
+    try:
+        data = zlib.decompressobj().decompress(base64.b64decode(text), _MAX_DECODED)
+        return dict(zip(WebhookType, orjson.loads(data), strict=True))
+    except (ValueError, TypeError, zlib.error):
+        return None
 
 
 def is_same(one: Sequence[Json], other: Sequence[Json]) -> bool:

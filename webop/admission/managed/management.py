@@ -308,7 +308,8 @@ class ConfigurationManager:
             self.is_alone = not acting
             mine = mine.retire() if acting else mine
         webhooks = {kind: found[kind].webhooks for kind in found}
-        decision = decide(webhooks, others.values(), offer, mine)
+        pending = found[WebhookType.VALIDATING].pending
+        decision = decide(webhooks, others.values(), offer, mine, pending=pending)
         is_foreign = any(webhooks.values()) and build_digest(webhooks) != offer.digest
         if is_foreign or not decision.is_own or any(not one.digest for one in others.values()):
             self._foreign_until = time.monotonic() + _AFTERMATH
@@ -317,7 +318,7 @@ class ConfigurationManager:
         self._report_waiting(is_waiting=not decision.is_own)
         self._report_boss(decision.newest)
         records = {key: present[key] for key in others}
-        return Plan({**records, self._key: mine.encode()}, decision.webhooks)
+        return Plan({**records, self._key: mine.encode()}, decision.webhooks, decision.pending)
 
     def _plan_exit(
         self, found: Mapping[WebhookType, Configuration], *, is_final: bool
@@ -328,8 +329,12 @@ class ConfigurationManager:
             return None  # it was never there, or others have decided without it
         others = self._list_others(present)
         webhooks = {kind: found[kind].webhooks for kind in found}
-        decision = decide(webhooks, others.values(), self._offer, None, is_final=is_final)
-        return Plan({key: present[key] for key in others}, decision.webhooks)
+        pending = found[WebhookType.VALIDATING].pending
+        decision = decide(
+            webhooks, others.values(), self._offer, None, pending=pending, is_final=is_final
+        )
+        records = {key: present[key] for key in others}
+        return Plan(records, decision.webhooks, decision.pending)
 
     def _list_others(self, records: Mapping[str, str]) -> dict[str, ReplicaRecord]:
         """Return the live other replicas, by the names of their annotations."""

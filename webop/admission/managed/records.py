@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from webop.errors import ConfigurationError
+from webop.escaping import escape
 from webop.keymaterial import find_certificates
 
 Json = dict[str, Any]
@@ -105,7 +106,7 @@ def decode_record(text: str) -> ReplicaRecord:
     try:
         document = orjson.loads(text)
         return ReplicaRecord(
-            identity=str(document["identity"]),
+            identity=escape(str(document["identity"])),
             process=str(document.get("process") or ""),
             since=str(document["since"]),
             renewed=str(document["renewed"]),

@@ -29,6 +29,8 @@ MARK = "webop.dev/written-by"
 """The annotation of managed configurations: the replica that wrote it last, and with the records of
 which version of the validating configuration."""
 
+_PENDING = "webop.dev/pending"
+
 # Seconds after each of 50 conflicts in a row. In each round, one replica wins, so all succeed in
 # the end; the jitter saves rounds.
 _CONFLICT_PAUSES = [min(0.005 * number, 0.1) for number in range(1, 50)]
@@ -47,19 +49,22 @@ class Configuration:
         version: its resource version; None if the object does not exist.
         records: the annotations of replicas.
         webhooks: the webhooks in force.
+        pending: those that wait for an agreement of the replicas, as text.
     """
 
     version: str | None = None
     records: Mapping[str, str] = field(default_factory=dict)
     webhooks: Sequence[Json] = ()
+    pending: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to write: the records, and the webhooks; None if nothing must change."""
+    """What to write: the records, the webhooks, and those that wait."""
 
     records: Mapping[str, str]
     webhooks: Webhooks
+    pending: str = ""
 
 
 Decide = Callable[[Mapping[WebhookType, Configuration]], Plan | None]
@@ -77,7 +82,8 @@ def parse_configuration(body: Json | None) -> Configuration:
         return Configuration()
     annotations = body["metadata"].get("annotations") or {}
     records = {key: text for key, text in annotations.items() if key.startswith(PREFIX)}
-    return Configuration(body["metadata"]["resourceVersion"], records, body.get("webhooks") or ())
+    version, webhooks = body["metadata"]["resourceVersion"], body.get("webhooks") or ()
+    return Configuration(version, records, webhooks, annotations.get(_PENDING, ""))
 
 
 class SharedConfigurations:
@@ -114,13 +120,18 @@ class SharedConfigurations:
         note, is_written = self._identity, False
         for kind in (WebhookType.VALIDATING, WebhookType.MUTATING):
             present, webhooks = found[kind], plan.webhooks[kind]
-            records = plan.records if kind is WebhookType.VALIDATING else present.records
+            is_first = kind is WebhookType.VALIDATING
+            records = plan.records if is_first else present.records
+            pending = plan.pending if is_first else ""
             is_changed = not is_same(present.webhooks, webhooks)
-            if present.records == records and not is_changed and not is_written:
+            is_noted = present.records == records and present.pending == pending
+            if is_noted and not is_changed and not is_written:
                 continue
             if present.version is None and not records and not webhooks:
                 continue
             annotations: Json = {**dict.fromkeys(present.records), **records, MARK: note}
+            if present.pending != pending:
+                annotations[_PENDING] = pending or None
             body: Json = {"metadata": {"annotations": annotations}}
             if is_changed or present.version is None:
                 body["webhooks"] = list(webhooks)
