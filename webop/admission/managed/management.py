@@ -75,7 +75,7 @@ class Attendance:
     """Which other replicas are alive: those whose records change, by the reads of this replica.
 
     Time is counted in its own renewals, not by a clock: if it cannot renew its record because the
-    API server is away or refuses, then others may be unable to, and nobody is declared dead.
+    API server is unavailable or refuses, then others may be unable to, and nobody is declared dead.
     """
 
     renewals: int = 0

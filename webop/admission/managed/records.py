@@ -100,8 +100,8 @@ class ReplicaRecord:
 def decode_record(text: str) -> ReplicaRecord:
     """Read an annotation, also of another version of webop, or one that somebody has edited.
 
-    What cannot be read counts as a replica without an address: nothing is removed because of it
-    before it has not changed for long.
+    A text that cannot be read counts as a replica that has retired, until it has not changed for
+    long.
     """
     try:
         document = orjson.loads(text)
