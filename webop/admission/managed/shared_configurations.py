@@ -3,8 +3,9 @@
 All replicas do so. They need the verbs ``create`` and ``patch`` only: an empty patch changes
 nothing and returns the object. The records of replicas are in the validating configuration, which
 is written first. A write succeeds only if nobody else has written since the read (by the resource
-version); after a conflict, the replica reads and decides again. A replica that writes the validating
-one also writes the mutating one, with a note of the version, so no outdated decision overwrites it.
+version); after a conflict, the replica reads and decides again. A replica that writes the
+validating one also writes the mutating one, with a note of the version, so no outdated decision
+overwrites it.
 """
 
 from __future__ import annotations
