@@ -270,7 +270,7 @@ class OperatorApp:
         """
         if self.operator is not None and self.operator.is_started:
             await self.operator.retire()
-            await self.operator.webhooks.withdraw()
+            await self.operator.webhooks.withdraw(is_asked=True)
 
     async def _describe(self, _: Request) -> Response:
         """Describe what is served, and what is not ready."""

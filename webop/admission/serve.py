@@ -58,15 +58,15 @@ class AdmissionService:
     It works without a cluster: the review itself names the resource.
 
     Attributes:
-        is_elsewhere: returns whether replicas of another version judge a resource at a webhook
-            (during a rollout).
+        is_elsewhere: returns whether a webhook that is not known here may be that of a replica of
+            another version (during a rollout).
     """
 
     def __init__(self, operator: OperatorContext, hosting: Hosting) -> None:
         self._operator = operator
         self._gate = hosting.gate
         self._counters = hosting.counters
-        self.is_elsewhere: Callable[[str, Resource], bool] = lambda *_: False
+        self.is_elsewhere: Callable[[], bool] = lambda: False
         self._options = CallOptions(
             operator.settings,
             default_errors=ErrorsMode.PERMANENT,
@@ -273,7 +273,7 @@ class AdmissionService:
         self, asked: Sequence[WebhookHandler], resource: Resource, webhook: str | None
     ) -> ReviewError:
         """Return the refusal of a review without handlers; another replica may have one."""
-        if webhook is not None and self.is_elsewhere(webhook, resource):
+        if webhook is not None and self.is_elsewhere():
             text = f"Only other replicas serve webhook {webhook!r:.99} for {resource.name}"
             return ReviewError(f"{text}; try again.", status=503, retry_after=1)
         if webhook is not None and not asked:

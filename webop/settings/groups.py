@@ -216,7 +216,9 @@ class AdmissionSettings(PoolSection):
     drain_timeout: Seconds = _SERVING.drain_timeout
     """How long webop then waits for running reviews."""
     replica_lifetime: Positive = 180.0
-    """The time after which a replica without a sign of life counts as dead."""
+    """The time after which a replica that does not renew its record counts as dead."""
+    take_over: bool = False
+    """Whether to take managed webhooks over from replicas at another address."""
     exempt_namespace: bool = False
     """Whether managed webhooks skip objects in the operator's own namespace."""
     exempt_account: bool = False
