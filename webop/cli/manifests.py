@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import re
@@ -59,6 +60,15 @@ def _parse_variables(
     return {name: value for name, _, value in pairs}
 
 
+def _check_networks(
+    _: click.Context, param: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    try:
+        return tuple(str(ipaddress.ip_network(text)) for text in texts)
+    except ValueError as exc:
+        raise click.BadParameter(f"{exc}. It must be like 10.244.0.0/16.", param=param) from exc
+
+
 class _RememberingCommand(SectionCommand):
     """A command that remembers its arguments, for the first line of its output."""
 
@@ -106,6 +116,11 @@ class _RememberingCommand(SectionCommand):
 )  # fmt: skip
 @_others("--lease", metavar="NAME", help="The name of the leader's Lease; by default, --name.")
 @_others("--no-lease", is_flag=True, help="Use no Lease: one replica, with a gap at each update.")
+@_others(
+    "--priority-class", "priority", metavar="NAME",
+    help="The priority class of the pods; by default, system-cluster-critical with webhooks, "
+    "without which API servers refuse requests, else none; 'none' for none.",
+)  # fmt: skip
 @_others("-P", "--peering", metavar="NAME", help="The peering object; by default, no peering.")
 @_others(
     "--metrics", metavar="NAMESPACE", callback=_check_name,
@@ -127,8 +142,9 @@ class _RememberingCommand(SectionCommand):
 )  # fmt: skip
 @_webhooks(
     "--pod-network", "pod_networks", multiple=True, metavar="CIDR",
-    default=["10.244.0.0/16", "fd00:10:244::/56"], show_default=True,
-    help="The network of your pods, which cannot connect to the webhooks; repeatable.",
+    callback=_check_networks,
+    help="The network of your pods, which then cannot connect to the webhooks; repeatable. By "
+    "default, all pods can; with --cluster, those of the networks of its nodes cannot.",
 )  # fmt: skip
 @_output(
     "--kustomize", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
@@ -212,7 +228,8 @@ def manifests(
 @click.option(
     "--wheels",
     metavar="FOLDER",
-    help="A folder beside the files, with wheels that are in no package index, such as webop's.",
+    help="A folder beside the files with wheels that are in no package index, such as webop's; by "
+    "default, 'wheels' if there is one.",
 )
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
@@ -227,12 +244,13 @@ def image(
 ) -> None:
     """Print a Dockerfile for an operator with the handlers of the files in PATHS.
 
-    Build the image in the folder of the files. The Dockerfile installs requirements.txt of that
-    folder, or else the project of pyproject.toml, or else only webop. It copies the files and the
-    modules of the folder that they import; the command imports the files to find these. You must
-    add other files, such as templates.
+    Build the image in the folder of the files. The Dockerfile installs the wheels in its folder
+    'wheels', and requirements.txt, or else the project of pyproject.toml, or else only webop. It
+    copies the files and the modules of the folder that they import; the command imports the files
+    to find these. You must add other files, such as templates.
 
     \b
+        pip wheel --no-deps --wheel-dir wheels PATH/TO/WEBOP   # before its first release
         webop image handlers.py > Dockerfile
         docker build -t my-operator:0.1.0 .
     """  # noqa: D301  \b keeps click from wrapping the lines
