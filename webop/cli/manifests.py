@@ -150,6 +150,11 @@ class _RememberingCommand(SectionCommand):
     "--kustomize", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
     help="Write a kustomize base into this folder instead of printing.",
 )  # fmt: skip
+@_output(
+    "--helm", "chart", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
+    help="Write a Helm chart into this folder instead of printing; its values are the name, the "
+    "image, the replicas, the resources and, without --home and --namespace, the namespace.",
+)  # fmt: skip
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
 def manifests(
@@ -159,6 +164,7 @@ def manifests(
     paths: tuple[str, ...],
     modules: tuple[str, ...],
     folder: Path | None,
+    chart: Path | None,
     clusterwide: bool,
     no_lease: bool,
     **options: Any,
@@ -175,20 +181,25 @@ def manifests(
         webop manifests handlers.py | kubectl apply -f -
         webop manifests --crd crd.yaml --rules secrets:get,list --home operators handlers.py
         webop manifests --kustomize deploy/base handlers.py
+        webop manifests --helm chart handlers.py
     """  # noqa: D301  \b keeps click from wrapping the lines
-    from webop.manifests.planning import Request, build_manifests  # noqa: PLC0415 - keeps --help fast
+    from webop.manifests.chart import build_chart, prepare  # noqa: PLC0415 - keeps --help fast
+    from webop.manifests.planning import Request, build_manifests  # noqa: PLC0415
 
     _, sources, name = _locate(paths, modules, options.pop("name"))
     _, namespaces = choose_scope(ctx, clusterwide, options.pop("namespaces"))
     if no_lease and options["lease"]:
         raise click.UsageError("--lease and --no-lease exclude each other.")
-    home = options.pop("home") or (namespaces[0] if len(namespaces) == 1 else "default")
+    if folder and chart:
+        raise click.UsageError("--kustomize and --helm exclude each other.")
+    home = options.pop("home") or (namespaces[0] if len(namespaces) == 1 else "")
+    is_placed = bool(home or namespaces)
     image = options.pop("image") or f"{name}:0.1.0"
     variables = options["variables"]
     request = Request(
         sources=sources,
         name=name,
-        home=home,
+        home=home or "default",
         image=image,
         namespaces=namespaces,
         has_lease=not no_lease,
@@ -196,30 +207,47 @@ def manifests(
     )
     with _preserving_environment(variables):
         registry = _load(paths, modules, controls)
-        made = asyncio.run(build_manifests(registry, request))
+        planned = prepare(request, is_placed=is_placed) if chart else request
+        made = asyncio.run(build_manifests(registry, planned))
     for warning in made.warnings:
         click.echo(f"Warning: {warning}", err=True)
     command = escape(shlex.join(ctx.meta["arguments"]))
     head = f"{_HEAD} {command}\n{_ADVICE}"
-    if folder is None:
+    if chart:
+        _write_files(chart, build_chart(made.files, request, head, is_placed=is_placed))
+    elif folder:
+        files = {f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items()}
+        kinds = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
+        files["kustomization.yaml"] = kinds + "\n".join(f"  - {file}" for file in sorted(files))
+        _write_files(folder, {file: f"{head}\n{text}\n" for file, text in files.items()})
+    else:
         click.echo(made.build_text(head), nl=False)
-        return
-    files = {f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items()}
-    kinds = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
-    files["kustomization.yaml"] = kinds + "\n".join(f"  - {file}" for file in sorted(files))
+
+
+def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files into a folder; replace, or remove, only files that this command has made.
+
+    Raises:
+        click.ClickException: there are other files of these names, or the folder is not writable.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in [folder / file for file in files if (folder / file).exists()]:
-            if not path.read_bytes().startswith(_HEAD.encode()):
+        before = [*folder.glob("*.yaml"), *folder.glob("templates/*.yaml")]
+        own = {path for path in before if path.read_bytes().startswith(_HEAD.encode())}
+        for path in [folder / file for file in texts]:
+            if path.exists() and path not in own:
                 raise click.ClickException(
                     f"Cannot replace '{path}': this command did not make it. Move it, or name "
                     "another folder."
                 )
-        for file, text in files.items():
-            (folder / file).write_text(f"{head}\n{text}\n")
+        for path in own:
+            path.unlink()
+        for file, text in texts.items():
+            (folder / file).parent.mkdir(exist_ok=True)
+            (folder / file).write_text(text)
     except OSError as exc:
         raise click.ClickException(f"Cannot write to '{folder}': {exc.strerror}.") from exc
-    click.echo(f"Wrote {len(files)} files to {folder}.", err=True)
+    click.echo(f"Wrote {len(texts)} files to {folder}.", err=True)
 
 
 @click.command(cls=_RememberingCommand, short_help="Print a Dockerfile for an operator.")
