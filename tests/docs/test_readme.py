@@ -22,10 +22,10 @@ from webop.errors import ClusterError
 from webop.testing import LocalCluster, eventually
 
 # Packages are downloaded, and an environment is made.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1200)
 
 _END = "the line has ended with "
-_PATIENCE = 300.0  # seconds; for one line
+_PATIENCE = 600.0  # seconds; for one line
 # For machines without kubectl: "apply -f", with a real API server.
 _KUBECTL = """\
 #!{python}
