@@ -57,13 +57,15 @@ class Shell:
             text=True,
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
         self.type("set -o pipefail")
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line)
         self._lines.put(_END)
 
     def type(self, line: str, *, until: str = _END) -> str:
@@ -91,6 +93,9 @@ class Shell:
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
+        self._reader.join()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
 
 def write_kubectl(folder: Path) -> None:
