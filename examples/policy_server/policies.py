@@ -36,9 +36,6 @@ def configure(settings: webop.OperatorSettings, **_: Any) -> None:
         settings.admission.server = webop.WebhookServiceServer(service="policy-server")
     else:
         settings.admission.server = webop.WebhookServer(port=0)
-    # Only webhooks: no need to discover kinds, or to post Events.
-    settings.scanning.disabled = True
-    settings.posting.enabled = False
 
 
 # Defaults must not block pods: if this webhook fails, a pod starts without limits.

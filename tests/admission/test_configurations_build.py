@@ -99,7 +99,7 @@ def test_a_configuration_is_a_complete_object(reason: WebhookType, kind: str) ->
                 ],
                 "objectSelector": None,
                 "clientConfig": {"url": "https://hooks.example/p/validate1", "caBundle": "Y2E="},
-                "timeoutSeconds": 30,
+                "timeoutSeconds": 10,
                 "admissionReviewVersions": ["v1", "v1beta1"],
             }
         ],

@@ -61,6 +61,14 @@ def test_a_webhook_for_all_of_what_a_cluster_needs_draws_a_warning(
     assert "\n" not in line
 
 
+def test_the_warning_about_all_pods_names_the_containers_that_it_does_not_see() -> None:
+    words = "subresource='ephemeralcontainers'"
+    assert words in find("pods")[0]
+    assert words in find(webop.EVERYTHING)[0]
+    assert words not in find("v1", "pods", subresource="*")[0]
+    assert words not in find("nodes")[0]
+
+
 @pytest.mark.parametrize(
     ("names", "options"),
     [

@@ -54,7 +54,7 @@ def build(handlers: list[WebhookHandler], exclusions: Exclusions | None = None) 
     [
         ({"timeout_seconds": 1}, {"timeoutSeconds": 1}),
         ({"timeout_seconds": 30}, {"timeoutSeconds": 30}),
-        ({"timeout_seconds": None}, {"timeoutSeconds": 30}),
+        ({"timeout_seconds": None}, {"timeoutSeconds": 10}),
         ({"match_policy": "Exact"}, {"matchPolicy": "Exact"}),
         ({"match_policy": "Equivalent"}, {"matchPolicy": "Equivalent"}),
         ({"failure_policy": "Ignore"}, {"failurePolicy": "Ignore"}),
@@ -326,6 +326,42 @@ def test_the_namespace_of_the_operator_can_be_exempted() -> None:
         "matchLabels": {"a": "b"},
         "matchExpressions": [exemption],
     }
+
+
+POD = webop.Resource("", "v1", "pods", kind="Pod")
+OTHER = webop.Resource("example.com", "v1", "pods", kind="Pod")
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "values"),
+    [
+        (("pods",), {}, ["kube-system", "ops"]),
+        (("v1", "pods"), {"subresource": "ephemeralcontainers"}, ["kube-system", "ops"]),
+        ((webop.EVERYTHING,), {}, ["kube-system", "ops"]),
+        (("pods",), {"namespace_selector": {}}, []),
+        (("pods",), {"namespace_selector": {"a": "b"}}, []),
+        (("kopfexamples",), {}, []),
+        (("example.com", "pods"), {}, []),
+        (("kopf.dev", webop.EVERYTHING), {}, []),
+    ],
+)
+def test_webhooks_for_pods_do_not_keep_the_cluster_and_their_own_pods_from_starting(
+    names: Any, options: Any, values: list[str]
+) -> None:
+    registry = webop.OperatorRegistry()
+    webop.on.validate(*names, registry=registry, **options)(fn)
+    configuration = build_configuration(
+        reason=VALIDATING,
+        name="auto.kopf.dev",
+        handlers=registry.select_webhooks(),
+        resources=[KEX, POD, OTHER],
+        client_config={"service": {"name": "pods", "namespace": "ops"}},
+        exclusions=Exclusions(secret=("ops", "cert")),
+    )
+    (webhook,) = configuration["webhooks"]
+    expressions = webhook.get("namespaceSelector", {}).get("matchExpressions", ())
+    found = [one["values"] for one in expressions if one["operator"] == "NotIn"]
+    assert found == ([values] if values else [])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,6 +176,74 @@ def test_webhooks_get_a_service_and_rights_to_the_certificate_and_to_their_confi
     assert made.find("Deployment")["spec"]["replicas"] == 2
 
 
+_NETWORKS = {
+    "kubeadm with Flannel": "10.244.0.0/16",
+    "k3s": "10.42.0.0/16",
+    "Calico": "192.168.0.0/16",
+    "Cilium": "10.0.0.0/8",
+    "MicroK8s": "10.1.0.0/16",
+    "OpenShift": "10.128.0.0/14",
+    "GKE": "10.4.0.0/14",
+    "EKS": "172.31.0.0/16",
+}
+
+
+@pytest.mark.parametrize("network", _NETWORKS.values(), ids=_NETWORKS)
+def test_the_pods_of_no_usual_network_can_silently_connect_to_the_webhooks(
+    make: Maker, network: str
+) -> None:
+    made = make(_WEBHOOK + _SERVER)
+    (rule,) = made.find("NetworkPolicy")["spec"]["ingress"]
+    assert rule == {"ports": [{"protocol": "TCP", "port": "webhooks"}]}
+    assert "The NetworkPolicy is open: all pods" in made.warnings
+    assert "# This policy is open: all pods" in made.text
+    made = make(_WEBHOOK + _SERVER, "--pod-network", network)
+    assert "is open" not in made.warnings + made.text
+    (rule,) = made.find("NetworkPolicy")["spec"]["ingress"]
+    assert [one["ipBlock"] for one in rule["from"] if "ipBlock" in one] == [
+        {"cidr": "0.0.0.0/0", "except": [network]},
+        {"cidr": "::/0"},
+    ]
+
+
+def test_a_startup_handler_of_minutes_and_a_busy_second_are_survived(make: Maker) -> None:
+    """The kubelet restarts a container after so many failed probes."""
+    container = make(_PODS).container
+    startup, liveness = container["startupProbe"], container["livenessProbe"]
+    assert startup["httpGet"] == liveness["httpGet"]
+    assert startup["failureThreshold"] * startup["periodSeconds"] >= 300
+    assert liveness["failureThreshold"] * liveness["periodSeconds"] >= 60
+    assert {container[f"{one}Probe"]["timeoutSeconds"] for one in ("startup", "liveness")} == {5}
+
+
+def test_pods_with_webhooks_have_the_priority_of_the_system(make: Maker) -> None:
+    def get_priority(*args: str, handlers: str = _WEBHOOK + _SERVER) -> tuple[str | None, bool]:
+        made = make(handlers, *args)
+        pod = made.find("Deployment")["spec"]["template"]["spec"]
+        return pod.get("priorityClassName"), bool(made.find_all("ResourceQuota"))
+
+    assert get_priority() == ("system-cluster-critical", True)
+    assert get_priority("--priority-class", "none") == (None, False)
+    assert get_priority("--priority-class", "important") == ("important", False)
+    assert get_priority(handlers=_PODS) == (None, False)
+    assert get_priority("--priority-class", "low", handlers=_PODS) == ("low", False)
+
+
+def test_a_pod_cannot_fill_the_disk_of_its_node(make: Maker) -> None:
+    made = make(_PODS)
+    assert {"ephemeral-storage", "memory"} <= made.container["resources"]["limits"].keys()
+    (volume,) = made.find("Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert volume["emptyDir"]["sizeLimit"] == "64Mi"
+
+
+def test_webhooks_alone_need_no_rights_to_definitions_and_events(make: Maker) -> None:
+    made = make(_WEBHOOK + _SERVER)
+    assert made.get_verbs("customresourcedefinitions") == made.get_verbs("events") == []
+    made = make(_WEBHOOK.replace("'pods'", "webop.EVERYTHING") + _SERVER)
+    assert made.get_verbs("customresourcedefinitions") == ["list", "watch"]  # for new kinds
+    assert made.get_verbs("events") == []
+
+
 def test_webhooks_of_ones_own_need_neither_configurations_nor_secrets(make: Maker) -> None:
     server = _SERVER.replace("Server()", "Server(certfile='tls.crt', pkeyfile='tls.key')")
     made = make(_WEBHOOK + server, "--managed", "none", "--service", "front")
@@ -330,7 +399,7 @@ def test_variables_are_those_of_the_container_and_no_others(make: Maker) -> None
 """
     made = make(handlers, "--env", "DOOR=front", WEBOP_POSTING__ENABLED="no")
     assert made.variables["DOOR"] == made.find("Service")["metadata"]["name"] == "front"
-    assert made.get_verbs("events") == ["create", "patch"]
+    assert make(_PODS, WEBOP_POSTING__ENABLED="no").get_verbs("events") == ["create", "patch"]
     message = make.fail(handlers)
     assert "the startup handlers failed here" in message
     assert "DOOR" in message
@@ -460,7 +529,10 @@ def describe(one: Resource) -> tuple[Any, ...]:
 
 
 async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
-    webop_cluster: LocalCluster, webop_namespace: str, make: Maker
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    make: Maker,
+    request: pytest.FixtureRequest,
 ) -> None:
     handlers = (
         _PODS
@@ -471,9 +543,20 @@ async def test_what_is_made_is_accepted_and_the_doctor_misses_nothing(
     )
     config = str(webop_cluster.kubeconfig)
     scope = ("-n", webop_namespace)
+    for number, networks in enumerate((["10.77.0.0/24", "fd00:77::/64"], ["10.77.1.0/24"])):
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"made-{number}"}}
+        spec = {"podCIDR": networks[0], "podCIDRs": networks}
+        webop_cluster.apply({**node, "spec": spec})
+        request.addfinalizer(partial(webop_cluster.delete, "v1", "Node", f"made-{number}"))
     made = await asyncio.to_thread(
         lambda: make(handlers, "--cluster", *scope, "--peering", "default", KUBECONFIG=config)
     )
+    (policy,) = made.find_all("NetworkPolicy")
+    blocks = [one["ipBlock"] for one in policy["spec"]["ingress"][0]["from"] if "ipBlock" in one]
+    assert blocks == [
+        {"cidr": "0.0.0.0/0", "except": ["10.77.0.0/23"]},
+        {"cidr": "::/0", "except": ["fd00:77::/64"]},
+    ]
     assert made.get_verbs("customresourcedefinitions") == ["list", "watch"]
     text = make.folder / "made.yaml"
     text.write_text(made.text)
@@ -590,6 +673,7 @@ def test_webhooks_that_no_service_leads_to_are_refused(make: Maker, server: str,
     [
         (("--name", "My_Operator"), "must be lowercase letters, digits and '-'"),
         (("--env", "DOOR"), "must be NAME=VALUE"),
+        (("--pod-network", "pods"), "must be like 10.244.0.0/16."),
         (("-n", "team-*"), "is a pattern"),
         (("--lease", "one", "--no-lease"), "exclude each other"),
         (("-A", "-n", "one"), "exclude each other"),

@@ -69,15 +69,24 @@ def project(tmp_path: Path) -> Path:
     (folder / "notes.txt").write_text("Not for the image.\n")
     (folder / "requirements.txt").write_text("greeting==1.0\nwebop\n")
     (folder / "wheels").mkdir()
-    info = "greeting-1.0.dist-info"
-    with zipfile.ZipFile(folder / "wheels" / "greeting-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("greeting.py", 'HELLO = "hello"\n')
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+    make_wheel(folder / "wheels", "greeting", "1.0", 'HELLO = "hello"\n')
+    make_wheel(folder / "wheels", "webop", __version__)
+    return folder
+
+
+def make_wheel(folder: Path, name: str, version: str, code: str | None = None) -> None:
+    """Write a wheel with one module, or with none."""
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        if code is not None:
+            wheel.writestr(f"{name}.py", code)
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
         wheel.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         wheel.writestr(f"{info}/RECORD", "")
-    return folder
 
 
 def test_the_steps_of_an_image_lead_to_an_operator_that_runs(
@@ -85,7 +94,7 @@ def test_the_steps_of_an_image_lead_to_an_operator_that_runs(
 ) -> None:
     monkeypatch.syspath_prepend(str(project / "wheels" / "greeting-1.0-py3-none-any.whl"))
     with forgetting_modules(project):
-        result = invoke("image", "--wheels", "wheels", str(project / "handlers.py"))
+        result = invoke("image", str(project / "handlers.py"))
     assert result.exit_code == 0, result.output
     assert "docker build -t my-operator:0.1.0 ." in result.stdout
 
@@ -135,10 +144,56 @@ def test_an_image_without_requirements_has_webop_and_what_is_imported(
     with forgetting_modules(project):
         text = invoke("image", "-m", "parts.handlers", "--name", "other").stdout
     assert "docker build -t other:0.1.0 ." in text
-    assert f" --prefix=/operator webop=={__version__}\n" in text
+    assert " --prefix=/operator wheels/*.whl\n" in text
     files = ["parts/__init__.py", "parts/handlers.py", "parts/words.py", "parts/"]
     assert f"COPY {json.dumps(files)}\n" in text
     assert text.rstrip().endswith('"--module=parts.handlers"]')
+
+
+def test_an_image_without_requirements_and_with_unknown_imports_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "requirements.txt").unlink()
+    (project / "wheels" / "greeting-1.0-py3-none-any.whl").unlink()
+    (project / "handlers.py").write_text(
+        "import json\nimport httpx\nimport parts\nimport webop\n"
+        "@webop.on.probe()\ndef fn(**_):\n    import yaml, pytest, nowhere.here\n"
+    )
+    with forgetting_modules(project):
+        result = invoke("image", str(project / "handlers.py"))
+    assert result.exit_code == 1
+    assert not result.stdout
+    text = " ".join(result.stderr.split())
+    assert "nowhere (handlers.py), pytest (handlers.py). Write a requirements.txt" in text
+    assert f"with these lines: pytest=={pytest.__version__}; nowhere cannot be found here" in text
+
+
+def test_no_image_installs_webop_from_an_index_that_does_not_have_it(project: Path) -> None:
+    """Anybody could publish a package with this name."""
+    (project / "handlers.py").write_text("import webop\n@webop.on.probe()\ndef fn(**_): ...\n")
+    (project / "wheels" / f"webop-{__version__}-py3-none-any.whl").unlink()
+    for requirements in ("webop", None):
+        if requirements is None:
+            (project / "requirements.txt").unlink()
+        for options in ((), ("--wheels", "wheels")):
+            with forgetting_modules(project):
+                result = invoke("image", *options, str(project / "handlers.py"))
+            assert result.exit_code == 1
+            assert not result.stdout
+            assert "There is no wheel of webop in" in result.stderr
+            assert "pip wheel --no-deps --wheel-dir" in result.stderr
+
+
+def test_an_image_made_in_a_clone_has_no_part_of_the_package_webop(tmp_path: Path) -> None:
+    """The image installs webop; parts of it beside the handlers would hide the rest."""
+    shutil.copytree(_ROOT / "webop", tmp_path / "webop")
+    (tmp_path / "handlers.py").write_text("import webop\n@webop.on.probe()\ndef fn(**_): ...\n")
+    (tmp_path / "wheels").mkdir()
+    make_wheel(tmp_path / "wheels", "webop", __version__)
+    command = [sys.executable, "-m", "webop", "image", "handlers.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert 'COPY ["handlers.py", "./"]' in done.stdout
+    assert "webop/" not in done.stdout
 
 
 def test_an_image_does_not_get_the_standard_library_of_the_machine(
@@ -151,7 +206,7 @@ def test_an_image_does_not_get_the_standard_library_of_the_machine(
     monkeypatch.syspath_prepend(str(project))
     monkeypatch.chdir(library.parents[1])
     with forgetting_modules(project):
-        result = invoke("image", "--module", "handlers")
+        result = invoke("image", "--wheels", "wheels", "--module", "handlers")
     assert result.exit_code == 0, result.output
     assert f"{library.name}/" not in result.stdout
 
@@ -197,8 +252,13 @@ def build(text: str, context: Path, root: Path) -> tuple[list[str], dict[str, st
                 for source in sources:
                     copy(context / source, place / target)
             case "RUN":
-                steps = rest.replace("=/", f"={root}/").split()
+                steps = [
+                    str(part)
+                    for word in rest.replace("=/", f"={root}/").split()
+                    for part in (place.glob(word) if "*" in word else [word])
+                ]
                 environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_ROOT_USER_ACTION": "ignore"}
+                steps.insert(2, "--ignore-installed")  # else pip uninstalls this webop
                 subprocess.run(
                     [sys.executable, "-m", *steps], cwd=place, env=environment, check=True
                 )

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shlex
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import click
+import yaml
 
 from webop.cli.tables import build_table
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from webop.controlplane.state import ClusterState
 
 _DEFAULT_NAME = "default"
+_TOKEN_LIFETIME = 24 * 3600  # seconds
 _name_option = click.option(
     "-n",
     "--name",
@@ -152,6 +157,63 @@ def env(name: str) -> None:
     click.echo(f"export KUBECONFIG={shlex.quote(str(running.kubeconfig))}")
     if sys.stdout.isatty():
         click.echo(f'# To apply it: eval "$(webop cluster env{_format_name(name)})"')
+
+
+@cluster.command(short_help="Print a kubeconfig, also of a service account.")
+@_name_option
+@click.option(
+    "--service-account",
+    "account",
+    metavar="NAME",
+    help="The service account; by default, the administrator. Its token is valid for a day.",
+)
+@click.option(
+    "--namespace", default="default", show_default=True, help="The namespace of the account."
+)
+def kubeconfig(name: str, account: str | None, namespace: str) -> None:
+    """Print a kubeconfig for kubectl, webop and other clients of a cluster.
+
+    With a service account, they have only its rights, as in a pod:
+
+    \b
+        webop manifests handlers.py | kubectl apply -f -
+        webop cluster kubeconfig --service-account my-operator > operator.yaml
+        KUBECONFIG=operator.yaml webop run --all-namespaces handlers.py
+    """  # noqa: D301  \b keeps click from wrapping the lines
+    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - keeps --help fast
+
+    path = LocalCluster.attach(name).kubeconfig
+    if account is None:
+        click.echo(path.read_text(), nl=False)
+        return
+    config = yaml.safe_load(path.read_text())
+    token = asyncio.run(_request_token(path, namespace, account))
+    user = f"system:serviceaccount:{namespace}:{account}"
+    config["users"] = [{"name": user, "user": {"token": token}}]
+    config["contexts"][0]["context"] |= {"user": user, "namespace": namespace}
+    click.echo(yaml.safe_dump(config, sort_keys=False), nl=False)
+
+
+async def _request_token(path: Path, namespace: str, account: str) -> str:
+    """Return a token of a service account (Kubernetes API, TokenRequest).
+
+    Raises:
+        APIError: the API server refuses it.
+    """
+    from webop.client.connecting import connect_command  # noqa: PLC0415 - keeps --help fast
+
+    os.environ["KUBECONFIG"] = str(path)
+    async with connect_command() as client:
+        answer = await client.request(
+            "POST",
+            f"/api/v1/namespaces/{quote(namespace)}/serviceaccounts/{quote(account)}/token",
+            body={
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest",
+                "spec": {"expirationSeconds": _TOKEN_LIFETIME},
+            },
+        )
+    return str(answer["status"]["token"])
 
 
 @cluster.command(name="list", short_help="List all clusters of this user.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import re
@@ -59,6 +60,15 @@ def _parse_variables(
     return {name: value for name, _, value in pairs}
 
 
+def _check_networks(
+    _: click.Context, param: click.Parameter, texts: tuple[str, ...]
+) -> tuple[str, ...]:
+    try:
+        return tuple(str(ipaddress.ip_network(text)) for text in texts)
+    except ValueError as exc:
+        raise click.BadParameter(f"{exc}. It must be like 10.244.0.0/16.", param=param) from exc
+
+
 class _RememberingCommand(SectionCommand):
     """A command that remembers its arguments, for the first line of its output."""
 
@@ -106,6 +116,11 @@ class _RememberingCommand(SectionCommand):
 )  # fmt: skip
 @_others("--lease", metavar="NAME", help="The name of the leader's Lease; by default, --name.")
 @_others("--no-lease", is_flag=True, help="Use no Lease: one replica, with a gap at each update.")
+@_others(
+    "--priority-class", "priority", metavar="NAME",
+    help="The priority class of the pods; by default, system-cluster-critical with webhooks, "
+    "without which API servers refuse requests, else none; 'none' for none.",
+)  # fmt: skip
 @_others("-P", "--peering", metavar="NAME", help="The peering object; by default, no peering.")
 @_others(
     "--metrics", metavar="NAMESPACE", callback=_check_name,
@@ -127,12 +142,18 @@ class _RememberingCommand(SectionCommand):
 )  # fmt: skip
 @_webhooks(
     "--pod-network", "pod_networks", multiple=True, metavar="CIDR",
-    default=["10.244.0.0/16", "fd00:10:244::/56"], show_default=True,
-    help="The network of your pods, which cannot connect to the webhooks; repeatable.",
+    callback=_check_networks,
+    help="The network of your pods, which then cannot connect to the webhooks; repeatable. By "
+    "default, all pods can; with --cluster, those of the networks of its nodes cannot.",
 )  # fmt: skip
 @_output(
     "--kustomize", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
     help="Write a kustomize base into this folder instead of printing.",
+)  # fmt: skip
+@_output(
+    "--helm", "chart", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
+    help="Write a Helm chart into this folder instead of printing; its values are the name, the "
+    "image, the replicas, the resources and, without --home and --namespace, the namespace.",
 )  # fmt: skip
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
@@ -143,6 +164,7 @@ def manifests(
     paths: tuple[str, ...],
     modules: tuple[str, ...],
     folder: Path | None,
+    chart: Path | None,
     clusterwide: bool,
     no_lease: bool,
     **options: Any,
@@ -159,20 +181,25 @@ def manifests(
         webop manifests handlers.py | kubectl apply -f -
         webop manifests --crd crd.yaml --rules secrets:get,list --home operators handlers.py
         webop manifests --kustomize deploy/base handlers.py
+        webop manifests --helm chart handlers.py
     """  # noqa: D301  \b keeps click from wrapping the lines
-    from webop.manifests.planning import Request, build_manifests  # noqa: PLC0415 - keeps --help fast
+    from webop.manifests.chart import build_chart, prepare  # noqa: PLC0415 - keeps --help fast
+    from webop.manifests.planning import Request, build_manifests  # noqa: PLC0415
 
     _, sources, name = _locate(paths, modules, options.pop("name"))
     _, namespaces = choose_scope(ctx, clusterwide, options.pop("namespaces"))
     if no_lease and options["lease"]:
         raise click.UsageError("--lease and --no-lease exclude each other.")
-    home = options.pop("home") or (namespaces[0] if len(namespaces) == 1 else "default")
+    if folder and chart:
+        raise click.UsageError("--kustomize and --helm exclude each other.")
+    home = options.pop("home") or (namespaces[0] if len(namespaces) == 1 else "")
+    is_placed = bool(home or namespaces)
     image = options.pop("image") or f"{name}:0.1.0"
     variables = options["variables"]
     request = Request(
         sources=sources,
         name=name,
-        home=home,
+        home=home or "default",
         image=image,
         namespaces=namespaces,
         has_lease=not no_lease,
@@ -180,30 +207,47 @@ def manifests(
     )
     with _preserving_environment(variables):
         registry = _load(paths, modules, controls)
-        made = asyncio.run(build_manifests(registry, request))
+        planned = prepare(request, is_placed=is_placed) if chart else request
+        made = asyncio.run(build_manifests(registry, planned))
     for warning in made.warnings:
         click.echo(f"Warning: {warning}", err=True)
     command = escape(shlex.join(ctx.meta["arguments"]))
     head = f"{_HEAD} {command}\n{_ADVICE}"
-    if folder is None:
+    if chart:
+        _write_files(chart, build_chart(made.files, request, head, is_placed=is_placed))
+    elif folder:
+        files = {f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items()}
+        kinds = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
+        files["kustomization.yaml"] = kinds + "\n".join(f"  - {file}" for file in sorted(files))
+        _write_files(folder, {file: f"{head}\n{text}\n" for file, text in files.items()})
+    else:
         click.echo(made.build_text(head), nl=False)
-        return
-    files = {f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items()}
-    kinds = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
-    files["kustomization.yaml"] = kinds + "\n".join(f"  - {file}" for file in sorted(files))
+
+
+def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files into a folder; replace, or remove, only files that this command has made.
+
+    Raises:
+        click.ClickException: there are other files of these names, or the folder is not writable.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in [folder / file for file in files if (folder / file).exists()]:
-            if not path.read_bytes().startswith(_HEAD.encode()):
+        before = [*folder.glob("*.yaml"), *folder.glob("templates/*.yaml")]
+        own = {path for path in before if path.read_bytes().startswith(_HEAD.encode())}
+        for path in [folder / file for file in texts]:
+            if path.exists() and path not in own:
                 raise click.ClickException(
                     f"Cannot replace '{path}': this command did not make it. Move it, or name "
                     "another folder."
                 )
-        for file, text in files.items():
-            (folder / file).write_text(f"{head}\n{text}\n")
+        for path in own:
+            path.unlink()
+        for file, text in texts.items():
+            (folder / file).parent.mkdir(exist_ok=True)
+            (folder / file).write_text(text)
     except OSError as exc:
         raise click.ClickException(f"Cannot write to '{folder}': {exc.strerror}.") from exc
-    click.echo(f"Wrote {len(files)} files to {folder}.", err=True)
+    click.echo(f"Wrote {len(texts)} files to {folder}.", err=True)
 
 
 @click.command(cls=_RememberingCommand, short_help="Print a Dockerfile for an operator.")
@@ -212,7 +256,8 @@ def manifests(
 @click.option(
     "--wheels",
     metavar="FOLDER",
-    help="A folder beside the files, with wheels that are in no package index, such as webop's.",
+    help="A folder beside the files with wheels that are in no package index, such as webop's; by "
+    "default, 'wheels' if there is one.",
 )
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
@@ -227,12 +272,13 @@ def image(
 ) -> None:
     """Print a Dockerfile for an operator with the handlers of the files in PATHS.
 
-    Build the image in the folder of the files. The Dockerfile installs requirements.txt of that
-    folder, or else the project of pyproject.toml, or else only webop. It copies the files and the
-    modules of the folder that they import; the command imports the files to find these. You must
-    add other files, such as templates.
+    Build the image in the folder of the files. The Dockerfile installs the wheels in its folder
+    'wheels', and requirements.txt, or else the project of pyproject.toml, or else only webop. It
+    copies the files and the modules of the folder that they import; the command imports the files
+    to find these. You must add other files, such as templates.
 
     \b
+        pip wheel --no-deps --wheel-dir wheels PATH/TO/WEBOP   # before its first release
         webop image handlers.py > Dockerfile
         docker build -t my-operator:0.1.0 .
     """  # noqa: D301  \b keeps click from wrapping the lines

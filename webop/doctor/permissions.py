@@ -86,13 +86,14 @@ def list_object_needs(context: Context) -> Iterator[Need]:
         if is_patched[resource] and "status" in resource.subresources:
             use = "needed for results of handlers, and for what they write there"
             yield _weak(group, f"{plural}/status", ("patch",), where, use=use)
-    if not settings.scanning.disabled:
+    if not settings.scanning.disabled and context.registry.follows_kinds:
         use, verbs = "needed to notice new kinds", ("list", "watch")
         yield _weak("apiextensions.k8s.io", "customresourcedefinitions", verbs, use=use)
         if namespaces:
             use = "optional, since --namespace names the namespaces"
             yield Need("", "namespaces", verbs, level=Level.NOTE, use=use)
-    if settings.posting.enabled:
+    # Messages of admission handlers do not become Events.
+    if settings.posting.enabled and context.registry.select_resource_handlers():
         if namespaces and not all(resource.namespaced for resource in is_patched):
             namespaces = tuple(dict.fromkeys((*namespaces, "default")))
         yield _weak("", "events", ("create", "patch"), namespaces)

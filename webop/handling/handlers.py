@@ -215,8 +215,9 @@ class WebhookHandler(ResourceHandler):
     Empty ``operations`` means all of them. ``subresource`` None means the object itself only, "*"
     the object itself and any subresource. The attributes after ``ignore_failures`` are for the API
     server (Kubernetes API, admissionregistration.k8s.io/v1 ValidatingWebhook, MutatingWebhook);
-    ``namespace_selector`` is a LabelSelector; None is the API's default. ``persistent`` None means
-    True in a pod, False elsewhere.
+    ``namespace_selector`` is a LabelSelector; {} is all namespaces; None, for pods and everything,
+    all but those of the cluster and of the operator, otherwise all. ``persistent`` None means True
+    in a pod, False elsewhere.
     """
 
     reason: WebhookType
@@ -226,7 +227,7 @@ class WebhookHandler(ResourceHandler):
     side_effects: bool = False
     ignore_failures: bool = False
     failure_policy: str | None = None
-    timeout_seconds: int = 30
+    timeout_seconds: int = 10
     namespace_selector: Mapping[str, Any] | None = None
     match_conditions: tuple[MatchCondition, ...] = ()
     match_policy: str = "Equivalent"

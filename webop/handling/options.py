@@ -200,7 +200,8 @@ class WebhookOptions(EventOptions, total=False):
     timeout_seconds: Annotated[Count, Field(ge=1, le=30)] | None
     """Seconds that the API server waits for the response, 1 to 30"""
     namespace_selector: NamespaceSelector | None
-    """Labels of namespaces, as in ``labels=``, or a Kubernetes LabelSelector; by default all"""
+    """Labels of namespaces, as in ``labels=``, or a Kubernetes LabelSelector; ``{}`` for all. By
+    default all; for pods and everything, all but ``kube-system`` and the operator's own"""
     match_conditions: MatchConditions | None
     """CEL expressions by name: the API server calls the webhook only if all are true"""
     match_policy: Literal["Exact", "Equivalent"] | None

@@ -128,6 +128,13 @@ class OperatorRegistry:
         found = _select_of(ResourceHandler, self._handlers)
         return frozenset(handler.selector for handler in found if handler.selector)
 
+    @property
+    def follows_kinds(self) -> bool:
+        """Whether new kinds matter at once; named kinds of webhooks can wait for a discovery."""
+        return bool(self.select_resource_handlers()) or any(
+            not selector.is_specific for selector in self.collect_selectors()
+        )
+
     def handlers_of(self, selectors: Iterable[Selector]) -> ResourceHandlers:
         """Return the handlers with these selectors, which match one resource."""
         served = frozenset(selectors)

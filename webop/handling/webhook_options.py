@@ -134,8 +134,8 @@ def _spell_selector(value: Any) -> Any:
     return {"matchExpressions": build_expressions(value)}
 
 
-def _drop_empty(selector: Mapping[str, Any]) -> dict[str, Any] | None:
-    return {key: value for key, value in selector.items() if value} or None
+def _drop_empty(selector: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in selector.items() if value}
 
 
 def _list_conditions(value: Any) -> Any:

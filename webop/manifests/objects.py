@@ -13,6 +13,12 @@ from webop.servers.service import WebhookServiceServer
 
 PROBES_PORT = 8080
 STATUS_PORT = 8081
+#: Ephemeral storage is for /tmp and for the log.
+RESOURCES = """\
+requests: {cpu: 50m, memory: 96Mi, ephemeral-storage: 64Mi}
+limits: {memory: 256Mi, ephemeral-storage: 256Mi}"""
+#: The classes that every cluster has are for its vital parts.
+SYSTEM_PRIORITY = "system-cluster-critical"
 
 
 def _dump(value: Any) -> str:
@@ -33,7 +39,8 @@ class Plan:
         replicas: the number of replicas.
         is_shared: whether several replicas can run: with a Lease, or with webhooks only.
         server: the webhook server, if it is behind a Service.
-        pod_networks: the networks that cannot connect to the webhooks.
+        pod_networks: the networks that cannot connect to the webhooks; empty if unknown.
+        priority: the priority class of the pods, or None.
         scraper: the namespace whose pods scrape the metrics, or None.
     """
 
@@ -46,6 +53,7 @@ class Plan:
     is_shared: bool
     server: WebhookServiceServer | None
     pod_networks: Sequence[str]
+    priority: str | None
     scraper: str | None
 
     @property
@@ -113,6 +121,7 @@ spec:
 {self._build_annotations()}\
     spec:
       serviceAccountName: {self._name}
+{self._build_priority()}\
       # Ten seconds to serve webhooks while traffic drains, ten for open requests, the rest for
       # handlers.
       terminationGracePeriodSeconds: 60
@@ -132,16 +141,25 @@ spec:
 {variables}\
           ports:
 {chr(10).join(ports)}
+          # Startup handlers have ten minutes.
+          startupProbe:
+            httpGet: {{path: /livez, port: probes}}
+            periodSeconds: 5
+            timeoutSeconds: 5
+            failureThreshold: 120
           readinessProbe:
             httpGet: {{path: /readyz, port: probes}}
             periodSeconds: 5
-          # It succeeds while the API server is down, as a restart would not help.
+            timeoutSeconds: 5
+          # It succeeds while the API server is down, as a restart would not help. A busy operator
+          # must not be restarted: all its work would come again.
           livenessProbe:
             httpGet: {{path: /livez, port: probes}}
-            initialDelaySeconds: 10
+            periodSeconds: 10
+            timeoutSeconds: 5
+            failureThreshold: 6
           resources:
-            requests: {{cpu: 50m, memory: 96Mi}}
-            limits: {{memory: 256Mi}}
+{textwrap.indent(RESOURCES, "            ")}
           securityContext:
             allowPrivilegeEscalation: false
             readOnlyRootFilesystem: true
@@ -150,7 +168,14 @@ spec:
             - {{name: tmp, mountPath: /tmp}}
       volumes:
         - name: tmp
-          emptyDir: {{}}"""
+          emptyDir: {{sizeLimit: 64Mi}}"""
+
+    def _build_priority(self) -> str:
+        if self.priority is None:
+            return ""
+        reason = "# Without these pods, API servers refuse requests." if self.server else ""
+        lines = [reason, f"priorityClassName: {_dump(self.priority)}"]
+        return "".join(f"      {line}\n" for line in lines if line)
 
     def _build_annotations(self) -> str:
         if self.scraper is None:
@@ -173,8 +198,6 @@ spec:
 
     def _build_spread(self) -> str:
         """Return the constraints that spread replicas over nodes and zones."""
-        if self.replicas < 2:
-            return ""
         rules = (
             f"""\
   - topologyKey: {key}
@@ -202,6 +225,19 @@ spec:
   selector:
     matchLabels:
       app.kubernetes.io/name: {self._name}"""
+
+    def build_quota(self) -> str:
+        """Return the ResourceQuota without which GKE refuses pods of the system's priority."""
+        return f"""\
+# Some clusters (GKE) allow this priority only in namespaces with such a quota.
+apiVersion: v1
+kind: ResourceQuota
+{self._head}
+spec:
+  hard: {{pods: "100"}}
+  scopeSelector:
+    matchExpressions:
+      - {{scopeName: PriorityClass, operator: In, values: [{_dump(self.priority)}]}}"""
 
     def build_service(self) -> str:
         """Return the Service for the webhooks."""
@@ -245,6 +281,15 @@ spec:
             return f"{head}\n{policy}\n  ingress:{scraping}"
         if self.server is None:
             return f"# Only the kubelet can connect to the pods; it needs no rule.\n{policy}"
+        if not self.pod_networks:
+            return f"""\
+# This policy is open: all pods of the cluster can connect to the webhooks. A policy cannot select
+# API servers, which are not pods. So exclude the networks of the pods (--pod-network or --cluster),
+# or admit only the addresses of your control plane (kubectl get endpoints kubernetes).
+{policy}
+  ingress:
+    - ports:
+        - {{protocol: TCP, port: webhooks}}{scraping}"""
         blocks = "".join(
             f"        - ipBlock: {{cidr: {json.dumps(everything)}, except: {json.dumps(own)}}}\n"
             if own
@@ -256,10 +301,9 @@ spec:
         )
         return f"""\
 # Only API servers can connect to the webhooks, and the kubelet to the probes (it needs no rule).
-# A policy cannot select API servers, which are not pods, and "webop manifests" does not know their
-# addresses. So it excludes pods: --pod-network must be the network of your cluster. It is better to
-# replace both blocks by the addresses of your control plane (kubectl get endpoints kubernetes).
-# In some clusters, API servers connect through agents in kube-system (konnectivity).
+# A policy cannot select API servers, which are not pods. So it excludes the networks of the pods.
+# It is better to replace both blocks by the addresses of your control plane (kubectl get endpoints
+# kubernetes). In some clusters, API servers connect through agents in kube-system (konnectivity).
 {policy}
   ingress:
     - ports:

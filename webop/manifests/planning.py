@@ -6,6 +6,7 @@ Flow: startup handlers → Lease and webhook settings → kinds → rights → o
 from __future__ import annotations
 
 import base64
+import ipaddress
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 
 from webop.admission.managed.configurations import build_configuration
+from webop.client.api import Client
 from webop.client.connecting import connect_command
 from webop.client.discovery import discover
 from webop.coordination.peers import build_kinds
@@ -24,7 +26,7 @@ from webop.handling.checks import names_argument
 from webop.handling.handlers import WebhookType
 from webop.handling.registry import OperatorRegistry
 from webop.manifests.kinds import find_kinds, list_builtin, read_definitions
-from webop.manifests.objects import PROBES_PORT, STATUS_PORT, Plan
+from webop.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan
 from webop.manifests.rights import build_rights, split_rules
 from webop.manifests.yaml_text import dump
 from webop.objects.resources import Resource
@@ -38,6 +40,10 @@ _HOST = "kubernetes.default.svc"
 _STARTUP_TIMEOUT = 10.0  # seconds
 _MANAGED = "WEBOP_ADMISSION__MANAGED"
 _SERVICE = "WEBOP_SERVICE"
+_OPEN = (
+    "The NetworkPolicy is open: all pods of the cluster can connect to the webhooks. Pass the "
+    "network of your pods with --pod-network, or read it from the nodes with --cluster."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +77,7 @@ class Request:
     asks_cluster: bool
     calls_startup: bool
     pod_networks: Sequence[str]
+    priority: str | None
     creates_namespace: bool
 
 
@@ -98,9 +105,12 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     variables = dict(request.variables)
     context = await _prepare(registry, request, variables)
     settings, known = context.settings, set[Resource]()  # of equal kinds, the first stays
+    pod_networks = list(request.pod_networks)
     if request.asks_cluster:
         async with connect_command() as client:
             known.update((await discover(client)).resources)
+            if context.service_server and not pod_networks:
+                pod_networks = await _read_pod_networks(client)
     known.update(read_definitions(request.crds))
     known.update(list_builtin())
     watched, webhooks = registry.select_resource_handlers(), registry.select_webhooks()
@@ -142,21 +152,47 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
         replicas=replicas,
         is_shared=is_shared,
         server=context.service_server,
-        pod_networks=request.pod_networks,
+        pod_networks=pod_networks,
+        priority=_choose_priority(request, has_webhooks=bool(webhooks)),
         scraper=request.metrics,
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
     roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
     made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, warnings)
     made.files["deployment"] = [plan.build_deployment()]
-    made.files["deployment"] += [plan.build_budget()] if replicas > 1 else []
+    made.files["deployment"] += [plan.build_budget()] if is_shared else []
+    made.files["deployment"] += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
     made.files["network"] = [plan.build_service()] if plan.server else []
     made.files["network"].append(plan.build_policy())
+    if plan.server and not pod_networks:
+        warnings.append(_OPEN)
     if request.ca is not None and webhooks:
         found, more = find_kinds(webhooks, known, is_complete=request.asks_cluster)
         warnings += more
         made.files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
     return made
+
+
+async def _read_pod_networks(client: Client) -> list[str]:
+    """Return the networks that the nodes of a cluster have for their pods; often there are none.
+
+    Raises:
+        APIError: the request failed.
+    """
+    nodes = await client.request("GET", "/api/v1/nodes")
+    found = {cidr for node in nodes["items"] for cidr in node["spec"].get("podCIDRs", ())}
+    networks = [ipaddress.ip_network(cidr) for cidr in found]
+    collapsed = chain(
+        ipaddress.collapse_addresses(one for one in networks if one.version == 4),
+        ipaddress.collapse_addresses(one for one in networks if one.version == 6),
+    )
+    return [str(network) for network in collapsed]
+
+
+def _choose_priority(request: Request, *, has_webhooks: bool) -> str | None:
+    if request.priority is None:
+        return SYSTEM_PRIORITY if has_webhooks else None
+    return None if request.priority == "none" else request.priority
 
 
 async def _prepare(

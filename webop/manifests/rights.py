@@ -44,7 +44,8 @@ _WHY: Final = {
             ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
         ),
         "The operator enables webhooks while a replica serves them. RBAC cannot limit create to a "
-        "name, so this right is wide: the account can create webhooks for any objects.",
+        "name, so this right is wide: the account can create webhooks for any objects. They stay "
+        "when you delete the operator: remove them with 'webop webhooks remove'.",
     ),
 }
 

@@ -45,6 +45,7 @@ _SETTLING = 0.2  # seconds; CRDs and namespaces often change in groups
 _PATIENCE = 10.0  # seconds; then the log says what handlers wait for
 _RESCANS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; while something is missing
 _RESCAN_BROKEN = 10.0  # seconds; at most, while the API server or an API group does not answer
+_RESCAN_UNWATCHED = 60.0  # seconds; if no watch shows new kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,15 @@ class Observer:
         self._was_synced = False
         self._shared_slots = shared_slots
         self._slots: dict[str, Slots] = {}
+        self._is_following = not operator.settings.scanning.disabled and (
+            operator.registry.follows_kinds
+        )
         self.scanned = asyncio.Event()
 
     async def run(self) -> None:
         """Run until cancelled: discover, adjust the streams, wait for new kinds or namespaces."""
         is_scanning = not self._operator.settings.scanning.disabled
-        if is_scanning:
+        if self._is_following:
             self._spawn(self._follow_definitions, "watch of definitions")
         await self._begin_with_namespaces()
         self._spawn(self._report_waiting, "gate")
@@ -105,6 +109,8 @@ class Observer:
             pause = None if has_answered and is_complete else backoff.next()
             if pause is not None and not has_answered:
                 pause = min(pause, _RESCAN_BROKEN)
+            if pause is None and is_scanning and not self._is_following:
+                pause = _RESCAN_UNWATCHED
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wait_for_definitions()
@@ -253,6 +259,9 @@ class Observer:
         resources = self._operator.cluster_view.resources
         groups = self._operator.cluster_view.served_groups
         self._missing.clear()
+        if not self._is_following:
+            reviewed = self._operator.registry.collect_selectors()
+            self._missing.update(one for one in reviewed if not one.select(resources))
         for handler in self._operator.registry.select_resource_handlers():
             selector = handler.selector
             if selector is None:
@@ -394,11 +403,11 @@ class Observer:
         patterns, settings = self._scope.patterns, self._operator.settings
         if self._scope.clusterwide:
             return
-        is_permitted = not settings.scanning.disabled and await may_watch(self._client, NAMESPACES)
+        is_permitted = self._is_following and await may_watch(self._client, NAMESPACES)
         if not is_permitted:
             exact = (p for p in patterns if isinstance(p, str) and is_exact(p))
             self._operator.cluster_view.serve(frozenset(exact))
-        if settings.scanning.disabled:
+        if not self._is_following:
             return
 
         async def follow() -> None:

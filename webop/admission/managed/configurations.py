@@ -45,6 +45,7 @@ _MAX_NAME = 253  # RFC 1123, a subdomain
 _MAX_STEM = 128  # leaves room for the name of the configuration
 
 _OWN_REQUESTS = "not-by-the-operator"
+_SYSTEM_NAMESPACE = "kube-system"
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # every namespace has it, and nobody can change it
 
 _FOREIGN = re.compile(r"[^a-z0-9.-]")
@@ -53,6 +54,10 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _ADVICE = (
     "Narrow it down by labels=, namespace_selector= or match_conditions=, "
     "or set failure_policy='Ignore'."
+)
+_DEBUGGING = (
+    " It is not called for containers that 'kubectl debug' adds to pods: these need a handler with "
+    "subresource='ephemeralcontainers'."
 )
 
 # Resources that a cluster cannot work without, and whether they are namespaced.
@@ -124,7 +129,7 @@ def build_configuration(
                 "matchPolicy": handler.match_policy,
                 "timeoutSeconds": handler.timeout_seconds,
                 "admissionReviewVersions": ["v1", "v1beta1"],
-                **_build_conditions(handler, exclusions, rules),
+                **_build_conditions(handler, exclusions, rules, client_config),
             }
             if handler.reinvocation_policy is not None:
                 webhooks[unique]["reinvocationPolicy"] = handler.reinvocation_policy
@@ -181,17 +186,28 @@ def _normalize(handler_id: str) -> str:
 
 
 def _build_conditions(
-    handler: WebhookHandler, exclusions: Exclusions, rules: Collection[dict[str, Any]]
+    handler: WebhookHandler,
+    exclusions: Exclusions,
+    rules: Collection[dict[str, Any]],
+    client_config: WebhookClientConfig,
 ) -> dict[str, Any]:
-    """Return the selectors and match conditions of a webhook (ADM-19, ADM-21)."""
+    """Return the selectors and match conditions of a webhook (ADM-19, ADM-21).
+
+    By default, webhooks for pods skip those that the cluster, and the webhooks, cannot start
+    without.
+    """
     expressions = build_expressions(handler.labels)
     conditions: dict[str, Any] = {
         "objectSelector": {"matchExpressions": expressions} if expressions else None
     }
     namespaces = dict(handler.namespace_selector or {})
-    if exclusions.namespace is not None:
-        own = {"key": _NAMESPACE_LABEL, "operator": "NotIn", "values": [exclusions.namespace]}
-        namespaces["matchExpressions"] = [*namespaces.get("matchExpressions", ()), own]
+    skipped = [] if exclusions.namespace is None else [exclusions.namespace]
+    if handler.namespace_selector is None and any(map(_includes_pods, rules)):
+        home = (client_config.get("service") or {}).get("namespace")
+        skipped = [_SYSTEM_NAMESPACE, *filter(None, dict.fromkeys((home, *skipped)))]
+    if skipped:
+        others = {"key": _NAMESPACE_LABEL, "operator": "NotIn", "values": skipped}
+        namespaces["matchExpressions"] = [*namespaces.get("matchExpressions", ()), others]
     if namespaces:
         conditions["namespaceSelector"] = namespaces
     extra = {}
@@ -209,6 +225,11 @@ def _build_conditions(
     if matching := _build_match_conditions(handler.match_conditions, extra):
         conditions["matchConditions"] = matching
     return conditions
+
+
+def _includes_pods(rule: Mapping[str, Any]) -> bool:
+    names = {resource.partition("/")[0] for resource in rule["resources"]}
+    return bool({"", "*"} & {*rule["apiGroups"]} and {"pods", "*"} & names)
 
 
 def _quote(text: str) -> str:
@@ -291,9 +312,12 @@ def list_dangers(handlers: Iterable[WebhookHandler], resources: Iterable[Resourc
             or build_expressions(handler.labels)
         )
         if not is_harmless and (what := _describe_vital(handler, found)):
+            is_blind = handler.subresource is None and ("", "pods") in {
+                (resource.group, resource.plural) for resource in found
+            }
             dangers.append(
                 f"{handler} is called for all {what}: if it does not answer, the cluster stops. "
-                f"{_ADVICE}"
+                f"{_ADVICE}{_DEBUGGING if is_blind else ''}"
             )
         if found and all(resource.group == GROUP for resource in found):
             names = " and ".join(sorted(resource.plural for resource in found))
