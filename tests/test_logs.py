@@ -152,6 +152,13 @@ def test_json_lines_carry_the_traceback(read: Read, logger: webop.ObjectLogger) 
     assert "ValueError: invalid literal" in line["exc_info"]
 
 
+@pytest.mark.feature("LOG-03")
+def test_json_lines_carry_the_stack(read: Read, logger: webop.ObjectLogger) -> None:
+    webop.configure(log_format=LogFormat.JSON)
+    logger.info("here", stack_info=True)
+    assert "test_json_lines_carry_the_stack" in json.loads(read())["stack_info"]
+
+
 class Broken:
     def __str__(self) -> str:
         raise RuntimeError("not today")

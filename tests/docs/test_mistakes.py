@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Mistakes in the code\n")[2].partition("\n## ")[0]
-FAILURE = "… failed with an exception and will try again in 60 seconds: "
+FAILURE = "… failed: "
 ROWS = re.findall(r"^\| `([^`]+)` \|", SECTION, re.MULTILINE)
 WARNING = "coroutine 'AsyncClient.apply' was never awaited"
 FAILURES = [row.removeprefix(FAILURE) for row in ROWS if row.startswith(FAILURE)]

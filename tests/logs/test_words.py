@@ -93,7 +93,7 @@ async def test_sub_handlers_count_among_those_that_have_succeeded_or_failed(
     async with run_operator():
         await objects.create("one")
         await objects.wait_handled("one")
-    assert find(caplog, "Creation is processed: 4 succeeded; 1 failed.")
+    assert find(caplog, "Creation handled: 4 succeeded, 1 failed for good (parent/c).")
 
 
 @pytest.mark.feature("TMR-20", "PAT-10")

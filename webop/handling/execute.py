@@ -237,7 +237,7 @@ async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: fl
         if not deadline.expired():
             raise
         raise HandlerTimeoutError(
-            f"{handler} has timed out after {handler.timeout} seconds."
+            f"{handler} failed for good: it did not end within timeout={handler.timeout:g} s."
         ) from None
 
 

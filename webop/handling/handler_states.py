@@ -254,16 +254,15 @@ class Progress(Mapping[str, HandlerState]):
             storage.purge(key=key, body=body, patch=patch)
         storage.flush()
 
-    def list_all(self, *, body: Body, storage: ProgressStorage) -> list[HandlerState]:
+    def list_all(self, *, body: Body, storage: ProgressStorage) -> dict[str, HandlerState]:
         """Return the states of the handlers, and of their sub-handlers as recorded in the body."""
-        states = list(self._states.values())
-        children = {key: state.purpose for state in states for key in state.subrefs}
-        return states + [
-            state
+        children = {key: state.purpose for state in self._states.values() for key in state.subrefs}
+        return self._states | {
+            key: state
             for key in sorted(children)
             if (state := _fetch(storage, key, body)) is not None
             and state.purpose in (None, "resume", children[key])  # not of a cycle before
-        ]
+        }
 
 
 def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | None:

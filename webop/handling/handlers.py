@@ -108,7 +108,8 @@ class ActivityHandler(Handler):
     is_fallback: bool = False
 
     def __str__(self) -> str:
-        return f"Activity {self.id!r}"
+        name = "login" if self.activity is Activity.AUTHENTICATION else self.activity.value
+        return f"{name.capitalize()} handler {self.id!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

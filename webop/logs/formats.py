@@ -99,6 +99,8 @@ class JSONFormatter(logging.Formatter):
         line |= find_trace_ids()
         if record.exc_info:
             line["exc_info"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack_info"] = record.stack_info
         if not vars(record).keys() <= _STANDARD:
             line |= {k: v for k, v in vars(record).items() if k not in _STANDARD}
         return escape(_dump(line))  # JSON does not escape DEL, C1 and direction marks
