@@ -418,7 +418,7 @@ def test_a_decorator_without_parentheses_is_told(registry: webop.OperatorRegistr
 
 @pytest.mark.parametrize("decorator", ACTIVITIES)
 def test_a_decorator_of_activities_without_parentheses_is_told(decorator: Decorator) -> None:
-    with pytest.raises(TypeError, match=r"handlers require parentheses"):
+    with pytest.raises(TypeError, match=r"needs parentheses"):
         decorator(fn)
 
 

@@ -295,7 +295,10 @@ class _Running:
         """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
         if self._stopped.is_set():
             os._exit(128 + number)
-        logger.info("Signal %s is received. The operator is stopping.", number.name)
+        if number is signal.SIGINT:
+            logger.info("Stopping (Ctrl-C). Press it again to stop at once.")
+        else:
+            logger.info("Stopping (%s).", number.name)
         self._received.append(number)
         self._stopped.set()
         # Read it now: a startup handler may have changed it.

@@ -174,10 +174,10 @@ def _register_activity(
 ) -> Callable[[F], F]:
     if bare:
         raise TypeError(
-            f"Decorators of {activity.value} handlers require parentheses, and take options "
-            "by name only."
+            f"@webop.on.{activity.title} needs parentheses, and takes options by name only: "
+            f"@webop.on.{activity.title}()."
         )
-    parsed = parse_options(f"{activity.value} handlers", options, ActivityOptions)
+    parsed = parse_options(f"{activity.title} handlers", options, ActivityOptions)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
 
     def decorator(fn: F) -> F:
@@ -208,12 +208,13 @@ def _register(
 ) -> Callable[[F], F]:
     """Check the options now; build the handler when the decorator gets the function."""
     label = fixed.get("reason") or family.__name__.removesuffix("Handler").lower()
+    if label == "change":
+        label = "resume" if "initial" in fixed else "field"
     parsed = {**parse_options(f"{label} handlers", options, known), **fixed}
     if resource and is_handler(resource[0]):
-        raise TypeError(
-            f"{resource[0].__name__}() is not a resource. Decorators of {label} handlers require "
-            "one in parentheses, such as ('kopfexamples')."
-        )
+        path = f"@webop.{label}" if label in ("index", "daemon", "timer") else f"@webop.on.{label}"
+        text = f"{path} needs a kind in parentheses, such as {path}('databases.example.com')."
+        raise TypeError(text)
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)

@@ -16,7 +16,7 @@ def test_the_page_of_messages_is_as_the_code_has_it() -> None:
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ('logger.info("Signal %s is received.", name)', "INFO: Signal <name> is received."),
+        ('logger.info("Stopping (%s).", name)', "INFO: Stopping (<name>)."),
         (
             'logger.log(logging.DEBUG, "%.1f s of %d %%", self.delay, n)',
             "DEBUG: <delay> s of <n> %",

@@ -359,11 +359,11 @@ async def test_sub_handlers_can_have_sub_handlers() -> None:
 
 @pytest.mark.feature("SUB-14")
 async def test_outside_of_handlers_there_are_no_sub_handlers() -> None:
-    with pytest.raises(LookupError, match="only inside of a handler"):
+    with pytest.raises(LookupError, match="works only inside a handler"):
         webop.subhandler(id="x")(lambda **_: None)
-    with pytest.raises(LookupError, match="only inside of a handler"):
+    with pytest.raises(LookupError, match="works only inside a handler"):
         webop.register(lambda **_: None, id="x")
-    with pytest.raises(LookupError, match="only inside of a handler"):
+    with pytest.raises(LookupError, match="works only inside a handler"):
         await webop.execute(fns={})
 
 

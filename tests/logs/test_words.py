@@ -115,8 +115,8 @@ async def test_a_timer_whose_patch_is_denied_is_told_of_once(
     probe = {"metadata": {"labels": {"forbidden": "x"}}}
     async with denying(objects, expression, probe), run_operator():
         await objects.create("one")
-        await eventually(lambda: len(find(caplog, "dropped them without a retry")) >= 5)
-    levels = [record.levelname for record in find(caplog, "dropped them without a retry")]
+        await eventually(lambda: len(find(caplog, "They are lost, without a retry")) >= 5)
+    levels = [record.levelname for record in find(caplog, "They are lost, without a retry")]
     assert levels == ["ERROR"] + ["DEBUG"] * (len(levels) - 1)
 
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,19 @@ _name_option = click.option(
     show_default=True,
     help="The name of the cluster. Several clusters can run at the same time.",
 )
+
+
+class _NamedCommand(click.Command):
+    """A command that takes the name of a cluster by option only, and says so."""
+
+    allow_extra_args = True
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        if ctx.args:
+            text = f"Unexpected argument {ctx.args[0]!r}. Did you mean --name {ctx.args[0]}?"
+            raise click.UsageError(text, ctx)
+        return super().invoke(ctx)
 
 
 @click.group(short_help="Run a real Kubernetes API server on this machine.")
@@ -48,7 +61,7 @@ def cluster() -> None:
     """  # noqa: D301  \b keeps click from wrapping the lines
 
 
-@cluster.command(short_help="Start a cluster and wait until it is ready.")
+@cluster.command(cls=_NamedCommand, short_help="Start a cluster and wait until it is ready.")
 @_name_option
 @click.option(
     "--version",
@@ -93,7 +106,7 @@ def start(
     )
 
 
-@cluster.command(short_help="Stop a cluster and remove its data.")
+@cluster.command(cls=_NamedCommand, short_help="Stop a cluster and remove its data.")
 @_name_option
 @click.option(
     "--all", "everything", is_flag=True, help="Stop all clusters that 'webop cluster' started."
@@ -114,7 +127,9 @@ def stop(name: str, everything: bool) -> None:
         click.echo("No clusters are running." if everything else f"There is no cluster {name}.")
 
 
-@cluster.command(short_help="Show whether a cluster is ready, its address and files.")
+@cluster.command(
+    cls=_NamedCommand, short_help="Show whether a cluster is ready, its address and files."
+)
 @_name_option
 @click.pass_context
 def status(ctx: click.Context, name: str) -> None:
@@ -142,7 +157,7 @@ def status(ctx: click.Context, name: str) -> None:
     ctx.exit(0 if condition == "ready" else 1)
 
 
-@cluster.command(short_help="Print the shell command that selects a cluster.")
+@cluster.command(cls=_NamedCommand, short_help="Print the shell command that selects a cluster.")
 @_name_option
 def env(name: str) -> None:
     """Print the command that makes a shell use a cluster: eval "$(webop cluster env)"."""

@@ -69,10 +69,13 @@ class HandlerState:
         """
         retries: object = record.get("retries") or 0
         subrefs = frozenset(record.get("subrefs") or ())
-        texts: list[object] = [record.get(name) for name in ("purpose", "message", "seen")]
-        is_text = all(isinstance(text, str | None) for text in (*texts, *subrefs))
-        if not (is_text and isinstance(retries, int)):
-            raise TypeError("its fields have wrong types")
+        if not isinstance(retries, int):
+            raise TypeError(f"'retries' must be a number, got {retries!r:.99}")
+        for name in ("purpose", "message", "seen"):
+            if not isinstance(value := record.get(name), str | None):
+                raise TypeError(f"{name!r} must be a string, got {value!r:.99}")
+        if not all(isinstance(key, str) for key in subrefs):
+            raise TypeError("'subrefs' must be strings")
         return cls(
             started=_parse_time(record.get("started")) or now(),
             purpose=record.get("purpose") or None,

@@ -52,6 +52,11 @@ class Activity(enum.Enum):
     AUTHENTICATION = "authentication"
     PROBE = "probe"
 
+    @property
+    def title(self) -> str:
+        """The name in messages: that of the decorator."""
+        return "login" if self is Activity.AUTHENTICATION else self.value
+
 
 class Reason(enum.StrEnum):
     """The cause of a call, as detected from the state of the object (kwarg ``reason``)."""
@@ -108,8 +113,7 @@ class ActivityHandler(Handler):
     is_fallback: bool = False
 
     def __str__(self) -> str:
-        name = "login" if self.activity is Activity.AUTHENTICATION else self.activity.value
-        return f"{name.capitalize()} handler {self.id!r}"
+        return f"{self.activity.title.capitalize()} handler {self.id!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -262,7 +266,10 @@ def detect_name(fn: HandlerFn) -> str:
         return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
     if isinstance(fn, (FunctionType, MethodType)):
         return fn.__qualname__
-    raise ConfigurationError(f"Cannot derive a stable id from {fn!r}. Give the handler an id=.")
+    raise ConfigurationError(
+        f"This handler is a {type(fn).__name__} without a function name. Add id='…' to its "
+        "decorator; the id must be the same after each restart."
+    )
 
 
 def unwrap(fn: HandlerFn) -> HandlerFn:
