@@ -539,8 +539,9 @@ def _warn_of_pruning(
     if lost:
         logger.log(
             ctx.slots.choose_level(f"lost {lost}"),
-            "Patching failed with inconsistencies: the API server dropped status.%s of %s, which the "
-            "schema in the CRD does not have. Add it, or x-kubernetes-preserve-unknown-fields: true.",
+            "Patching failed with inconsistencies: the API server dropped status.%s of %s, which "
+            "the schema in the CRD does not have. Add it there, or "
+            "x-kubernetes-preserve-unknown-fields: true.",
             ", status.".join(lost),
             obj,
             extra=ctx.refer_to(obj),
