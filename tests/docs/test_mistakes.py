@@ -55,7 +55,6 @@ CODE = {
         "sys.path[:] = [path for path in sys.path if 'site-packages' not in path]\n"
         "import kopf"
     ),
-    "No files are given": "",
     "There are no handlers. No function": "def fn(**_): ...",
     "There are no handlers. The code": f"import kopf\n@kopf.on.create('pods'){FN}",
     "configmapss": f"@webop.on.event('configmapss'){FN}",

@@ -115,8 +115,10 @@ class Watchdog:
                 "%s blocks the event loop for %.1f s so far. All other handlers, reviews and "
                 "probes wait. Await slow calls, or make it a sync handler. It is here:"
             )
-            source, args = (logger.name, level, __file__, 0), (culprit, seconds)
-            record = logger.makeRecord(*source, text, args, None, extra=extra, sinfo=stack)
+            place = logger.name, level, __file__, 0
+            record = logger.makeRecord(
+                *place, text, (culprit, seconds), None, extra=extra, sinfo=stack
+            )
             logger.handle(record)  # formatters escape line breaks in messages, not in stacks
         self._responded.wait()
         seconds = time.monotonic() - began
