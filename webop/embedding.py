@@ -295,10 +295,8 @@ class _Running:
         """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
         if self._stopped.is_set():
             os._exit(128 + number)
-        if number is signal.SIGINT:
-            logger.info("Stopping (Ctrl-C). Press it again to stop at once.")
-        else:
-            logger.info("Stopping (%s).", number.name)
+        advice = " Press Ctrl-C again to stop at once." if number is signal.SIGINT else ""
+        logger.info("Stopping (%s).%s", number.name, advice)
         self._received.append(number)
         self._stopped.set()
         # Read it now: a startup handler may have changed it.

@@ -297,9 +297,11 @@ def find_reaching(block: Sequence[ast.stmt], use: ast.Name) -> tuple[list[ast.ex
                 values, is_certain = find_reaching(inner, use)
                 if is_certain:
                     return values, True
-        header = [n for n in ast.iter_child_nodes(block[where]) if not isinstance(n, ast.stmt)]
-        loop = [block[where]] if isinstance(block[where], ast.For) else []
-        for node in (*header, *(ast.For(each.target, each.iter, []) for each in loop)):
+        outer = block[where]
+        header = [node for node in ast.iter_child_nodes(outer) if not isinstance(node, ast.stmt)]
+        if isinstance(outer, ast.For):
+            header.append(ast.For(outer.target, outer.iter, [], []))
+        for node in header:
             values += find_values(node, use.id)
     for statement in reversed(block[:where]):
         found = list(find_values(statement, use.id))
@@ -390,7 +392,8 @@ def find_texts(
     elif "log" in receiver and called == "log" and len(args) > 1:
         yield find_level(args[0], around), *skip_empty(args[1:])
     elif called == "makeRecord":
-        yield "WARNING", args[0], list(ast.iter_child_nodes(args[1]))
+        values = args[1].elts if isinstance(args[1], ast.Tuple) else []
+        yield "WARNING", args[0], values
     elif called == "log" and not receiver and args:  # a method of a logger
         yield "INFO", args[0], args[1:]
     elif called == "Outcome":

@@ -106,7 +106,7 @@ async def test_a_final_failure_is_told_with_the_id_after_all_were_called(
         raise exc
 
     webop.on.startup(registry=registry, id="good")(lambda **_: called.append("good"))
-    with pytest.raises(webop.ActivityError, match=r"startup.*bad.*boo"):
+    with pytest.raises(webop.ActivityError, match=r"Startup handler 'bad' failed for good.*boo"):
         await run_activity(context, Activity.STARTUP)
     assert called == ["good"]
 
@@ -148,7 +148,7 @@ async def test_a_value_that_does_not_fit_a_setting_ends_the_startup_with_its_nam
     def configure(settings: webop.OperatorSettings, **_: Any) -> None:
         setattr(getattr(settings, group), name, "soon")
 
-    message = f"configure: .*{message}"
+    message = f"'configure' failed for good: .*{message}"
     async with asyncio.timeout(10):
         with pytest.raises(ActivityError, match=message):
             await run_activity(context, Activity.STARTUP)

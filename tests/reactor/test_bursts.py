@@ -122,7 +122,7 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
         await asyncio.gather(*(objects.create(f"w{number}") for number in range(150)))
         settings = build_settings(networking={"error_backoffs": [0.2], "request_timeout": 5})
         async with run_operator(settings):
-            await eventually(lambda: "No handlers are called for them" in caplog.text)
+            await eventually(lambda: "Their handlers wait until a write succeeds" in caplog.text)
             await asyncio.sleep(1)
             assert len(called) < 60
             await mend()

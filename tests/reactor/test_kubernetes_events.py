@@ -71,7 +71,7 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
     assert told == [
         ("Normal", "Own", "hello"),
         ("Normal", "Logging", "from the logger"),
-        ("Warning", "Logging", "Handler 'fn' is not done yet: not yet. Retry 1 at once."),
+        ("Warning", "Logging", "Handler 'fn' is not done yet: not yet."),
         ("Warning", "OwnWarning", "careful"),
         ("Normal", "Logging", "Handler 'fn' succeeded."),
         ("Normal", "Logging", "All handlers succeeded for creation."),
@@ -175,7 +175,7 @@ async def test_a_message_that_is_repeated_is_one_event_with_a_count(
         "(combined from similar events): Creation handled: 0 succeeded, 1 failed for good (fn)."
     )
     boo = next(event for event in events if "boo" in event["message"])
-    assert boo["message"] == "Handler 'fn' is not done yet: boo. Retry 1 at once."
+    assert boo["message"] == "Handler 'fn' is not done yet: boo."
     assert boo["firstTimestamp"] <= boo["lastTimestamp"]
 
 

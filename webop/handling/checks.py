@@ -91,12 +91,13 @@ def check_signature(
     if any(item.kind is item.VAR_KEYWORD for item in parameters):
         return
     accepted = {item.name for item in parameters if item.kind is not item.POSITIONAL_ONLY}
-    if not _get_arguments(family).union(indexes) <= accepted:
+    if missing := sorted(_get_arguments(family).union(indexes) - accepted):
         words = [str(item.replace(annotation=item.empty)) for item in parameters]
-        rest = "**_" if "_" not in accepted else "**kwargs"
+        few = f"Write its parameters as ({', '.join([*words, '**_'])})."
         raise TypeError(
-            f"The handler {_name(fn)} must accept more arguments than it uses. Write its "
-            f"parameters as ({', '.join([*words, rest])})."
+            f"The handler {_name(fn)} must accept all keyword arguments, including unused ones "
+            f"({', '.join(missing[:3])}{', …' if missing[3:] else ''}). "
+            + ("Add **_ to its parameters." if len(words) > 5 or "_" in accepted else few)
         )
 
 

@@ -45,7 +45,8 @@ class Outcome:
     result: Any = None  # the returned value
     exception: BaseException | None = None  # the error
     subrefs: frozenset[str] = frozenset()  # ids of the sub-handlers of all levels
-    message: str = ""  # the message for the log; empty for none
+    message: str = ""  # the message for the log and the Event; empty for none
+    advance: str = ""  # when the next attempt comes, for the log only: it differs each time
     is_unexpected: bool = False  # whether to log the traceback
 
 
@@ -174,7 +175,11 @@ def _classify_retry(
     if limit is not None:
         return Outcome(final=True, exception=limit, message=str(limit), is_unexpected=is_unexpected)
     when = f"in {delay:g} s" if delay > 0 else "at once"
-    text = f"{handler} {verb}: {reason.rstrip('.')}. Retry {number} {when}."
     return Outcome(
-        final=False, delay=delay, exception=exc, message=text, is_unexpected=is_unexpected
+        final=False,
+        delay=delay,
+        exception=exc,
+        message=f"{handler} {verb}: {reason.rstrip('.')}.",
+        advance=f"Retry {number} {when}.",
+        is_unexpected=is_unexpected,
     )
