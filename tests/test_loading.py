@@ -110,6 +110,11 @@ def fail(tmp_path: Path, code: str) -> str:
 def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no file '.*nowhere\.py'"):
         load_file(tmp_path / "nowhere.py")
+    (tmp_path / "handlers.py").touch()
+    with pytest.raises(ConfigurationError, match=r"Did you mean '.*handlers\.py'\?"):
+        load_file(tmp_path / "handlers")
+    with pytest.raises(ConfigurationError, match=r"For a module: -m package\.handlers"):
+        load_file(Path("package.handlers"))
     with pytest.raises(ConfigurationError, match=r"is a folder\. Name the files in it"):
         load_file(tmp_path)
 
@@ -135,6 +140,10 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
             ["TypeError", "field=", "line 2"],
         ),
         ("import webop\nwebop.nonexistent", ["AttributeError", "nonexistent", "line 2"]),
+        (
+            "import webop\nwebop.on.created",
+            ["AttributeError", "'created'", "mean 'create", "line 2"],
+        ),
         (
             "import webop\n@webop.on.create()\ndef fn(**_): ...",
             ["must name a resource", "py, line 2: @"],

@@ -6,6 +6,7 @@ runs as the script: its handlers are registered once.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import os
@@ -68,7 +69,10 @@ def load_file(path: Path) -> None:
             f"{str(path)!r} is a folder. Name the files in it, or its package as a module (-m)."
         )
     if not path.is_file():
-        raise ConfigurationError(f"There is no file {str(path)!r}.")
+        there = path.with_name(f"{path.name}.py")
+        hint = f" Did you mean {str(there)!r}?" if there.is_file() else ""
+        hint = hint or (f" For a module: -m {path}" if path.suffix not in ("", ".py") else "")
+        raise ConfigurationError(f"There is no file {str(path)!r}.{hint}")
     real = path.resolve()
     folder = str(real.parent)
     if folder not in sys.path:
@@ -126,6 +130,9 @@ def _advise(exc: BaseException) -> str:
         return ". Files have no package: import it as a module (-m package.module)"
     if isinstance(exc, ModuleNotFoundError) and exc.name == "kopf":
         return ". Write 'import webop as kopf', or add --aliased (WEBOP_ALIASED=1)"
+    if isinstance(exc, AttributeError) and exc.name and "Did you mean" not in str(exc):
+        near = difflib.get_close_matches(exc.name, dir(exc.obj), n=1)
+        return f". Did you mean {near[0]!r}?" if near else ""
     return ""
 
 

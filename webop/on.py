@@ -123,7 +123,7 @@ def resume(*resource: ResourcePart, **options: Unpack[ResumeOptions]) -> Callabl
 def field(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable[[F], F]:
     """Call the function when one field changes; ``field`` is required ("Field handlers")."""
     if not options.get("field"):
-        raise TypeError("@on.field() requires field=, such as field='spec.size'.")
+        raise TypeError("@webop.on.field requires field=, such as field='spec.size'.")
     return _register(ChangeHandler, UpdateOptions, resource, options, needs_change=True)
 
 
@@ -193,7 +193,7 @@ def _register_webhook(
     reason: WebhookType, resource: tuple[ResourcePart, ...], options: WebhookOptions
 ) -> Callable[[F], F]:
     if options.get("reinvocation_policy") and reason is not WebhookType.MUTATING:
-        raise TypeError("reinvocation_policy= is for @on.mutate only.")
+        raise TypeError("reinvocation_policy= is for @webop.on.mutate only.")
     if options.get("failure_policy") == "Fail" and options.get("ignore_failures"):
         raise TypeError("ignore_failures=True and failure_policy='Fail' exclude each other.")
     return _register(WebhookHandler, WebhookOptions, resource, options, reason=reason)

@@ -133,7 +133,11 @@ async def test_an_ignored_failure_of_an_activity_is_none(
         ("posting", "enabled", r"enabled = 'soon' is invalid: it must be True or False\."),
         ("posting", "burst", r"burst = 'soon' is invalid: it must be a whole number\."),
         ("execution", "max_workers", r"max_workers = 'soon' is invalid: .*must be an integer"),
-        ("execution", "max_worker", r"is invalid: There is .*, did you mean 'max_workers'\?"),
+        (
+            "execution",
+            "max_worker",
+            r"no setting settings\..*\.max_worker, did you mean 'max_workers'\?",
+        ),
         ("netwrking", "request_timeout", r"no setting settings\.netwrking, did you .*'networking'"),
     ],
 )
