@@ -58,8 +58,8 @@ CODE = {
     "There are no handlers. No function": "def fn(**_): ...",
     "There are no handlers. The code": f"import kopf\n@kopf.on.create('pods'){FN}",
     "configmapss": f"@webop.on.event('configmapss'){FN}",
-    "deployments, group=app": f"@webop.on.event('app', 'deployments'){FN}",
-    "deployments, version=v2": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
+    "deployments.app is": f"@webop.on.event('app', 'deployments'){FN}",
+    "deployments.v2.apps": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
 }
 CALLS = {
     "'size'": "spec['size']",
@@ -68,7 +68,7 @@ CALLS = {
     "'coroutine'": "client.get('pods', 'one')['spec']",
     "patch.apply()": "patch.apply()",
 }
-RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments, ")
+RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments.")
 LOCAL = [message for message in MESSAGES if not message.startswith(RUNNING)]
 
 

@@ -275,7 +275,7 @@ def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | Non
         return HandlerState.from_record(record) if record else None
     except (TypeError, ValueError) as exc:
         place = build_place(f"the record of {key!r}", body)
-        logger.warning("The state in %s is not readable and is ignored: %s", place, exc)
+        logger.warning("Ignored the damaged state in %s: %s", place, exc)
         return None
 
 
