@@ -212,7 +212,8 @@ def _register(
         label = "resume" if "initial" in fixed else "field"
     parsed = {**parse_options(f"{label} handlers", options, known), **fixed}
     if resource and is_handler(resource[0]):
-        path = f"@webop.{label}" if label in ("index", "daemon", "timer") else f"@webop.on.{label}"
+        module = "webop" if label in ("index", "daemon", "timer") else "webop.on"
+        path = f"@{module}.{label!s}"
         text = f"{path} needs a kind in parentheses, such as {path}('databases.example.com')."
         raise TypeError(text)
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}

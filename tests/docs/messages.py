@@ -226,12 +226,22 @@ class Renderer:
 
 
 def combine(parts: list[list[str]], nodes: Sequence[ast.expr]) -> list[str]:
-    """Return all combinations of texts; if they are many, with the names of some values."""
-    while math.prod(map(len, parts)) > _MANY:
-        longest = max(range(len(parts)), key=lambda number: len(parts[number]))
-        node = nodes[longest]
-        parts[longest] = [name_value(node.value if isinstance(node, ast.FormattedValue) else node)]
-    return ["".join(texts) for texts in itertools.product(*parts)]
+    """Return all combinations of texts; if they are many, with the names of some values.
+
+    An expression that occurs twice has the same text in both places.
+    """
+    keys = [ast.dump(node) for node in nodes]
+    known = dict(zip(keys, zip(nodes, parts, strict=True), strict=True))
+    choices = {key: texts for key, (_, texts) in known.items()}
+    while math.prod(map(len, choices.values())) > _MANY:
+        longest = max(choices, key=lambda key: len(choices[key]))
+        node = known[longest][0]
+        shown = name_value(node.value if isinstance(node, ast.FormattedValue) else node)
+        choices[longest] = [shown]
+    chosen = (
+        dict(zip(choices, texts, strict=True)) for texts in itertools.product(*choices.values())
+    )
+    return ["".join(texts[key] for key in keys) for texts in chosen]
 
 
 def list_parameters(function: Function) -> list[str]:

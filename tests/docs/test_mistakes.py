@@ -62,11 +62,11 @@ CODE = {
     "deployments.v2.apps": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
 }
 CALLS = {
-    "'size'": "spec['size']",
-    "'Spec'": "spec['size'] = 1",
-    "'StatusPatch'": "patch.status.phase = 'Ready'",
-    "'coroutine'": "client.get('pods', 'one')['spec']",
-    "patch.apply()": "patch.apply()",
+    "KeyError: 'size'": "spec['size']",
+    "TypeError: 'Spec'": "spec['size'] = 1",
+    "AttributeError: 'StatusPatch'": "patch.status.phase = 'Ready'",
+    "TypeError: 'coroutine'": "client.get('pods', 'one')['spec']",
+    "LookupError: patch.apply()": "patch.apply()",
 }
 RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments.")
 LOCAL = [message for message in MESSAGES if not message.startswith(RUNNING)]

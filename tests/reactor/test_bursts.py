@@ -128,7 +128,7 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
             await mend()
             await eventually(lambda: len(called) == 150, timeout=60)
             await objects.wait_handled("w149")
-    assert "Can write widgets again" in caplog.text
+    assert "Can write widgets.tests.webop.dev again." in caplog.text
 
 
 @pytest.mark.feature("EVT-12", "PEE-01")
