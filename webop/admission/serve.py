@@ -168,7 +168,7 @@ class AdmissionService:
             except BaseException as exc:  # in a filter or in patch.fns
                 errors = [convert_exception(exc)]
                 text = "A filter or a patch function of a webhook failed: %s. Request denied."
-                cause.logger.exception(text, describe(exc).rstrip("."))
+                cause.logger.exception(text, describe(errors[0]).rstrip("."))
             failure = rank_errors(errors) if errors else None
             result = build_response(
                 review,
