@@ -162,7 +162,7 @@ def run(
     options["clusterwide"], options["namespaces"] = scope
     priority = choose_priority(ctx, options.pop("dev"), options["priority"])
     options["priority"] = ctx.params["priority"] = priority  # handlers can read it
-    if not (paths or modules or len(controls.registry or get_default_registry())):
+    if not (paths or modules or controls.registry is not None or len(get_default_registry())):
         raise click.UsageError("No files are given. Write: webop run -A handlers.py")
     link = accept_reload()
     if reload and link is None:
@@ -182,7 +182,7 @@ def run(
             "-n NAME."
         )
     if not len(registry):
-        names = ", ".join([*paths, *modules])
+        names = ", ".join([*paths, *modules]) or "the registry"
         advice = advise_about_kopf() or f" No function in {names} has a decorator of webop."
         logger.warning("There are no handlers.%s", advice)
     settings, stop_flag = controls.settings, controls.stop_flag
