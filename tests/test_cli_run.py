@@ -33,7 +33,7 @@ async def test_a_signal_ends_an_operator_with_code_0(
         await objects.create("one")
         await objects.wait_handled("one")
         assert await command.stop(number) == 0
-    assert f"[{objects.namespace}/one] created one" in command.output
+    assert f"[Widget {objects.namespace}/one] created one" in command.output
     assert "cleaned up" in command.output
     assert number.name in command.output
     assert "Traceback" not in command.output

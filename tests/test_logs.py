@@ -54,17 +54,13 @@ def logger() -> webop.ObjectLogger:
     return webop.ObjectLogger(body=BODY, settings=webop.OperatorSettings())
 
 
-def build_logger(**metadata: Any) -> webop.ObjectLogger:
-    return webop.ObjectLogger(body={"metadata": metadata}, settings=webop.OperatorSettings())
-
-
 @pytest.mark.feature("LOG-01", "LOG-06", "LOG-08", "LOG-09", "KWA-10")
 def test_full_lines_have_the_time_the_logger_and_the_level(
     read: Read, logger: webop.ObjectLogger
 ) -> None:
     webop.configure(log_format=LogFormat.FULL, log_prefix=True)
     logger.info("hello %s", "world")
-    line = r"\[[\d-]+ [\d:,]+\] webop.objects {8}\[INFO {4}\] \[ns/kex\] hello world\n"
+    line = r"\[[\d-]+ [\d:,]+\] webop.objects {8}\[INFO {4}\] \[KopfExample ns/kex\] hello world\n"
     assert re.fullmatch(line, read())
 
 
@@ -76,17 +72,17 @@ def test_long_names_of_loggers_are_not_cut(read: Read) -> None:
 
 @pytest.mark.feature("LOG-02", "LOG-06", "KWA-10")
 @pytest.mark.parametrize(
-    ("metadata", "prefix"),
+    ("body", "prefix"),
     [
-        ({"name": "kex", "namespace": "ns"}, "[ns/kex] "),
-        ({"name": "kex"}, "[kex] "),
+        ({"kind": "Pod", "metadata": {"name": "kex", "namespace": "ns"}}, "[Pod ns/kex] "),
+        ({"kind": "Node", "metadata": {"name": "kex"}}, "[Node kex] "),
+        ({"metadata": {"name": "kex", "namespace": "ns"}}, "[ns/kex] "),
+        ({"metadata": {"name": "kex"}}, "[kex] "),
     ],
 )
-def test_plain_lines_are_the_message_with_the_object(
-    read: Read, metadata: Any, prefix: str
-) -> None:
+def test_plain_lines_are_the_message_with_the_object(read: Read, body: Any, prefix: str) -> None:
     webop.configure(log_format=LogFormat.PLAIN, log_prefix=True)
-    build_logger(**metadata).info("hello")
+    webop.ObjectLogger(body=body, settings=webop.OperatorSettings()).info("hello")
     logging.getLogger("other").info("bye")
     assert read() == f"{prefix}hello\nbye\n"
 
@@ -110,11 +106,14 @@ def test_json_lines_carry_the_object(read: Read, logger: webop.ObjectLogger) -> 
         "message": "hello world",
         "severity": "info",
         "timestamp": first["timestamp"],
+        "logger": "webop.objects",
+        "kind": "KopfExample",
         "object": REFERENCE,
         "own": 1,
     }
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+\+00:00", first["timestamp"])
-    assert second.keys() == {"message", "severity", "timestamp"}
+    assert second.keys() == {"message", "severity", "timestamp", "logger"}
+    assert second["logger"] == "other"
 
 
 @pytest.mark.feature("LOG-03", "LOG-05", "LOG-06")
@@ -124,7 +123,7 @@ def test_json_lines_have_the_key_and_the_prefix_that_are_asked_for(
     webop.configure(log_format=LogFormat.JSON, log_prefix=True, log_refkey="k8s-obj")
     logger.info("hello")
     line = json.loads(read())
-    assert line["message"] == "[ns/kex] hello"
+    assert line["message"] == "[KopfExample ns/kex] hello"
     assert line["k8s-obj"] == REFERENCE
     assert "object" not in line
 
@@ -152,11 +151,10 @@ def test_json_lines_carry_the_traceback(read: Read, logger: webop.ObjectLogger) 
     assert "ValueError: invalid literal" in line["exc_info"]
 
 
-@pytest.mark.feature("LOG-03")
-def test_json_lines_carry_the_stack(read: Read, logger: webop.ObjectLogger) -> None:
+def test_json_lines_carry_the_stack_that_was_asked_for(read: Read) -> None:
     webop.configure(log_format=LogFormat.JSON)
-    logger.info("here", stack_info=True)
-    assert "test_json_lines_carry_the_stack" in json.loads(read())["stack_info"]
+    logging.getLogger("any").warning("here", stack_info=True)
+    assert "test_logs.py" in json.loads(read())["stack_info"]
 
 
 class Broken:

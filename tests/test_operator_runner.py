@@ -74,7 +74,7 @@ async def test_an_operator_serves_the_current_cluster_until_the_block_ends(
         await objects.wait_handled("one")
     assert runner.exit_code == 0
     assert runner.exception is None
-    assert f"[{objects.namespace}/one] created one" in runner.output
+    assert f"[Widget {objects.namespace}/one] created one" in runner.output
     assert "cleaned up" in runner.output
     # It has stopped: the next object is nobody's.
     with OperatorRunner(["run", "-n", objects.namespace], registry=webop.OperatorRegistry()):

@@ -157,8 +157,8 @@ async def test_messages_of_object_loggers_become_events(
     assert posted.texts == [
         ("Normal", "Logging", "info 1"),
         ("Warning", "Logging", "warning 2"),
-        ("Error", "Logging", "100%"),
-        ("Error", "Logging", "critical"),
+        ("Warning", "Logging", "100%"),
+        ("Warning", "Logging", "critical"),
     ]
 
 

@@ -46,7 +46,6 @@ from webop.servers.http.responses import RETRY, build_refusal
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, retiring_at_signals
 from webop.status.page import HEADERS, Page
-from webop.status.report import build_report
 from webop.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -302,15 +301,15 @@ class OperatorApp:
 
     async def _show_page(self, request: Request) -> Response:
         """Return a file of the status page, or the report that the page shows."""
-        page, operator, path = self._page, self.operator, request.scope["path"]
-        if page is None or operator is None:
+        page, path = self._page, request.scope["path"]
+        if page is None:
             return Response(status_code=404)
         if reason := page.refuse(request.headers.get("host", "")):
             return Response(reason, 403, media_type="text/plain")
         if path != page.report_path:
             content, kind = page.read(path)
             return Response(content, headers={**HEADERS, "content-type": kind})
-        report = await self._throttle(lambda: build_report(operator))
+        report = await self._throttle(page.build_report)
         return Response(orjson.dumps(report), headers=HEADERS, media_type="application/json")
 
     async def _throttle(self, build: Callable[[], T]) -> T:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
+from typing import NamedTuple
 
 Labels = tuple[str, ...]
 Row = list[float]
 
 #: In seconds; the last bucket is infinite.
 BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+_FAILED_LIMIT = 1000  # calls that have failed for good and are kept, of up to 1 kB each
 
 
 class Timings:
@@ -45,19 +48,55 @@ def add(row: Row, seconds: float) -> None:
     row[-1] += seconds
 
 
+class FailedCall(NamedTuple):
+    """A handler that has failed for good for an object; the time is that of the monotonic clock."""
+
+    resource: str
+    namespace: str | None
+    name: str
+    handler: str
+    error: str
+    time: float
+
+
+class FailedCalls:
+    """The handlers that have failed for good, by objects: the newest, and the number of others.
+
+    Attributes:
+        calls: by the uid of the object and the id of the handler, the oldest one first.
+        dropped: number of older ones that were dropped.
+    """
+
+    __slots__ = ("calls", "dropped")
+
+    def __init__(self) -> None:
+        self.calls: dict[tuple[str, str], FailedCall] = {}
+        self.dropped = 0
+
+    def add(self, uid: str, key: str, call: FailedCall) -> None:
+        """Add a call of a handler; it replaces an older one of the same handler and object."""
+        self.calls.pop((uid, key), None)
+        self.calls[uid, key] = call
+        if len(self.calls) > _FAILED_LIMIT:
+            del self.calls[next(iter(self.calls))]
+            self.dropped += 1
+
+
 class CallCounters:
     """The calls of handlers.
 
     Attributes:
+        failed: those that have failed for good.
         durations: of the calls, by handler and type.
         rows: a shortcut to the rows of ``durations``, by the handler objects.
         failures: number of calls without success, by handler, type and outcome.
         errors: the type and the time of the last error, by handler and type.
     """
 
-    __slots__ = ("durations", "errors", "failures", "rows")
+    __slots__ = ("durations", "errors", "failed", "failures", "rows")
 
     def __init__(self) -> None:
+        self.failed = FailedCalls()
         self.durations = Timings()
         self.rows: dict[object, Row] = {}
         self.failures: Counter[Labels] = Counter()

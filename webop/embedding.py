@@ -12,10 +12,12 @@ import logging
 import os
 import signal
 import threading
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypedDict, Unpack
 from urllib.parse import urlsplit
 
@@ -25,11 +27,13 @@ from webop.handling.options import check_names, spell_out
 from webop.handling.registry import OperatorRegistry
 from webop.lifecycles import LifeCycleFn
 from webop.loading import to_list
+from webop.logs.terminal import find_formatter
 from webop.reactor.observer import Scope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, listening_to_signals
+from webop.status.banner import showing_banner
 from webop.status.page import Page, is_loopback
 
 logger = logging.getLogger(__name__)
@@ -38,6 +42,7 @@ Flag = asyncio.Event | threading.Event | asyncio.Future[Any] | concurrent.future
 _FLAGS = (asyncio.Event, threading.Event, asyncio.Future, concurrent.futures.Future)
 
 _HUNG_TIMEOUT = 5.0  # seconds; then remaining tasks are cancelled
+_PLACES = {"0.0.0.0": "localhost", "::": "localhost", "::1": "[::1]"}  # noqa: S104  in URLs
 _FLAG_POLLING = 0.1  # seconds; threading events cannot be awaited
 
 
@@ -173,7 +178,7 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
         vault=vault,
         scope=_build_scope(options),
         identity=options.get("identity"),
-        services=_build_services(options),
+        services=_build_services(_parse_endpoints(options)),
     )
 
 
@@ -195,8 +200,12 @@ def _build_scope(options: EmbeddingOptions) -> Scope:
     return Scope(clusterwide or not patterns, patterns)
 
 
-def _build_services(options: EmbeddingOptions) -> list[Any]:
-    """Return the services of the probes (PRB-01), the metrics and the page, one for each port.
+Endpoints = Mapping[tuple[str, int], Mapping[str, str]]
+"""By hosts and ports: what they serve, and at which paths."""
+
+
+def _parse_endpoints(options: EmbeddingOptions) -> Endpoints:
+    """Return the endpoints of the probes (PRB-01), the metrics and the status page.
 
     Ports of the loopback interface always serve the page, others only if they are its endpoint.
     """
@@ -216,7 +225,21 @@ def _build_services(options: EmbeddingOptions) -> list[Any]:
                         f"The {title} endpoint {url!r} is also the {other} endpoint. Change a path."
                     )
             listeners[address][title] = path
-    return [_build_service(*address, paths) for address, paths in listeners.items()]
+    for (host, _), paths in listeners.items():
+        if is_loopback(host):
+            paths.setdefault("status", "/ui")
+    return listeners
+
+
+def _build_services(endpoints: Endpoints) -> list[Any]:
+    """Return the services: one for each port, and the banner."""
+    pages = (
+        f"http://{_PLACES.get(host, host)}:{port}{paths['status']}"
+        for (host, port), paths in endpoints.items()
+        if "status" in paths
+    )
+    services = [_build_service(*address, paths) for address, paths in endpoints.items()]
+    return [*services, partial(showing_banner, page=next(pages, None))]
 
 
 def _parse_endpoint(title: str, url: str, example: str) -> tuple[tuple[str, int], str]:
@@ -240,15 +263,17 @@ def _build_service(host: str, port: int, paths: Mapping[str, str]) -> Any:
     async def serve(made: Operator) -> AsyncIterator[None]:
         from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is the next one
         from webop.servers.http.listener import Listener  # noqa: PLC0415
+        from webop.status.report import Reporter  # noqa: PLC0415
 
-        page = paths.get("status", "/ui" if is_loopback(host) else None)
+        reporter = Reporter(made)
+        page = paths.get("status")
         app = OperatorApp(
             operator=made,
             health_path=paths.get("liveness", "/healthz"),
             metrics_path=paths.get("metrics"),
-            page=None if page is None else Page(page, host),
+            page=None if page is None else Page(page, host, reporter.build),
         )
-        async with Listener(app, host, port):
+        async with reporter.running(), Listener(app, host, port):
             yield
 
     return serve
@@ -262,10 +287,12 @@ class _Running:
         self._flag = flag
         self._stopped = asyncio.Event()
         self._received: list[signal.Signals] = []
+        self._stopping_since = 0.0
 
     async def run(self) -> None:
-        """Run the operator."""
+        """Run the operator; at a terminal, log how long it took to stop."""
         with contextlib.ExitStack() as stack:
+            stack.callback(self._report_end)
             if threading.current_thread() is threading.main_thread():
                 stack.enter_context(listening_to_signals(self._handle_signal))
             else:
@@ -298,6 +325,7 @@ class _Running:
         advice = " Press Ctrl-C again to stop at once." if number is signal.SIGINT else ""
         logger.info("Stopping (%s).%s", number.name, advice)
         self._received.append(number)
+        self._stopping_since = time.monotonic()
         self._stopped.set()
         # Read it now: a startup handler may have changed it.
         limit = self._made.context.settings.process.ultimate_exiting_timeout
@@ -305,6 +333,11 @@ class _Running:
             killer = threading.Timer(limit, os.kill, (os.getpid(), signal.SIGKILL))
             killer.daemon = True
             killer.start()
+
+    def _report_end(self) -> None:
+        if self._received and find_formatter() is not None:
+            seconds = time.monotonic() - self._stopping_since
+            logger.info("Stopped after %g s.", round(seconds, 1))
 
 
 async def _wait_for(flag: Flag) -> None:

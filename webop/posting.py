@@ -114,7 +114,6 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
             text = (kwargs.get("extra") or {}).get("k8s_event") or _format(msg, args)
             text = text or logging.getLevelName(level)
             kind = "Warning" if level >= logging.WARNING else "Normal"
-            kind = "Error" if level >= logging.ERROR else kind
             _post(self.reference, type=kind, reason="Logging", message=text)
 
 

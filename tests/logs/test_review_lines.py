@@ -27,6 +27,7 @@ REFERENCE = {
 }
 NOBODY = build_review(resource=("kopf.dev", "v1", "nobodies"), kind="Nobody")
 Read = Callable[[], list[str]]
+PREFIX = "[KopfExample ns/kex] [1ca13837]"
 
 
 @pytest.fixture(autouse=True)
@@ -91,8 +92,10 @@ async def test_all_messages_of_a_review_carry_its_request_in_json(
     lines = [json.loads(line) for line in read()]
     said = [line for line in lines if "by" in line["message"]]
     assert [line["request"] for line in said] == [REFERENCE] * 3
+    assert [line["handler"] for line in said] == ["talk", "talk", "talk-in-a-thread"]
     assert [line["object"]["name"] for line in said if "object" in line] == ["kex"]
-    assert "request" not in next(line for line in lines if line["message"] == "afterwards")
+    last = next(line for line in lines if line["message"] == "afterwards")
+    assert not {"request", "handler", "kind", "object"} & last.keys()
 
 
 @pytest.mark.feature("LOG-02", "LOG-10")
@@ -103,7 +106,7 @@ async def test_texts_begin_with_the_object_and_the_request(
     async with serve(registry=registry) as site:
         await site.review()
     assert read() == [
-        "[ns/kex] [1ca13837] by the logger of the handler",
+        "[KopfExample ns/kex] [1ca13837] by the logger of the handler",
         "[1ca13837] by a logger of one's own, in a task",
         "[1ca13837] by a logger of one's own, in a thread",
     ]
@@ -161,8 +164,8 @@ async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> N
         await site.review(build_object({"password": "hidden"}), userInfo=BOT, dryRun=True)
     (line,) = read()
     assert line == (
-        "[ns/kex] [1ca13837] Denied (413, dry run): CREATE of kopfexamples.kopf.dev ns/kex by "
-        "system:serviceaccount:ci:bot: Too large. [31mNo way. [check]"
+        "[KopfExample ns/kex] [1ca13837] Denied (413, dry run): CREATE of kopfexamples.kopf.dev "
+        "ns/kex by system:serviceaccount:ci:bot: Too large. [31mNo way. [check]"
     )
 
 
@@ -227,10 +230,10 @@ async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
     lines = read()
     assert [line for line in lines if "Allowed" in line or "Patching" in line] == [
         (
-            "[ns/kex] [1ca13837] Allowed: CREATE of kopfexamples.kopf.dev ns/kex by admin "
+            f"{PREFIX} Allowed: CREATE of kopfexamples.kopf.dev ns/kex by admin "
             "(1 warning, patched)."
         ),
-        '[ns/kex] [1ca13837] Patching with: [{"op":"add","path":"/spec/size","value":5}]',
+        PREFIX + ' Patching with: [{"op":"add","path":"/spec/size","value":5}]',
     ]
 
 
@@ -271,9 +274,7 @@ async def test_a_review_that_takes_too_long_is_told_with_its_request(read: Read)
     assert answer.status_code == 504
     first, second = read()
     assert "The webhook slow did not answer within" in first
-    assert (
-        second == "[ns/kex] [1ca13837] Cancelled: CREATE of kopfexamples.kopf.dev ns/kex by admin."
-    )
+    assert second == f"{PREFIX} Cancelled: CREATE of kopfexamples.kopf.dev ns/kex by admin."
 
 
 async def test_patches_of_secrets_are_not_logged(read: Read) -> None:

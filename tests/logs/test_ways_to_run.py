@@ -18,7 +18,7 @@ from tests.operating import operate
 from webop.client.credentials import ConnectionInfo
 from webop.logs import preserve
 
-FULL = r"\[\d{4}-.*\] webop.objects {8}\[INFO {4}\] \[ns/kex\] \[1ca13837\] said"
+FULL = r"\[\d{4}-.*\] webop.objects {8}\[INFO {4}\] \[KopfExample ns/kex\] \[1ca13837\] said"
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import gc
 import itertools
 import secrets
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -38,6 +39,7 @@ class Processor:
         self.wants_every_event = wants_every_event
         self.has_indexes = False
         self.event_pool: Pool | None = None
+        self.ctx: Any = SimpleNamespace(refer_to=lambda obj: {"k8s_ref": {"name": obj.name}})
         self.seen: list[tuple[str, Any, int]] = []
         self.shown: list[tuple[str, Any]] = []
         self.forgotten: list[str] = []
@@ -268,6 +270,7 @@ async def test_of_too_many_events_of_an_object_the_oldest_are_skipped(
     assert len(processor.shown) == 21
     assert processor.shown[0] == ("a", "ADDED")
     assert caplog.text.count("Events of name-a arrive faster than its handlers run") == 1
+    assert [getattr(record, "k8s_ref", None) for record in caplog.records] == [{"name": "name-a"}]
 
 
 async def test_a_slow_handler_of_events_delays_neither_changes_nor_deletions(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import socket
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 import pytest
@@ -17,9 +18,14 @@ from tests.metrics.scraping import find_port
 from tests.metrics.test_app_metrics import operate, wait_listening
 from tests.operating import Objects, RunOperator
 from tests.status.watching import Json, Outage, find, operate_visibly
+from webop.counters import FailedCall, FailedCalls
 from webop.errors import ConfigurationError
 from webop.status.page import Page
-from webop.status.report import LIMIT, Report
+from webop.status.recent import Recent
+from webop.status.report import LIMIT, Report, build_command
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 
 def is_shaped(report: Json) -> bool:
@@ -126,6 +132,127 @@ async def test_what_a_handler_has_failed_with_is_forgotten_when_it_matches_no_mo
         await shown.wait(lambda report: get_failing(report) == {"steady"})
 
 
+async def test_a_handler_that_failed_for_good_is_in_the_report_until_it_succeeds_or_its_object_goes(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create("widgets", id="create", registry=registry)
+    @webop.on.update("widgets", id="create", registry=registry)
+    async def create(spec: Any, **_: Any) -> None:
+        if not spec.get("good"):
+            raise webop.PermanentError("secret-password") from KeyError("secret-password")
+
+    @webop.on.create("widgets", id="parent", registry=registry, labels={"items": "yes"})
+    async def create_items(**_: Any) -> None:
+        @webop.subhandler(id="secret-item")
+        async def create_item(**_: Any) -> None:
+            raise webop.PermanentError("secret-password")
+
+    def is_failed(name: str, report: Json) -> bool:
+        return bool(find(report["failed"], name=name))
+
+    async with operate_visibly(run_operator, objects) as shown:
+        for name in ("first", "second"):
+            await objects.create(name, {}, labels={"items": "yes"} if name == "first" else {})
+            await shown.wait(partial(is_failed, name))
+        report = await shown.wait(lambda report: find(report["failed"], handler="parent/*"))
+        assert is_shaped(report)
+        row = find(report["failed"], name="second")
+        assert row["error"] == "PermanentError from KeyError"
+        assert row["kubectl"] == (
+            f"kubectl describe widgets.tests.webop.dev/second --namespace={objects.namespace}"
+        )
+        assert {row["name"] for row in report["failed"]["items"]} == {"first", "second"}
+        assert find(report["handlers"], id="create")["recent"] == {"failure": 2}
+        await objects.patch("second", {"spec": {"good": True}})
+        await shown.wait(lambda report: not find(report["failed"], name="second"))
+        await objects.delete("first")
+        last = await shown.wait(lambda report: not report["failed"]["items"])
+    assert "secret" not in str(report) + str(last)
+
+
+async def test_the_report_says_whose_it_is_and_how_busy_the_process_is(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    webop_cluster: LocalCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Outage(registry)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("POD_ID", "databases-5d9f8b7c6d-x2x4z")
+    before = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    async with operate_visibly(run_operator, objects) as shown:
+        report = await shown.wait(lambda report: sum(report["loop_lag"]["recent_counts"]) > 1)
+    since = dt.datetime.fromisoformat(report["operator"].pop("since"))
+    assert before <= since <= dt.datetime.now(dt.UTC)
+    assert report["operator"] == {
+        "name": "leader",  # its Lease
+        "pod": "databases-5d9f8b7c6d-x2x4z",
+        "namespace": None,  # of the credentials
+        "cluster": webop_cluster.server,
+    }
+    assert [row["id"] for row in report["threads"]] == ["handlers", "daemons", "admission"]
+    assert all(row["busy"] == row["queued"] == 0 for row in report["threads"])
+
+
+@pytest.mark.parametrize(
+    ("pod", "name"),
+    [
+        ("databases-5d9f8b7c6d-x2x4z", "databases"),
+        ("my-operator-0", "my-operator"),
+        ("my-operator", "my-operator"),
+        ("two-words", "two-words"),
+    ],
+)
+async def test_without_a_lease_an_operator_has_the_name_of_its_deployment(
+    pod: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("POD_ID", pod)
+    url = f"http://127.0.0.1:{find_port()}"
+    async with operate(liveness_endpoint=f"{url}/healthz") as http:
+        await wait_listening(http, f"{url}/livez")
+        report = (await http.get(f"{url}/status.json")).json()
+    assert (report["operator"]["name"], report["operator"]["pod"]) == (name, pod)
+
+
+def test_the_figures_of_the_last_five_minutes_forget_what_is_older() -> None:
+    totals = {"a": 2, "b": 1}
+    recent = Recent(lambda: dict(totals))
+    recent.end_period()
+    assert recent.compute() == {"a": 2, "b": 1}
+    totals["a"] = 5
+    assert recent.compute() == {"a": 5, "b": 1}
+    for _ in range(20):
+        recent.end_period()
+    assert recent.compute() == {"a": 3}
+    recent.end_period()
+    assert recent.compute() == {}
+
+
+def test_of_many_failures_the_newest_are_kept_and_the_others_are_counted() -> None:
+    failed = FailedCalls()
+    for number in range(1500):
+        failed.add(f"u{number % 1200}", "h", FailedCall("widgets", None, "one", "h", "E", number))
+    assert len(failed.calls) == 1000
+    assert next(iter(failed.calls.values())).time == 500
+    assert failed.dropped == 500
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("admin", "kubectl describe roles.rbac.authorization.k8s.io/admin --namespace=ns"),
+        ("a; id", "kubectl describe 'roles.rbac.authorization.k8s.io/a; id' --namespace=ns"),
+        ("$(id)", "kubectl describe 'roles.rbac.authorization.k8s.io/$(id)' --namespace=ns"),
+        ("-f", "kubectl describe roles.rbac.authorization.k8s.io/-f --namespace=ns"),
+    ],
+)
+def test_names_of_objects_cannot_become_commands_of_a_shell(name: str, line: str) -> None:
+    resource = "roles.rbac.authorization.k8s.io"
+    assert build_command("describe", resource, name, namespace="ns") == line
+
+
 async def test_of_many_objects_those_are_listed_that_fail_most_and_the_others_are_counted(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
 ) -> None:
@@ -180,7 +307,7 @@ def test_the_report_in_the_documentation_has_the_shape_of_the_real_one() -> None
 def test_a_page_of_this_machine_answers_to_no_other_name(
     bound: str, host: str, is_refused: bool
 ) -> None:
-    assert bool(Page("/ui", bound).refuse(host)) is is_refused
+    assert bool(Page("/ui", bound, pytest.fail).refuse(host)) is is_refused
 
 
 async def test_the_page_is_at_the_port_of_the_probes_only_if_no_other_machine_reaches_it() -> None:

@@ -41,6 +41,7 @@ class WebhookHost:
         review: the function for reviews, for the app and for the webhook server.
         hosting: the link between the operator and the webhook server.
         manager: keeps the webhook configurations; None if they are not managed.
+        address: where API servers reach the webhook server; empty until it listens.
 
     With ``is_hosted``, an ASGI server runs the app and serves reviews, also if the operator has no
     webhook server.
@@ -54,6 +55,7 @@ class WebhookHost:
         self.hosting = Hosting(limits=operator.settings.admission)
         self.review = AdmissionService(operator, self.hosting)
         self.manager: ConfigurationManager | None = None
+        self.address = ""
 
     @property
     def has_server(self) -> bool:
@@ -129,6 +131,12 @@ class WebhookHost:
                         "Remove insecure=True, or do not set settings.admission.managed."
                     )
                 where = config.get("url") or config.get("service")
+                service = config.get("service")
+                self.address = config.get("url") or (
+                    f"Service {service.get('namespace')}/{service.get('name')}"
+                    if service
+                    else "unknown"
+                )
                 log = logger.debug if self._is_listening else logger.info
                 hint = (
                     ""

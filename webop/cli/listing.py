@@ -17,12 +17,10 @@ from webop.cli.options import load_quietly, source_options
 from webop.cli.tables import build_table
 from webop.handling.handlers import (
     Activity,
-    ActivityHandler,
-    ChangeHandler,
     Handler,
     MetaFilterToken,
     ResourceHandler,
-    WebhookHandler,
+    name_decorator,
     unwrap,
 )
 from webop.handling.registry import OperatorRegistry
@@ -168,7 +166,7 @@ def describe_handler(handler: Handler) -> dict[str, Any]:
     plain = unwrap(handler.fn)
     code = getattr(plain, "__code__", None)
     return {
-        "handler": detect_kind(handler),
+        "handler": name_decorator(handler),
         "id": handler.id,
         "resource": None if selector is None else _describe_selector(selector),
         "filters": filters,
@@ -176,19 +174,6 @@ def describe_handler(handler: Handler) -> dict[str, Any]:
         "function": _detect_full_name(plain),
         "source": code and {"file": code.co_filename, "line": code.co_firstlineno},
     }
-
-
-def detect_kind(handler: Handler) -> str:
-    """Return the name of the decorator that registers this kind of handler."""
-    if isinstance(handler, ActivityHandler):
-        is_login = handler.activity is Activity.AUTHENTICATION
-        return "login" if is_login else handler.activity.value
-    if isinstance(handler, WebhookHandler):
-        return handler.reason.value
-    if isinstance(handler, ChangeHandler):
-        reason = handler.reason.value if handler.reason is not None else "field"
-        return "resume" if handler.initial else reason
-    return type(handler).__name__.removesuffix("Handler").lower()
 
 
 def _describe_selector(selector: Selector) -> dict[str, Any]:

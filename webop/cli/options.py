@@ -20,7 +20,7 @@ from click.core import ParameterSource
 from webop.cli.layout import build_option
 from webop.errors import WebopError
 from webop.kopf_alias import alias_kopf
-from webop.logs import LogFormat, configure
+from webop.logs import LogFormat, configure, configure_terminal
 
 if TYPE_CHECKING:
     from webop.client.credentials import Vault
@@ -218,6 +218,9 @@ def logging_options(fn: Callable[..., Any]) -> Callable[..., Any]:
             log_prefix=log_format is not LogFormat.JSON if log_prefix is None else log_prefix,
             log_refkey=log_refkey,
         )
+        chosen = click.get_current_context().get_parameter_source("log_format")
+        if chosen is ParameterSource.DEFAULT and sys.stderr.isatty():
+            configure_terminal(has_prefix=log_prefix is not False)
         try:
             return fn(*args, **kwargs)
         except click.UsageError:

@@ -231,6 +231,11 @@ class Vault:
         return info.expires_at > time.time() and _compute_fingerprint(info) not in self._refused
 
     @property
+    def server(self) -> str | None:
+        """The address of the API server, without a password; None before the first login."""
+        return quote_url(self._candidates[0].server).strip("'") if self._candidates else None
+
+    @property
     def default_namespace(self) -> str | None:
         """The namespace of the credentials; None if they have none, or before the login."""
         namespaces = (info.default_namespace for info in self._candidates)

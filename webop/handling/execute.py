@@ -163,13 +163,13 @@ async def attempt(
     attempts = Attempt(state.retries, runtime.total_seconds())
     parent = current_invocation.get(None) if options.parents else None
     invocation = Invocation(handler, cause, options, state, parent)
-    cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
     token = current_invocation.set(invocation)
     owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
     began, outcome = time.monotonic(), CANCELLED
     failure: Exception | None = None
     span = record_begin(invocation)
     try:
+        cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
         check_limits(handler, attempts)
         await check_fence()
         kwargs = _build_kwargs(handler, cause, state, runtime)

@@ -281,3 +281,16 @@ def unwrap(fn: HandlerFn) -> HandlerFn:
             fn = fn.__wrapped__
         else:
             return fn
+
+
+def name_decorator(handler: Handler) -> str:
+    """Return the name of the decorator that registers this kind of handler."""
+    if isinstance(handler, ActivityHandler):
+        is_login = handler.activity is Activity.AUTHENTICATION
+        return "login" if is_login else handler.activity.value
+    if isinstance(handler, WebhookHandler):
+        return handler.reason.value
+    if isinstance(handler, ChangeHandler):
+        reason = handler.reason.value if handler.reason is not None else "field"
+        return "resume" if handler.initial else reason
+    return type(handler).__name__.removesuffix("Handler").lower()

@@ -5,9 +5,10 @@ The records contain no values of objects; of errors, only the types.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from webop.counters import add
+from webop.counters import FailedCall, add
 from webop.errors import (
     AdmissionError,
     HandlerRetriesError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 DONE = Outcome(final=True)  # the outcome of most calls
 CANCELLED = Outcome(final=True)
+_STATEFUL = (ChangeHandler, DaemonHandler, TimerHandler)  # others are called for each event
 _TYPES: dict[type[Handler], str] = {
     ActivityHandler: "activity",
     ChangeHandler: "change",
@@ -82,10 +84,13 @@ def record_end(
         if not options.parents and not isinstance(handler, ActivityHandler):
             counters.rows[handler] = row  # other handlers are new objects in each call
     add(row, seconds)
-    if outcome is not DONE and (how := _name_failure(handler, outcome)):
+    how = "" if outcome is DONE else _name_failure(handler, outcome)
+    if how:
         counters.failures[_name(handler, options), name_type(handler), how] += 1
         if failure is not None and how != "denied":
             counters.note_error(_name(handler, options), name_type(handler), _name_error(failure))
+    if how == "failure" or (counters.failed.calls and outcome is not CANCELLED):
+        _record_failed(invocation, failure if how == "failure" else None)
     if status is not None:
         status.running = ""
         status.failures.pop(handler.id, None)
@@ -97,6 +102,21 @@ def record_end(
         is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
         span.conclude(named, failure if is_wrong else None)
         span.close()
+
+
+def _record_failed(invocation: Invocation, failure: Exception | None) -> None:
+    """Record whether a handler with a state has failed for good for an object."""
+    handler, cause = invocation.handler, invocation.cause
+    if not isinstance(cause, ResourceCause) or not isinstance(handler, _STATEFUL):
+        return
+    failed, metadata = invocation.options.counters.failed, cause.body.meta
+    uid = str(metadata.uid)
+    if failure is None:
+        failed.calls.pop((uid, handler.id), None)
+        return
+    where = cause.resource.plural_name, metadata.namespace, str(metadata.name)
+    what = _name(handler, invocation.options), _name_error(failure), time.monotonic()
+    failed.add(uid, handler.id, FailedCall(*where, *what))
 
 
 def _name_error(failure: Exception) -> str:

@@ -1,14 +1,15 @@
 """How log lines look (chapter "Configuration", "Logging formats").
 
-Flow: :func:`configure` puts a handler with one of :mod:`webop.logs.formats` on the root logger;
-:mod:`webop.logs.reviews` knows which review a message belongs to, and
-:mod:`webop.logs.kopf_loggers` lets the loggers of Kopf have a say.
+Flow: :func:`configure` puts a handler with one of :mod:`webop.logs.formats` on the root logger, or
+:func:`configure_terminal` one with that of :mod:`webop.logs.terminal`.
+:mod:`webop.logs.reviews` and :mod:`webop.logs.calls` know which review and which handler a message
+belongs to, and :mod:`webop.logs.kopf_loggers` lets the loggers of Kopf have a say.
 Public: ``webop.configure`` and ``webop.LogFormat``.
 """
 
 from __future__ import annotations
 
-from webop.logs.configuration import configure, preserve
+from webop.logs.configuration import configure, configure_terminal, preserve
 from webop.logs.formats import JSONFormatter, LogFormat, TextFormatter
 from webop.logs.kopf_loggers import join_loggers, restore_loggers
 
@@ -17,6 +18,7 @@ __all__ = [
     "LogFormat",
     "TextFormatter",
     "configure",
+    "configure_terminal",
     "preserve",
     "restore_loggers",
 ]

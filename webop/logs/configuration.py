@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 from webop.logs.formats import JSONFormatter, LogFormat, TextFormatter
+from webop.logs.terminal import TerminalFormatter, accepts_colours
 
 _TALKATIVE = ("asyncio", "aiohttp", "httpx", "httpcore", "uvicorn")
 
@@ -28,25 +30,37 @@ def configure(
         verbose: show what the framework does.
         quiet: show only warnings and errors.
         log_format: what the lines look like.
-        log_prefix: whether messages about objects begin with ``[namespace/name]``, and those of
-            reviews with ``[the first part of the uid]``.
+        log_prefix: whether messages about objects begin with ``[Kind namespace/name]``, and those
+            of reviews with ``[the first part of the uid]``.
         log_refkey: the key of the object in JSON lines; "object" by default.
     """
-    handler = _OwnHandler()
+    formatter: logging.Formatter
     if log_format is LogFormat.JSON:
-        handler.setFormatter(JSONFormatter(has_prefix=bool(log_prefix), refkey=log_refkey))
+        formatter = JSONFormatter(has_prefix=bool(log_prefix), refkey=log_refkey)
     else:
-        handler.setFormatter(TextFormatter(log_format.value, has_prefix=bool(log_prefix)))
-    root = logging.getLogger()
-    for existing in _list_own_handlers():
-        root.removeHandler(existing)
-    root.addHandler(handler)
+        formatter = TextFormatter(log_format.value, has_prefix=bool(log_prefix))
+    _use(formatter)
     level = logging.DEBUG if debug or verbose else logging.WARNING if quiet else logging.INFO
-    root.setLevel(level)
+    logging.getLogger().setLevel(level)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.DEBUG if debug else logging.WARNING)
     if threading.current_thread() is threading.main_thread():  # else they belong to a test
         logging.captureWarnings(capture=True)
+
+
+def configure_terminal(*, has_prefix: bool) -> None:
+    """Log as for a person at a terminal, with the levels of :func:`configure`, called before."""
+    has_colours = accepts_colours(sys.stderr)
+    _use(TerminalFormatter(has_prefix=has_prefix, has_colours=has_colours))
+
+
+def _use(formatter: logging.Formatter) -> None:
+    handler = _OwnHandler()
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    for existing in _list_own_handlers():
+        root.removeHandler(existing)
+    root.addHandler(handler)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from webop.escaping import escape
-from webop.logs import reviews
+from webop.logs import calls, reviews
 from webop.tracing import find_trace_ids
 
 _SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
@@ -46,12 +46,16 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and what belongs to it."""
         record.message = record.getMessage().rstrip("\r\n")  # uvicorn's end with a line break
-        if self.usesTime():
-            record.asctime = self.formatTime(record)
-        lines = [escape(self.formatMessage(record))]
+        lines = [self.build_line(record)]
         trace = _format_exception(*record.exc_info[1:]) if record.exc_info else record.exc_text
         details = filter(None, (trace, record.stack_info))
         return "\n".join([*lines, *(escape(text, keep="\n") for text in details)])
+
+    def build_line(self, record: logging.LogRecord) -> str:
+        """Return the line without the traceback."""
+        if self.usesTime():
+            record.asctime = self.formatTime(record)
+        return escape(self.formatMessage(record))
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
         """Return the time as the base does, but format each second only once."""
@@ -63,17 +67,18 @@ class TextFormatter(logging.Formatter):
         return f"{text},{int(record.msecs):03d}"
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  as in the base
-        """Return the line without the traceback."""
+        """Return the line with its prefix."""
         if self._has_prefix:
-            record.message = _build_prefix(record) + record.message
+            record.message = build_prefix(record) + record.message
         return super().formatMessage(record)
 
 
 class JSONFormatter(logging.Formatter):
     """One JSON object a line, with what it is about under keys of their own (LOG-03 to 05).
 
-    Objects are under ``refkey``, reviews under "request"; the current span of a trace, if there is
-    one, under "trace_id" and "span_id".
+    Objects are under ``refkey``, and their kind also under "kind"; the current handler, if there is
+    one, under "handler"; reviews under "request"; the current span of a trace under "trace_id" and
+    "span_id".
     """
 
     def __init__(self, *, has_prefix: bool, refkey: str | None) -> None:
@@ -86,12 +91,17 @@ class JSONFormatter(logging.Formatter):
         message = record.getMessage()
         moment = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
-            "message": _build_prefix(record) + message if self._has_prefix else message,
+            "message": build_prefix(record) + message if self._has_prefix else message,
             "severity": next((s for limit, s in _SEVERITIES if record.levelno >= limit), "debug"),
             "timestamp": moment.isoformat(timespec="microseconds"),
+            "logger": record.name,
         }
+        handler = calls.find_handler()
+        if handler is not None:
+            line["handler"] = handler
         reference = getattr(record, "k8s_ref", None)
         if reference:
+            line["kind"] = reference.get("kind")
             line[self._refkey] = reference
         request = reviews.find_request(record)
         if request is not None:
@@ -148,12 +158,13 @@ def _describe(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _build_prefix(record: logging.LogRecord) -> str:
+def build_prefix(record: logging.LogRecord) -> str:
     """Return the object and the review that a message is about, if there are any."""
     prefix = ""
     reference: Mapping[str, Any] | None = getattr(record, "k8s_ref", None)
     if reference:
         namespace, name = reference.get("namespace"), reference.get("name", "")
-        prefix = f"[{namespace}/{name}] " if namespace else f"[{name}] "
+        place = f"{namespace}/{name}" if namespace else name
+        prefix = f"[{reference['kind']} {place}] " if "kind" in reference else f"[{place}] "
     request = reviews.find_request(record)
     return prefix if request is None else prefix + reviews.build_prefix(request)

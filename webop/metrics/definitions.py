@@ -166,7 +166,7 @@ def _read_leadership(operator: Operator) -> Values:
     return {} if leadership is None else {(leadership[0],): float(leadership[1])}
 
 
-def _measure_pools(operator: Operator) -> Iterator[tuple[Labels, int | None, int]]:
+def measure_pools(operator: Operator) -> Iterator[tuple[Labels, int | None, int]]:
     """Yield the name of each pool of threads, its size, its calls."""
     settings = operator.context.settings
     for pool in (settings.execution, settings.background, settings.admission):
@@ -174,16 +174,16 @@ def _measure_pools(operator: Operator) -> Iterator[tuple[Labels, int | None, int
 
 
 def _read_sizes(operator: Operator) -> Values:
-    return {name: size for name, size, _ in _measure_pools(operator) if size is not None}
+    return {name: size for name, size, _ in measure_pools(operator) if size is not None}
 
 
 def _read_busy_threads(operator: Operator) -> Values:
-    pools = _measure_pools(operator)
+    pools = measure_pools(operator)
     return {name: calls if size is None else min(calls, size) for name, size, calls in pools}
 
 
 def _read_queued_calls(operator: Operator) -> Values:
-    pools = _measure_pools(operator)
+    pools = measure_pools(operator)
     return {name: 0 if size is None else max(0, calls - size) for name, size, calls in pools}
 
 

@@ -153,6 +153,10 @@ class Dispatcher:
             or ((obj.work or obj.background) and any(each.failures for each in obj.standings))
         ]
 
+    def has(self, uid: str) -> bool:
+        """Return whether an object is known."""
+        return uid in self._objects
+
     def begin_listing(self) -> None:
         """Begin a list of all existing objects."""
         self.epoch += 1

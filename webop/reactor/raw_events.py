@@ -11,6 +11,7 @@ from webop.backoff import Once
 from webop.errors import WebopError
 from webop.handling.threads import Pool
 from webop.objects.body import RawEventType
+from webop.reactor.planning import ResourceContext
 from webop.reactor.slots import SharedSlots, Slots
 from webop.reactor.tracking import Tracked
 
@@ -22,6 +23,7 @@ _LIMIT = 20  # events of one object that wait
 class EventProcessor(Protocol):
     """How events are processed; see :mod:`webop.reactor.process`."""
 
+    ctx: ResourceContext
     wants_every_event: bool
     event_pool: Pool | None
 
@@ -56,6 +58,7 @@ class RawEvents:
                     "oldest are skipped. This is logged once per kind.",
                     obj,
                     _LIMIT,
+                    extra=self._processor.ctx.refer_to(obj),
                 )
         obj.events.append((event_type, text))
 
@@ -92,7 +95,8 @@ class RawEvents:
                     with self._slots.running_handlers():
                         await self._show_one(obj, event_type, raw)
             except WebopError as exc:
-                logger.warning("Skipped an event of %s: %s", obj, exc)
+                extra = self._processor.ctx.refer_to(obj)
+                logger.warning("Skipped an event of %s: %s", obj, exc, extra=extra)
             if self._slots.has_waiting:
                 break
 

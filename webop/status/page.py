@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from webop.status.report import Report
 
 _FOLDER = Path(__file__).parent / "static"
 _TYPES = {
@@ -46,16 +51,18 @@ class Page:
     Args:
         path: the path of the page; its files and the report are in the same folder.
         bound: the host that the server listens on.
+        build_report: returns the current report.
 
     Attributes:
         report_path: the path of the report.
         files: the names of the files by their paths.
     """
 
-    def __init__(self, path: str, bound: str) -> None:
+    def __init__(self, path: str, bound: str, build_report: Callable[[], Report]) -> None:
         folder = path.rpartition("/")[0]
         self.report_path = f"{folder}/status.json"
         self.files = {**{f"{folder}/{name}": name for name in _TYPES}, path: "ui.html"}
+        self.build_report = build_report
         self._bound = bound.lower()
 
     def refuse(self, host: str) -> str:

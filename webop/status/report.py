@@ -1,5 +1,7 @@
 """The report ``/status.json``: its shape and its sources.
 
+Flow: :class:`Reporter` reads the counters every 15 s, and all sources at each request.
+
 It contains no values of objects and no texts of errors, which quote values, only their types. It
 contains names and namespaces of objects. Lists are limited; the number of omitted items is given.
 """
@@ -9,25 +11,34 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import heapq
+import os
+import re
+import shlex
+import socket
 import time
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from typing_extensions import TypedDict  # pydantic does not support that of typing before 3.12
 
-from webop.counters import BOUNDS, Labels
+from webop.counters import BOUNDS, Labels, Timings
 from webop.handling.observing import name_type
 from webop.metrics import definitions as metrics
+from webop.status.recent import Recent
 from webop.version import __version__
 
 if TYPE_CHECKING:
+    from webop.handling.handlers import ResourceHandler
     from webop.reactor.tracking import Tracked
     from webop.running import Operator
 
 LIMIT = 100
 _FAILURES_LIMIT = 10  # of one object
+_POD_SUFFIX = re.compile(r"-[b-df-hj-np-tv-xz2-9]{6,10}-[b-df-hj-np-tv-xz2-9]{5}$|-\d{1,5}$")
 
+Growth = Counter[Labels]
 Row = TypeVar("Row")
 
 
@@ -38,6 +49,16 @@ class Rows(TypedDict, Generic[Row]):
     left_out: int
 
 
+class OperatorRow(TypedDict):
+    """Whose report it is; ``pod`` is None outside of pods, ``cluster`` before the login."""
+
+    name: str
+    pod: str | None
+    namespace: str | None
+    cluster: str | None
+    since: str
+
+
 class LastError(TypedDict):
     """The last error of a handler: its type, and its age in seconds."""
 
@@ -46,12 +67,16 @@ class LastError(TypedDict):
 
 
 class HandlerRow(TypedDict):
-    """A handler; ``calls`` are numbers by outcome, ``seconds`` is the duration of all calls."""
+    """A handler; ``calls`` are numbers by outcome, ``seconds`` is the duration of all calls.
+
+    ``recent`` are the calls in the last five minutes, as in all other rows.
+    """
 
     id: str
     type: str
     resources: list[str]
     calls: dict[str, int]
+    recent: dict[str, int]
     seconds: float
     last_error: LastError | None
 
@@ -68,6 +93,7 @@ class KindRow(TypedDict):
     restarts: dict[str, int]
     objects: dict[str, int]
     oldest: dict[str, float]
+    kubectl: str
 
 
 class FailureRow(TypedDict):
@@ -89,6 +115,19 @@ class ObjectRow(TypedDict):
     retry_in: float | None
     running: str
     failures: list[FailureRow]
+    kubectl: str
+
+
+class FailedRow(TypedDict):
+    """A handler that has failed for good for an object: no retry follows; ``age`` in seconds."""
+
+    resource: str
+    namespace: str | None
+    name: str
+    handler: str
+    error: str
+    age: float
+    kubectl: str
 
 
 class WebhookRow(TypedDict):
@@ -96,9 +135,27 @@ class WebhookRow(TypedDict):
 
     id: str
     counts: list[int]
+    recent_counts: list[int]
     seconds: float
     in_flight: int
     rejections: dict[str, int]
+    recent_rejections: dict[str, int]
+
+
+class LagRow(TypedDict):
+    """The delays of the event loop, measured twice a second, as numbers by ``bounds``."""
+
+    counts: list[int]
+    recent_counts: list[int]
+
+
+class PoolRow(TypedDict):
+    """A pool of threads for sync handlers; ``size`` is None if it has no limit."""
+
+    id: str
+    size: int | None
+    busy: int
+    queued: int
 
 
 class Lease(TypedDict):
@@ -113,6 +170,7 @@ class Report(TypedDict):
 
     version: str
     time: str
+    operator: OperatorRow
     acting: bool
     role: str
     not_ready: list[str]
@@ -121,27 +179,119 @@ class Report(TypedDict):
     handlers: Rows[HandlerRow]
     kinds: Rows[KindRow]
     objects: Rows[ObjectRow]
+    failed: Rows[FailedRow]
     bounds: list[float]
     webhooks: Rows[WebhookRow]
+    loop_lag: LagRow
+    threads: list[PoolRow]
 
 
-def build_report(operator: Operator) -> Report:
-    """Return the current report of an operator."""
+class Reporter:
+    """Builds the reports of one operator."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._since = _format(dt.datetime.now(dt.UTC))
+        self._recent = Recent(lambda: _read_counters(operator))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keep the figures of the last five minutes during a block."""
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self._recent.run(), name="figures of the last five minutes")
+            try:
+                yield
+            finally:
+                task.cancel()
+
+    def build(self) -> Report:
+        """Return the current report."""
+        return _build_report(self._operator, self._since, self._recent.compute())
+
+
+def _identify(operator: Operator, since: str) -> OperatorRow:
+    """Return whose operator it is: its Lease or peering, else its Deployment, else its user."""
+    settings, vault = operator.context.settings, operator.client.vault
+    own = operator.context.identity.partition("/")[0]
+    is_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    pod = os.environ.get("POD_ID") or socket.gethostname() if is_pod else None
+    peering = settings.peering.name if settings.peering.mandatory else None
+    name = settings.leadership.lease_name or peering or (_POD_SUFFIX.sub("", pod) if pod else own)
+    return {
+        "name": name,
+        "pod": pod,
+        "namespace": vault.default_namespace,
+        "cluster": vault.server,
+        "since": since,
+    }
+
+
+def _format(moment: dt.datetime) -> str:
+    return moment.isoformat(timespec="seconds")
+
+
+def _read_counters(operator: Operator) -> dict[Labels, int]:
+    """Return all counters whose recent growth is in the report."""
+    counters, hosting = operator.context.counters, operator.webhooks.hosting.counters
+    return {
+        **{("calls", *labels): count for labels, count in counters.count_outcomes().items()},
+        **{("rejections", *labels): count for labels, count in hosting.rejections.items()},
+        **_flatten("reviews", hosting.durations),
+        **_flatten("lag", operator.loop_lag),
+    }
+
+
+def _flatten(what: str, timings: Timings) -> dict[Labels, int]:
+    return {
+        (what, *labels, str(index)): int(count)
+        for labels, (*counts, _) in timings.rows.items()
+        for index, count in enumerate(counts)
+        if count
+    }
+
+
+def _restore(growth: Growth, *labels: str) -> list[int]:
+    """Return the growth of a row of timings, by buckets."""
+    return [growth[*labels, str(index)] for index in range(len(BOUNDS) + 1)]
+
+
+def _build_report(operator: Operator, since: str, growth: Growth) -> Report:
     leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
     return {
         "version": __version__,
-        "time": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "time": _format(dt.datetime.now(dt.UTC)),
+        "operator": _identify(operator, since),
         "acting": metrics.is_acting(operator),
         "role": operator.describe_role(),
         "not_ready": operator.list_obstacles(),
         "lease": leadership and {"name": leadership[0], "is_held": leadership[1]},
-        "certificate_expires": None if expiry is None else expiry.isoformat(timespec="seconds"),
-        "handlers": _limit(_list_handlers(operator)),
+        "certificate_expires": None if expiry is None else _format(expiry),
+        "handlers": _limit(_list_handlers(operator, growth)),
         "kinds": _limit(_list_kinds(operator)),
         "objects": _list_objects(operator),
+        "failed": _list_failed(operator),
         "bounds": list(BOUNDS),
-        "webhooks": _limit(_list_webhooks(operator)),
+        "webhooks": _limit(_list_webhooks(operator, growth)),
+        "loop_lag": {
+            "counts": [int(count) for count in operator.loop_lag.find()[:-1]],
+            "recent_counts": _restore(growth, "lag"),
+        },
+        "threads": [
+            {
+                "id": labels[0],
+                "size": size,
+                "busy": calls if size is None else min(calls, size),
+                "queued": 0 if size is None else max(0, calls - size),
+            }
+            for labels, size, calls in metrics.measure_pools(operator)
+        ],
     }
+
+
+def build_command(verb: str, resource: str, *names: str, namespace: str | None = None) -> str:
+    """Return a line for a shell; names of some kinds can contain anything but "/" and "%"."""
+    place = () if namespace is None else (f"--namespace={namespace}",)
+    return shlex.join(("kubectl", verb, "/".join((resource, *names)), *place))
 
 
 def _limit(rows: list[Row]) -> Rows[Row]:
@@ -156,13 +306,11 @@ def _group(values: Mapping[Labels, float]) -> defaultdict[Labels, dict[str, Any]
     return grouped
 
 
-def _list_handlers(operator: Operator) -> list[HandlerRow]:
+def _list_handlers(operator: Operator, growth: Growth) -> list[HandlerRow]:
     counters, registry, now = operator.context.counters, operator.context.registry, time.monotonic()
     resources: defaultdict[Labels, dict[str, None]] = defaultdict(dict)
     for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
-        selector = handler.selector
-        named = str(selector) if selector and not selector.fn else "chosen by a function"
-        resources[handler.id, name_type(handler)][named] = None
+        resources[handler.id, name_type(handler)][name_kind(handler)] = None
     rows: list[HandlerRow] = []
     for labels, calls in _group(metrics.read_calls(operator)).items():
         error = counters.errors.get(labels)
@@ -173,11 +321,26 @@ def _list_handlers(operator: Operator) -> list[HandlerRow]:
                 "type": labels[1],
                 "resources": list(resources[labels]),
                 "calls": calls,
+                "recent": _pick(growth, "calls", labels, calls),
                 "seconds": row[-1] if row else 0.0,
                 "last_error": error and {"type": error[0], "age": now - error[1]},
             }
         )
     return rows
+
+
+def name_kind(handler: ResourceHandler) -> str:
+    """Return the kind or the kinds of a handler, as its decorator names them."""
+    selector = handler.selector
+    if selector is None or selector.fn:
+        return "chosen by a function"
+    return str(selector).removeprefix("Marker.")  # of webop.EVERYTHING
+
+
+def _pick(growth: Growth, what: str, labels: Labels, last: Iterable[str]) -> dict[str, int]:
+    """Return what has grown, by the last label."""
+    grown = {each: growth[what, *labels, each] for each in last}
+    return {each: count for each, count in grown.items() if count}
 
 
 def _list_kinds(operator: Operator) -> list[KindRow]:
@@ -199,6 +362,7 @@ def _list_kinds(operator: Operator) -> list[KindRow]:
             "restarts": restarts[labels],
             "objects": objects[labels],
             "oldest": oldest[labels],
+            "kubectl": f"{build_command('get', labels[0])} --all-namespaces",
         }
         for labels in sorted(ages)
     ]
@@ -239,10 +403,40 @@ def _build_object_row(resource: str, obj: Tracked) -> ObjectRow:
         "retry_in": None if obj.timer is None else max(0.0, obj.timer.when() - loop.time()),
         "running": "" if cycle is None else cycle.standing.running,
         "failures": failures[:_FAILURES_LIMIT],
+        "kubectl": build_command("describe", resource, obj.name, namespace=obj.namespace),
     }
 
 
-def _list_webhooks(operator: Operator) -> list[WebhookRow]:
+def _list_failed(operator: Operator) -> Rows[FailedRow]:
+    """Return the handlers that failed for good, the newest first; not those of deleted objects."""
+    failed, now = operator.context.counters.failed, time.monotonic()
+    dispatchers = defaultdict(list)
+    for stream in metrics.list_streams(operator):
+        if stream.dispatcher is not None:
+            dispatchers[stream.ctx.resource.plural_name].append(stream.dispatcher)
+    kept = [
+        call
+        for (uid, _), call in reversed(failed.calls.items())
+        if not (known := dispatchers[call.resource]) or any(each.has(uid) for each in known)
+    ]
+    items: list[FailedRow] = [
+        {
+            "resource": call.resource,
+            "namespace": call.namespace,
+            "name": call.name,
+            "handler": call.handler,
+            "error": call.error,
+            "age": now - call.time,
+            "kubectl": build_command(
+                "describe", call.resource, call.name, namespace=call.namespace
+            ),
+        }
+        for call in kept[:LIMIT]
+    ]
+    return {"items": items, "left_out": len(kept) - len(items) + failed.dropped}
+
+
+def _list_webhooks(operator: Operator, growth: Growth) -> list[WebhookRow]:
     latencies = operator.webhooks.hosting.counters.durations.rows
     in_flight = metrics.read_calls_in_flight(operator)
     rejections = _group(metrics.read_rejections(operator))
@@ -254,9 +448,11 @@ def _list_webhooks(operator: Operator) -> list[WebhookRow]:
             {
                 "id": labels[0],
                 "counts": [int(count) for count in counts],
+                "recent_counts": _restore(growth, "reviews", *labels),
                 "seconds": seconds,
                 "in_flight": int(in_flight.get(labels, 0)),
                 "rejections": rejections[labels],
+                "recent_rejections": _pick(growth, "rejections", labels, rejections[labels]),
             }
         )
     return rows

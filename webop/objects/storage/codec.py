@@ -90,7 +90,8 @@ def build_place(key: str, raw: Mapping[str, Any]) -> str:
     """Return where a state is, for the log: the annotation or the field, and the object."""
     metadata = raw.get("metadata") or {}
     namespace, name = metadata.get("namespace"), metadata.get("name")
-    return f"{key} of {namespace}/{name}" if namespace else f"{key} of {name}"
+    kind = f"{raw['kind']} " if "kind" in raw else ""
+    return f"{key} of {kind}{namespace}/{name}" if namespace else f"{key} of {kind}{name}"
 
 
 def decode(text: str, *, place: str) -> dict[str, Any] | None:

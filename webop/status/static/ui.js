@@ -16,32 +16,58 @@ const formatTime = (seconds) => {
   return `${shown < 10 && size > 1 ? Math.floor(shown * 10) / 10 : Math.floor(shown)} ${unit}`;
 };
 const sum = (counts) => counts.reduce((a, b) => a + b, 0);
-const list = (counts, skipped = []) => Object.entries(counts)
-  .filter(([name, count]) => count && !skipped.includes(name))
-  .map(([name, count]) => `${count} ${name.replaceAll("_", " ")}`).join(", ");
+// A total, and the part of the last five minutes.
+const count = (total, recent) => (recent ? `${total} (+${recent})` : plain(total));
+const list = (counts, recent = {}, skipped = []) => Object.entries(counts)
+  .filter(([name, total]) => total && !skipped.includes(name))
+  .map(([name, total]) => `${count(total, recent[name])} ${WORDS[name] ?? name.replaceAll("_", " ")}`).join(", ");
+// The states of objects in the metrics, in the words of the glossary.
+const WORDS = { held: "waiting for indexes", waiting: "waiting for a slot", working: "in a worker", resting: "to be retried" };
+const describeState = (row) => {
+  if (row.running) return `handler ${row.running} runs`;
+  if (row.retry_in !== null) return `retry in ${formatTime(row.retry_in)}`;
+  return WORDS[row.state] ?? (row.failures.length ? "to be retried" : row.state);
+};
 
 // The bucket of a quantile of the reviews: "half within 5 ms".
+const describeQuantiles = (counts, first = 0.5) =>
+  (sum(counts) ? `${first === 0.5 ? "half " + findQuantile(counts, 0.5) + ", " : ""}99 % ${findQuantile(counts, 0.99)}` : "");
 const findQuantile = (counts, share) => {
   let left = share * sum(counts);
   const index = counts.findIndex((count) => (left -= count) <= 0);
   const bound = report.bounds[index];
   return bound === undefined ? `over ${formatTime(report.bounds.at(-1))}` : `within ${formatTime(bound)}`;
 };
-const drawHistogram = (cell, { counts }) => {
-  const [bars, text] = cell.children.length
-    ? cell.children
-    : [document.createElement("div"), document.createElement("span")];
+const drawHistogram = (cell, { counts, recent_counts: recent }) => {
+  const [bars, text] = cell.children.length ? cell.children : [make("div"), make("span")];
   if (!cell.children.length) {
     bars.className = "histogram";
     bars.ariaHidden = "true";
-    bars.append(...counts.map(() => document.createElement("i")));
+    bars.append(...counts.map(() => make("i")));
     cell.append(bars, text);
   }
   const most = Math.max(1, ...counts);
   counts.forEach((count, index) => {
     bars.children[index].style.height = count ? `${Math.max(8, (100 * count) / most)}%` : "0";
   });
-  setText(text, sum(counts) ? `half ${findQuantile(counts, 0.5)}, 99 % ${findQuantile(counts, 0.99)}` : "");
+  const [newest, all] = [recent, counts].map((each) => describeQuantiles(each));
+  setText(text, newest && newest !== all ? `${all}; last 5 min: ${newest}` : all);
+};
+// A line for a shell, and a button that copies it; the old way to copy works at all addresses.
+const drawCommand = (cell, { kubectl }) => {
+  if (!cell.children.length) {
+    const [code, button] = [make("code"), make("button")];
+    button.type = "button";
+    button.textContent = "Copy";
+    button.addEventListener("click", () => {
+      getSelection().selectAllChildren(code);
+      button.textContent = document.execCommand("copy") ? "Copied" : "Press Ctrl-C";
+      setTimeout(() => { button.textContent = "Copy"; }, 2000);
+    });
+    cell.append(code, button);
+  }
+  setText(cell.firstChild, kubectl);
+  cell.lastChild.ariaLabel = `Copy ${kubectl}`;
 };
 
 const serious = ({ denied, ...others }) => sum(Object.values(others));
@@ -58,12 +84,26 @@ const TABLES = {
     columns: [
       ["Object", (row) => row.name],
       ["Namespace", (row) => plain(row.namespace)],
-      ["Kind", (row) => row.resource],
-      ["State", (row) => row.state + (row.running ? `: ${row.running}` : "")],
+      ["Kind", (row) => row.resource, "kind"],
+      ["State", describeState],
       ["For", (row) => formatTime(row.since), "number"],
       ["Failed", (row) => plain(Math.max(0, ...row.failures.map((each) => each.attempts))), "number bad"],
       ["Last error", (row) => row.failures.map((each) => `${each.handler || "webop itself"}: ${each.error}`).join(", "), "bad"],
-      ["Next in", (row) => formatTime(row.retry_in), "number"],
+      ["Command", drawCommand, "drawn command"],
+    ],
+  },
+  failed: {
+    key: (row) => `${row.resource} ${row.namespace} ${row.name} ${row.handler}`,
+    fails: () => true,
+    empty: "No handler has failed for good.",
+    columns: [
+      ["Object", (row) => row.name],
+      ["Namespace", (row) => plain(row.namespace)],
+      ["Kind", (row) => row.resource, "kind"],
+      ["Handler", (row) => row.handler],
+      ["Error", (row) => row.error, "bad"],
+      ["When", (row) => `${formatTime(row.age)} ago`, "number"],
+      ["Command", drawCommand, "drawn command"],
     ],
   },
   handlers: {
@@ -74,10 +114,10 @@ const TABLES = {
       ["Handler", (row) => row.id],
       ["Type", (row) => row.type],
       ["Kinds", (row) => row.resources.join("; ")],
-      ["Succeeded", (row) => String(row.calls.success ?? 0), "number"],
-      ["Retried", (row) => plain(row.calls.retry), "number warn"],
-      ["Failed", (row) => plain(row.calls.failure), "number bad"],
-      ["Other", (row) => list(row.calls, ["success", "retry", "failure"])],
+      ["Succeeded", (row) => count(row.calls.success ?? 0, row.recent.success) || "0", "number"],
+      ["Retried", (row) => count(row.calls.retry, row.recent.retry), "number warn"],
+      ["Failed for good", (row) => count(row.calls.failure, row.recent.failure), "number bad"],
+      ["Other", (row) => list(row.calls, row.recent, ["success", "retry", "failure"])],
       ["Mean time", (row) => (sum(Object.values(row.calls)) ? formatTime(row.seconds / sum(Object.values(row.calls))) : ""), "number"],
       ["Last error", (row) => (row.last_error ? `${row.last_error.type}, ${formatTime(row.last_error.age)} ago` : ""), "bad"],
     ],
@@ -88,10 +128,10 @@ const TABLES = {
     empty: "No webhooks.",
     columns: [
       ["Webhook", (row) => row.id],
-      ["Reviews", (row) => String(sum(row.counts)), "number"],
+      ["Reviews", (row) => count(sum(row.counts), sum(row.recent_counts)) || "0", "number"],
       ["In flight", (row) => String(row.in_flight), "number"],
-      ["Denied", (row) => plain(row.rejections.denied), "number"],
-      ["Errors", (row) => list(row.rejections, ["denied"]), "bad"],
+      ["Denied", (row) => count(row.rejections.denied, row.recent_rejections.denied), "number"],
+      ["Errors", (row) => list(row.rejections, row.recent_rejections, ["denied"]), "bad"],
       ["Latency", drawHistogram, "drawn"],
     ],
   },
@@ -100,12 +140,13 @@ const TABLES = {
     fails: (row) => row.watches.listing || row.watches.reconnecting,
     empty: "No watched kinds.",
     columns: [
-      ["Kind", (row) => row.resource],
+      ["Kind", (row) => row.resource, "kind"],
       ["Watch", (row) => Object.entries(row.watches).map(([state, count]) => (count > 1 ? `${state} (${count})` : state)).join(", ")],
       ["Age", (row) => formatTime(row.age), "number"],
       ["Restarts", (row) => list(row.restarts)],
       ["Objects", (row) => list(row.objects)],
-      ["Longest", (row) => Object.entries(row.oldest).filter(([, age]) => age >= 1).map(([state, age]) => `${state} ${formatTime(age)}`).join(", ")],
+      ["Longest", (row) => Object.entries(row.oldest).filter(([, age]) => age >= 1).map(([state, age]) => `${WORDS[state]} ${formatTime(age)}`).join(", ")],
+      ["Command", drawCommand, "drawn command"],
     ],
   },
 };
@@ -149,7 +190,7 @@ const showTable = (name, { key, fails, empty, sorted, columns }) => {
   const { items, left_out: leftOut } = report[name];
   const words = find("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const chosen = items.filter((row) => {
-    const texts = columns.map(([, text, kind]) => (kind === "drawn" ? "" : text(row))).join(" ").toLowerCase();
+    const texts = columns.map(([, text, kind]) => (kind?.startsWith("drawn") ? "" : text(row))).join(" ").toLowerCase();
     return (!find("failing").checked || fails(row)) && words.every((word) => texts.includes(word));
   });
   if (sorted) chosen.sort((a, b) => fails(b) - fails(a) || (key(a) < key(b) ? -1 : 1));
@@ -167,7 +208,7 @@ const showTable = (name, { key, fails, empty, sorted, columns }) => {
     row.dataset.key = key(item);
     columns.forEach(([, show, kind], place) => {
       const cell = row.cells[place];
-      if (kind === "drawn") show(cell, item);
+      if (kind?.startsWith("drawn")) show(cell, item);
       else setText(cell, show(item));
       cell.classList.toggle("blank", !cell.textContent);
     });
@@ -181,9 +222,20 @@ const showTable = (name, { key, fails, empty, sorted, columns }) => {
 };
 
 const showFacts = () => {
-  const left = (Date.parse(report.certificate_expires) - Date.parse(report.time)) / 1000;
+  const now = Date.parse(report.time);
+  const left = (Date.parse(report.certificate_expires) - now) / 1000;
+  const { name, pod, namespace, cluster, since } = report.operator;
+  const describePool = ({ id, size, busy, queued }) =>
+    `${id} ${busy}${size === null ? "" : ` of ${size}`}${queued ? `, ${queued} calls wait` : ""}`;
   const facts = {
+    Operator: name,
+    Pod: pod,
+    Namespace: namespace,
+    Cluster: cluster,
+    Running: `for ${formatTime((now - Date.parse(since)) / 1000)}, since ${new Date(since).toLocaleString()}`,
     Role: report.role || "no handlers for objects",
+    "Event loop late": describeQuantiles(report.loop_lag.recent_counts, 0.99),
+    "Busy threads": report.threads.map(describePool).join("; "),
     "Certificate expires": report.certificate_expires && (left > 0 ? `in ${formatTime(left)}` : "expired"),
   };
   const shown = Object.entries(facts).filter(([, text]) => text);
