@@ -286,8 +286,7 @@ def unwrap(fn: HandlerFn) -> HandlerFn:
 def name_decorator(handler: Handler) -> str:
     """Return the name of the decorator that registers this kind of handler."""
     if isinstance(handler, ActivityHandler):
-        is_login = handler.activity is Activity.AUTHENTICATION
-        return "login" if is_login else handler.activity.value
+        return handler.activity.title
     if isinstance(handler, WebhookHandler):
         return handler.reason.value
     if isinstance(handler, ChangeHandler):
