@@ -45,8 +45,8 @@ Handler 'publish' failed: KeyError: 'title'. Retry 1 in 60 s.
 ```
 
 `<name>` is a value, and `<handler>` reads `Handler 'provision'`, `Timer 'check'` and the like; `…`
-is text that differs. Log lines about an object begin with its namespace and name. Those about a
-change of an object, of `INFO` and above, are also [Events](events.md) of the object. The step is
+is text that differs. Log lines about an object begin with its kind, namespace and name. Those about
+a change of an object, of `INFO` and above, are also [Events](events.md) of the object. The step is
 what webop does when the message occurs. The module says where it comes from. It is also the
 [logger](logging.md#loggers), except for lines about objects. The texts of your handlers' exceptions
 are yours. `make reference` writes this page from the code.
