@@ -60,7 +60,7 @@ async def test_a_failed_startup_is_told_to_the_server_without_a_traceback(
     message = await lifespan.pass_through("startup")
     assert message == {
         "type": "lifespan.startup.failed",
-        "message": "The startup has failed in prepare: No database.",
+        "message": "Startup handler 'prepare' failed for good: No database.",
     }
     with pytest.raises(ActivityError):
         await lifespan.task
@@ -82,7 +82,7 @@ async def test_of_startup_handlers_with_the_same_name_each_one_counts(
     webop.on.startup(id="configure", registry=registry)(lambda **_: calls.append("second"))
     lifespan = Lifespan(webop.create_app(registry=registry))
     message = await lifespan.pass_through("startup")
-    assert message["message"] == "The startup has failed in configure: No database."
+    assert message["message"] == "Startup handler 'configure' failed for good: No database."
     assert calls == ["second"]
     with pytest.raises(ActivityError):
         await lifespan.task
@@ -172,7 +172,7 @@ async def test_a_failed_cleanup_is_told_to_the_server(registry: webop.OperatorRe
     await lifespan.pass_through("startup")
     assert await lifespan.pass_through("shutdown") == {
         "type": "lifespan.shutdown.failed",
-        "message": "The cleanup has failed in tidy: Too much rubbish.",
+        "message": "Cleanup handler 'tidy' failed for good: Too much rubbish.",
     }
     with pytest.raises(ActivityError):
         await lifespan.task

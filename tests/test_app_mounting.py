@@ -126,7 +126,7 @@ async def test_an_operator_that_cannot_start_keeps_the_outer_app_from_starting(
     lifespan = Lifespan(mount(operator, lifespan=operator.lifespan))
     message = await lifespan.pass_through("startup")
     assert message["type"] == "lifespan.startup.failed"
-    assert "The startup has failed in prepare: No database." in message["message"]
+    assert "Startup handler 'prepare' failed for good: No database." in message["message"]
     with pytest.raises(webop.ActivityError):
         await lifespan.task
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.invoking import fail
+from tests.cli.invoking import fail, invoke
 from tests.commands import HANDLERS, Workshop, find_free_port, take_port
 from tests.operating import Objects, eventually
 
@@ -48,6 +48,22 @@ def test_a_file_with_a_mistake_is_told_with_the_line(
 def test_a_file_or_a_module_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
     assert "nowhere.py" in fail("-A", "nowhere.py", folder=tmp_path)
     assert "nonexistent_module" in fail("-A", "-m", "nonexistent_module", folder=tmp_path)
+
+
+@pytest.mark.feature("CLI-18")
+@pytest.mark.parametrize("options", [(), ("-A",), ("-A", "--reload")])
+def test_a_run_without_files_ends_with_code_2_and_says_what_to_write(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    output = fail(*options, folder=tmp_path, code=2)
+    assert "Error: No files are given. Write: webop run -A handlers.py" in output
+
+
+@pytest.mark.parametrize("command", ["start", "stop", "status", "env"])
+def test_a_name_of_a_cluster_without_its_option_is_told_with_the_option(command: str) -> None:
+    result = invoke("cluster", command, "mine")
+    assert result.exit_code == 2
+    assert "Unexpected argument 'mine'. Did you mean --name mine?" in result.output
 
 
 @pytest.mark.feature("SCP-15", "CLI-08")
@@ -210,7 +226,7 @@ def check(**_): ...
         "Ignoring the environment variable KOPF_RUN_NAMESPACE; use WEBOP_RUN_NAMESPACE."
         in command.output
     )
-    assert "Add --all-namespaces (-A)" in command.output
+    assert "Add -A to confirm that, or -n NAME." in command.output
     assert "FutureWarning" not in command.output
     assert "_build_scope" not in command.output
 

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.cli.invoking import fail
 from tests.commands import PATIENCE, Command, Workshop
 from tests.operating import Objects
 
@@ -141,10 +140,6 @@ async def test_the_second_signal_ends_handlers_that_do_not_stop(workshop: Worksh
         await command.wait_for("version 1 stops")
         assert await command.stop(signal.SIGINT) == 130
         await wait_for_end(command)
-
-
-def test_without_files_there_is_nothing_to_reload(tmp_path: Path) -> None:
-    assert "--reload: name the files with the handlers" in fail("-A", "--reload", folder=tmp_path)
 
 
 async def test_a_thread_that_never_ends_does_not_keep_what_is_saved_from_running(

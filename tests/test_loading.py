@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +110,11 @@ def fail(tmp_path: Path, code: str) -> str:
 def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"no file '.*nowhere\.py'"):
         load_file(tmp_path / "nowhere.py")
+    (tmp_path / "handlers.py").touch()
+    with pytest.raises(ConfigurationError, match=r"Did you mean '.*handlers\.py'\?"):
+        load_file(tmp_path / "handlers")
+    with pytest.raises(ConfigurationError, match=r"For a module: -m package\.handlers"):
+        load_file(Path("package.handlers"))
     with pytest.raises(ConfigurationError, match=r"is a folder\. Name the files in it"):
         load_file(tmp_path)
 
@@ -134,6 +140,10 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
             ["TypeError", "field=", "line 2"],
         ),
         ("import webop\nwebop.nonexistent", ["AttributeError", "nonexistent", "line 2"]),
+        (
+            "import webop\nwebop.on.created",
+            ["AttributeError", "'created'", "mean 'create", "line 2"],
+        ),
         (
             "import webop\n@webop.on.create()\ndef fn(**_): ...",
             ["must name a resource", "py, line 2: @"],
@@ -187,3 +197,71 @@ def test_a_module_that_fails_is_told_with_the_line(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"'broken_module'.*ZeroDivision.*line 2"):
         load_module("broken_module")
+
+
+@pytest.mark.feature("LOD-01", "LOD-02")
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("handlers.py", "handlers.py"),
+        ("handlers.py", "handlers"),
+        ("handlers", "handlers.py"),
+        ("link.py", "handlers.py"),
+        ("handlers", "folder/handlers.py"),
+        ("package/within.py", "package.within"),
+        ("package.within", "package/within.py"),
+    ],
+)
+def test_a_file_that_is_named_in_two_ways_registers_its_handlers_once(
+    registry: webop.OperatorRegistry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
+    second: str,
+) -> None:
+    (tmp_path / "handlers.py").write_text(HANDLER)
+    (tmp_path / "link.py").symlink_to("handlers.py")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "within.py").write_text(HANDLER)
+    monkeypatch.chdir(tmp_path)
+    load_sources([first, second])
+    assert len(registry) == 1
+
+
+@pytest.mark.feature("LOD-01", "TST-01")
+def test_a_file_that_is_imported_already_registers_its_handlers_in_another_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "handlers.py").write_text(HANDLER)
+    monkeypatch.chdir(tmp_path)
+    load_module("handlers")
+    fresh = webop.OperatorRegistry()
+    webop.set_default_registry(fresh)
+    load_file(Path("handlers.py"))
+    assert len(fresh) == 1
+
+
+@pytest.mark.feature("LOD-01", "ADM-13")
+@pytest.mark.parametrize("command", ["handlers.py", "-m handlers", "serve.py"])
+def test_a_script_that_serves_its_own_file_has_each_webhook_once(
+    tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "handlers.py").write_text(
+        """
+import asyncio, webop
+@webop.on.validate('widgets')
+def check(**_): ...
+async def main():
+    async with webop.create_app(modules=["handlers.py"]).lifespan():
+        print(webop.get_default_registry().select_webhooks())
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+    )
+    (tmp_path / "serve.py").write_text("import asyncio, handlers\nasyncio.run(handlers.main())")
+    done = subprocess.run(
+        [sys.executable, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.count("id='check'") == 1

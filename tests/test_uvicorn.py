@@ -250,7 +250,7 @@ def test_with_nothing_configured_it_says_what_to_set(start: Start) -> None:
         ("", {"WEBOP_MODULES": "missing.py"}, "There is no file 'missing.py'"),
         ("", {"WEBOP_MODULES": "miss.ing"}, "'miss.ing' cannot be imported"),
         ("", {"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' is invalid"),
-        (FAILING, {}, "The startup has failed in prepare: No database."),
+        (FAILING, {}, "Startup handler 'prepare' failed for good: No database."),
     ],
 )
 def test_what_is_wrong_from_the_beginning_ends_it_with_a_message_and_no_traceback(
@@ -343,13 +343,14 @@ async def check(**_):
 """
 
 
-def test_a_handler_that_blocks_the_loop_of_the_server_is_named(
+def test_a_handler_that_blocks_the_loop_of_the_server_is_named_with_its_stack_line_by_line(
     start: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "handlers.py").write_text(BLOCKING)
     server = start(WEBOP_MODULES="handlers.py", WEBOP_PROCESS__BLOCKED_LOOP_THRESHOLD="0.2")
     assert server.post(build_review()).json()["response"]["allowed"]
-    server.wait_for("Webhook 'check' blocks the event loop for .* so far")
+    where = r'  File ".*handlers\.py", line 7, in check\n    time\.sleep\(1\)\n'
+    server.wait_for(rf"Webhook 'check' blocks the event loop for .* It is here:\n{where}")
     server.stop()
 
 

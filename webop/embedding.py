@@ -322,7 +322,8 @@ class _Running:
         """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
         if self._stopped.is_set():
             os._exit(128 + number)
-        logger.info("Signal %s is received. The operator is stopping.", number.name)
+        advice = " Press Ctrl-C again to stop at once." if number is signal.SIGINT else ""
+        logger.info("Stopping (%s).%s", number.name, advice)
         self._received.append(number)
         self._stopping_since = time.monotonic()
         self._stopped.set()

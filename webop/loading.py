@@ -1,12 +1,18 @@
-"""Import the user's files and modules; their decorators register the handlers."""
+"""Import the user's files and modules; their decorators register the handlers.
+
+A file is known by its real path, whether it is imported as a file, as a module, through a link, or
+runs as the script: its handlers are registered once.
+"""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +59,8 @@ def to_list(values: Any) -> list[Any]:
 def load_file(path: Path) -> None:
     """Import a file by its path, with its folder importable, as with ``python script.py``.
 
+    Skip a file whose handlers are in the default registry: it was imported before.
+
     Raises:
         ConfigurationError: the file does not exist, or its import fails.
     """
@@ -61,23 +69,38 @@ def load_file(path: Path) -> None:
             f"{str(path)!r} is a folder. Name the files in it, or its package as a module (-m)."
         )
     if not path.is_file():
-        raise ConfigurationError(f"There is no file {str(path)!r}.")
-    folder = str(path.resolve().parent)
+        there = path.with_name(f"{path.name}.py")
+        hint = f" Did you mean {str(there)!r}?" if there.is_file() else ""
+        hint = hint or (f" For a module: -m {path}" if path.suffix not in ("", ".py") else "")
+        raise ConfigurationError(f"There is no file {str(path)!r}.{hint}")
+    real = path.resolve()
+    folder = str(real.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    if any(map(real.samefile, filter(os.path.exists, get_default_registry().list_files()))):
+        return
     name = path.stem
-    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(path.resolve()):
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(real):
         name = f"webop_handlers.{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    spec = importlib.util.spec_from_file_location(name, real)
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{str(path)!r} is not a Python file: its name must end in '.py'.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    names = {name, *(other for other in _list_names(real) if other not in sys.modules)}
+    sys.modules.update(dict.fromkeys(names, module))
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as exc:
-        sys.modules.pop(name, None)
+        for each in names:
+            sys.modules.pop(each, None)
         raise ConfigurationError(_explain(str(path), exc)) from exc
+
+
+def _list_names(path: Path) -> Iterator[str]:
+    """Yield the names as which ``import`` would find a file."""
+    for folder in {*map(Path, sys.path), Path.cwd()}:
+        if path.is_relative_to(folder.resolve()):
+            yield ".".join(path.relative_to(folder.resolve()).with_suffix("").parts)
 
 
 def load_module(name: str) -> None:
@@ -107,6 +130,9 @@ def _advise(exc: BaseException) -> str:
         return ". Files have no package: import it as a module (-m package.module)"
     if isinstance(exc, ModuleNotFoundError) and exc.name == "kopf":
         return ". Write 'import webop as kopf', or add --aliased (WEBOP_ALIASED=1)"
+    if isinstance(exc, AttributeError) and exc.name and "Did you mean" not in str(exc):
+        near = difflib.get_close_matches(exc.name, dir(exc.obj), n=1)
+        return f". Did you mean {near[0]!r}?" if near else ""
     return ""
 
 

@@ -123,7 +123,7 @@ def resume(*resource: ResourcePart, **options: Unpack[ResumeOptions]) -> Callabl
 def field(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable[[F], F]:
     """Call the function when one field changes; ``field`` is required ("Field handlers")."""
     if not options.get("field"):
-        raise TypeError("@on.field() requires field=, such as field='spec.size'.")
+        raise TypeError("@webop.on.field requires field=, such as field='spec.size'.")
     return _register(ChangeHandler, UpdateOptions, resource, options, needs_change=True)
 
 
@@ -174,10 +174,10 @@ def _register_activity(
 ) -> Callable[[F], F]:
     if bare:
         raise TypeError(
-            f"Decorators of {activity.value} handlers require parentheses, and take options "
-            "by name only."
+            f"@webop.on.{activity.title} needs parentheses, and takes options by name only: "
+            f"@webop.on.{activity.title}()."
         )
-    parsed = parse_options(f"{activity.value} handlers", options, ActivityOptions)
+    parsed = parse_options(f"{activity.title} handlers", options, ActivityOptions)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
 
     def decorator(fn: F) -> F:
@@ -193,7 +193,7 @@ def _register_webhook(
     reason: WebhookType, resource: tuple[ResourcePart, ...], options: WebhookOptions
 ) -> Callable[[F], F]:
     if options.get("reinvocation_policy") and reason is not WebhookType.MUTATING:
-        raise TypeError("reinvocation_policy= is for @on.mutate only.")
+        raise TypeError("reinvocation_policy= is for @webop.on.mutate only.")
     if options.get("failure_policy") == "Fail" and options.get("ignore_failures"):
         raise TypeError("ignore_failures=True and failure_policy='Fail' exclude each other.")
     return _register(WebhookHandler, WebhookOptions, resource, options, reason=reason)
@@ -208,12 +208,14 @@ def _register(
 ) -> Callable[[F], F]:
     """Check the options now; build the handler when the decorator gets the function."""
     label = fixed.get("reason") or family.__name__.removesuffix("Handler").lower()
+    if label == "change":
+        label = "resume" if "initial" in fixed else "field"
     parsed = {**parse_options(f"{label} handlers", options, known), **fixed}
     if resource and is_handler(resource[0]):
-        raise TypeError(
-            f"{resource[0].__name__}() is not a resource. Decorators of {label} handlers require "
-            "one in parentheses, such as ('kopfexamples')."
-        )
+        module = "webop" if label in ("index", "daemon", "timer") else "webop.on"
+        path = f"@{module}.{label!s}"
+        text = f"{path} needs a kind in parentheses, such as {path}('databases.example.com')."
+        raise TypeError(text)
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     selector = parse_selector(*resource, **keywords)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)

@@ -60,7 +60,10 @@ _objects_logger = logging.getLogger("webop.objects")
 
 
 class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that carries the reference of an object: for the prefix, for JSON, for Events."""
+    """A logger that carries the reference of an object: for the prefix, for JSON, for Events.
+
+    The text of the Event can differ from that of the line: ``extra={"k8s_event": "…"}``.
+    """
 
     is_local = False
 
@@ -108,7 +111,8 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         if level < posting.level or not posting.enabled or not posting.loggers or self.is_local:
             return
         if current_poster.get(None) is not None:
-            text = _format(msg, args) or logging.getLevelName(level)
+            text = (kwargs.get("extra") or {}).get("k8s_event") or _format(msg, args)
+            text = text or logging.getLevelName(level)
             kind = "Warning" if level >= logging.WARNING else "Normal"
             _post(self.reference, type=kind, reason="Logging", message=text)
 

@@ -145,7 +145,7 @@ def test_the_operator_retries_while_the_database_server_is_unavailable(
             assert world.read_condition("Ready") == ("True", "Created")
         eventually(lambda: world.read_condition("Healthy") == ("Unknown", "NoAnswer"))
         world.delete()
-        eventually(lambda: "Handler 'remove' failed temporarily" in operator.output)
+        eventually(lambda: "Handler 'remove' is not done yet" in operator.output)
         with serve(world.server.folder, port):
             eventually(lambda: world.get() is None)
 

@@ -256,8 +256,8 @@ async def test_a_patch_that_json_cannot_represent_is_logged_with_its_handler(
     async with serve(registry=registry) as site:
         with caplog.at_level("INFO"):
             await site.review()
-    (line,) = (line for line in caplog.messages if line.startswith("Denied: "))
-    assert "refused by fill-in (code 500" in line
+    (line,) = (line for line in caplog.messages if line.startswith("Denied (500): "))
+    assert line.endswith(" [fill-in]")
 
 
 @pytest.mark.feature("ADM-17")
@@ -445,7 +445,7 @@ async def test_what_a_validating_handler_changes_is_dropped_as_api_servers_fail_
         assert "patch" not in await site.review(path="/check")
         changes = read_patch(await site.review())
     assert changes == [{"op": "add", "path": "/spec/changed", "value": True}]
-    assert "Webhook 'check' cannot change objects, as it validates" in caplog.text
+    assert "Webhook 'check' only validates, so its patch is ignored." in caplog.text
 
 
 async def test_what_a_handler_does_wrong_in_each_review_is_warned_of_once(
@@ -467,7 +467,7 @@ async def test_what_a_handler_does_wrong_in_each_review_is_warned_of_once(
     warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     texts = [text.removeprefix("Webhook ").partition(":")[0] for text in sorted(warnings)]
     assert texts == [
-        "'check' cannot change objects, as it validates",
+        "'check' only validates, so its patch is ignored. To change objects, use @webop.on.mutate.",
         "'check' returned a bool, which is ignored",
         "'fill' returned a Patch, which is ignored",
     ]
@@ -540,7 +540,7 @@ async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(
         response = await site.review(None, build_object())
     assert response["allowed"] is True
     assert "patch" not in response
-    assert "A DELETE cannot change the object" in caplog.text
+    assert "The patch is ignored: a DELETE cannot change the object." in caplog.text
 
 
 @pytest.mark.feature("ADM-08")

@@ -26,15 +26,18 @@ class Run:
 
 
 def invoke(
-    *args: str, controls: CLIControls | None = None, env: Mapping[str, str | None] | None = None
+    *args: str,
+    controls: CLIControls | None = None,
+    env: Mapping[str, str | None] | None = None,
+    color: bool = False,
 ) -> Result:
-    """Run ``webop`` with arguments and environment variables."""
+    """Run ``webop`` with arguments and environment variables; with colours as for a terminal."""
     before = webop.get_default_registry()
     webop.set_default_registry(webop.OperatorRegistry())
     try:
         with preserve():
             runner = CliRunner()
-            return runner.invoke(main, args, env=env, prog_name="webop", obj=controls)
+            return runner.invoke(main, args, env=env, prog_name="webop", obj=controls, color=color)
     finally:
         webop.set_default_registry(before)
 
@@ -58,18 +61,21 @@ def run_once(
     return Run(seen[0], seen[1], result)
 
 
-def fail(*args: str | Path, folder: Path, env: Mapping[str, str] | None = None) -> str:
+def fail(
+    *args: str | Path, folder: Path, env: Mapping[str, str] | None = None, code: int | None = None
+) -> str:
     """Run ``webop run`` with a mistake of the user, far from any cluster; return what it says.
 
     Args:
         args: of the command.
         folder: the home of the user.
         env: environment variables.
+        code: the exit code; any but 0 by default.
     """
     nowhere = {"HOME": str(folder), "KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None}
     result = invoke("run", *map(str, args), env={**nowhere, **(env or {})})
     assert isinstance(result.exception, SystemExit), result.output
-    assert result.exit_code > 0
+    assert result.exit_code > 0 if code is None else result.exit_code == code
     assert "Traceback" not in result.output
     assert "Error: " in result.output
     return result.output

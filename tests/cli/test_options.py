@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -155,18 +153,6 @@ def test_variables_that_mean_nothing_are_told_once(variable: str, nearest: str) 
     (line,) = (line for line in output.splitlines() if variable in line)
     assert "WARNING" in line
     assert f"{nearest}?" in line
-
-
-def test_an_operator_without_handlers_is_told_how_to_get_some(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delitem(sys.modules, "kopf", raising=False)  # other tests import it
-    stop_flag = threading.Event()
-    stop_flag.set()
-    controls = CLIControls(registry=webop.OperatorRegistry(), stop_flag=stop_flag)
-    result = invoke("run", "-A", controls=controls)
-    assert result.exit_code == 0
-    assert "webop run handlers.py" in result.output
 
 
 @pytest.mark.feature("REF-77", "CLI-19")

@@ -21,7 +21,8 @@ from tests.docs.pages import DOCS, ROOT
 PAGE = DOCS / "messages.md"
 
 _GROUPS = {
-    "ERROR": "Log lines that say that somebody must act, also of the level `CRITICAL`.",
+    "ERROR": "Log lines that say that somebody must act, also of the level `CRITICAL`. Failures of "
+    "handlers are all listed here, although a `TemporaryError` is a `WARNING`.",
     "WARNING": "Log lines and Python warnings that somebody should look at. Many are repeated as "
     "`DEBUG` only.",
     "INFO": "Log lines about changes of state. `--quiet` hides them.",
@@ -35,11 +36,17 @@ _GROUPS = {
 _INTRODUCTION = """\
 # Messages
 
-This page lists what webop logs, raises and prints. Search it for words of a message that you see.
+This page lists what webop logs, raises and prints. Search it for words of a message that you see,
+without names and numbers. For example, this line is below as
+`<handler> failed: <reason>. Retry <number> in <delay> s.`:
+
+```text
+Handler 'publish' failed: KeyError: 'title'. Retry 1 in 60 s.
+```
 
 `<name>` is a value, and `<handler>` reads `Handler 'provision'`, `Timer 'check'` and the like; `…`
-is text that differs. Log lines about an object begin with its namespace and name. Those about a
-change of an object, of `INFO` and above, are also [Events](events.md) of the object. The step is
+is text that differs. Log lines about an object begin with its kind, namespace and name. Those about
+a change of an object, of `INFO` and above, are also [Events](events.md) of the object. The step is
 what webop does when the message occurs. The module says where it comes from. It is also the
 [logger](logging.md#loggers), except for lines about objects. The texts of your handlers' exceptions
 are yours. `make reference` writes this page from the code.
@@ -109,6 +116,8 @@ def get_name(node: ast.AST) -> str:
     """Return the last part of a dotted name; empty if it has none."""
     if isinstance(node, ast.Attribute):
         return node.attr
+    if isinstance(node, ast.IfExp):  # (fail if is_required else warn)(...)
+        return get_name(node.body)
     return node.id if isinstance(node, ast.Name) else ""
 
 
@@ -134,11 +143,12 @@ class Renderer:
                 values = right.elts if isinstance(right, ast.Tuple) else [right]
                 texts = (fill(text, values) for text in self.render(left, around, depth))
             case ast.IfExp(body=first, orelse=second) | ast.BoolOp(values=[first, second]):
-                texts = self.render(first, around, depth) + self.render(second, around, depth)
+                sides = [side for side in (first, second) if not is_none(side)]
+                texts = (text for side in sides for text in self.render(side, around, depth))
             case ast.NamedExpr(value=value):
                 texts = self.render(value, around, depth)
-            case ast.Name(id=name) if depth:
-                texts = self._follow(name, around, depth - 1)
+            case ast.Name() if depth:
+                texts = self._follow(node, around, depth - 1)
             case ast.Call():
                 texts = self._render_call(node, around, depth)
         return unique(texts) or [name_value(node)]
@@ -154,6 +164,10 @@ class Renderer:
                 return combine(parts, items)
             case ast.Call(func=ast.Attribute(attr="format" | "strip" | "rstrip", value=value)):
                 return self.render(value, around, depth)
+            case ast.Call(func=ast.Name(id="str"), args=[ast.Name() as value]) if around:
+                made = find_reaching(around[-1].body, value)[0]
+                errors = [e for e in made if isinstance(e, ast.Call) and e.args and is_error(e)]
+                return [text for e in errors for text in self.render(e.args[0], around, depth)]
             case ast.Call(func=ast.Name(id=name)) if depth and name in self._module.functions:
                 return self._render_results(name, depth - 1)
         return []
@@ -163,23 +177,30 @@ class Renderer:
             return self.render(part, around, depth)
         if isinstance(part.value, ast.Call) or part.conversion != -1:
             return [name_value(part.value)]
-        return self.render(part.value, around, depth)
+        shown = name_value(part.value)
+        return [t if is_shown(t) else shown for t in self.render(part.value, around, depth)]
 
-    def _follow(self, name: str, around: Around, depth: int) -> list[str]:
+    def _follow(self, use: ast.Name, around: Around, depth: int) -> list[str]:
         """Return the texts of a variable: of its assignments, or of what callers pass."""
         for number in reversed(range(len(around))):
             function, outer = around[number], around[: number + 1]
-            values = list(find_values(function, name))
+            values, is_certain = find_reaching(function.body, use)
+            is_passed = use.id in list_parameters(function) and not is_certain
+            if not values and not is_passed:
+                values = list(find_values(function, use.id))  # of a loop's former turn
             texts = [
-                t for v in values for t in self.render(v, outer, 0 if is_in(name, v) else depth)
+                t if is_shown(t) else name_value(use)
+                for v in values
+                if not is_none(v)
+                for t in self.render(v, outer, 0 if is_in(use.id, v) else depth)
             ]
-            if name in list_parameters(function):
-                passed = self._find_passed(function, name)
+            if is_passed:
+                passed = self._find_passed(function, use.id)
                 texts += [t for value, where in passed for t in self.render(value, where, depth)]
                 return [text for text in texts if has_words(text)]
             if values:
                 return texts
-        values = list(find_values(self._module.tree, name))
+        values = list(find_values(self._module.tree, use.id))
         return [text for value in values for text in self.render(value, (), depth)]
 
     def _find_passed(self, function: Function, name: str) -> Iterator[tuple[ast.expr, Around]]:
@@ -205,12 +226,22 @@ class Renderer:
 
 
 def combine(parts: list[list[str]], nodes: Sequence[ast.expr]) -> list[str]:
-    """Return all combinations of texts; if they are many, with the names of some values."""
-    while math.prod(map(len, parts)) > _MANY:
-        longest = max(range(len(parts)), key=lambda number: len(parts[number]))
-        node = nodes[longest]
-        parts[longest] = [name_value(node.value if isinstance(node, ast.FormattedValue) else node)]
-    return ["".join(texts) for texts in itertools.product(*parts)]
+    """Return all combinations of texts; if they are many, with the names of some values.
+
+    An expression that occurs twice has the same text in both places.
+    """
+    keys = [ast.dump(node) for node in nodes]
+    known = dict(zip(keys, zip(nodes, parts, strict=True), strict=True))
+    choices = {key: texts for key, (_, texts) in known.items()}
+    while math.prod(map(len, choices.values())) > _MANY:
+        longest = max(choices, key=lambda key: len(choices[key]))
+        node = known[longest][0]
+        shown = name_value(node.value if isinstance(node, ast.FormattedValue) else node)
+        choices[longest] = [shown]
+    chosen = (
+        dict(zip(choices, texts, strict=True)) for texts in itertools.product(*choices.values())
+    )
+    return ["".join(texts[key] for key in keys) for texts in chosen]
 
 
 def list_parameters(function: Function) -> list[str]:
@@ -222,6 +253,21 @@ def list_parameters(function: Function) -> list[str]:
 def is_number(node: ast.expr) -> bool:
     """Check whether an expression is a number."""
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+
+
+def is_none(node: ast.expr) -> bool:
+    """Check whether an expression is None, True or False."""
+    return isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, bool))
+
+
+def is_error(call: ast.Call) -> bool:
+    """Check whether a call makes an exception."""
+    return bool(_EXCEPTION.fullmatch(get_name(call.func)))
+
+
+def is_shown(text: str) -> bool:
+    """Check whether a text tells more than the name of its variable."""
+    return not text or text[0].isdigit() or has_words(text)
 
 
 def is_in(name: str, value: ast.expr) -> bool:
@@ -248,6 +294,43 @@ def find_values(tree: ast.AST, name: str) -> Iterator[ast.expr]:
                 yield from values if target == name else ()
 
 
+def find_reaching(block: Sequence[ast.stmt], use: ast.Name) -> tuple[list[ast.expr], bool]:
+    """Return what a variable can have where it is used, and whether it is assigned in any case.
+
+    Assignments that a later one replaces in any case do not count.
+    """
+    values: list[ast.expr] = []
+    where = next((n for n, each in enumerate(block) if use in ast.walk(each)), len(block))
+    if where < len(block):
+        for inner in list_blocks(block[where]):
+            if any(use in ast.walk(each) for each in inner):
+                values, is_certain = find_reaching(inner, use)
+                if is_certain:
+                    return values, True
+        outer = block[where]
+        header = [node for node in ast.iter_child_nodes(outer) if not isinstance(node, ast.stmt)]
+        if isinstance(outer, ast.For):
+            header.append(ast.For(outer.target, outer.iter, [], []))
+        for node in header:
+            values += find_values(node, use.id)
+    for statement in reversed(block[:where]):
+        found = list(find_values(statement, use.id))
+        values += found
+        branches = list(list_blocks(statement)) if isinstance(statement, ast.If) else []
+        is_everywhere = len(branches) == 2 and all(find_reaching(b, use)[1] for b in branches)
+        if found and (is_everywhere or isinstance(statement, ast.Assign | ast.AnnAssign)):
+            return values, True
+    return values, False
+
+
+def list_blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """Yield the blocks of a compound statement."""
+    parts = (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
+    for part in parts:
+        names = ("body", "orelse", "finalbody")
+        yield from (block for name in names if (block := getattr(part, name, None)))
+
+
 def name_value(node: ast.expr) -> str:
     """Return ``<name>`` for a value, by the last name in it; else an ellipsis."""
     match node:
@@ -256,6 +339,8 @@ def name_value(node: ast.expr) -> str:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return f"<{name.strip('_').replace('_', ' ')}>"
         case ast.Call(func=ast.Name(id=called), args=[inner]) if _FORMATTING.match(called):
+            return name_value(inner)
+        case ast.Call(func=ast.Attribute(attr="rstrip", value=inner)):
             return name_value(inner)
         case ast.Call(func=ast.Attribute(value=ast.Name() | ast.Attribute() as inner), args=[]):
             return name_value(inner)
@@ -313,9 +398,12 @@ def find_texts(
     args = [arg for arg in call.args if not isinstance(arg, ast.Starred)]
     receiver = get_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
     if "log" in receiver and called in _LEVELS and args:
-        yield _LEVELS[called], args[0], args[1:]
+        yield _LEVELS[called], *skip_empty(args)
     elif "log" in receiver and called == "log" and len(args) > 1:
-        yield find_level(args[0], around), args[1], args[2:]
+        yield find_level(args[0], around), *skip_empty(args[1:])
+    elif called == "makeRecord":
+        values = args[1].elts if isinstance(args[1], ast.Tuple) else []
+        yield "WARNING", args[0], values
     elif called == "log" and not receiver and args:  # a method of a logger
         yield "INFO", args[0], args[1:]
     elif called == "Outcome":
@@ -325,6 +413,14 @@ def find_texts(
         for arg in args[start:end] if group else ():
             values = arg.values if isinstance(arg, ast.Dict) else [arg]
             yield from ((group, value, None) for value in values)
+
+
+def skip_empty(args: list[ast.expr]) -> tuple[ast.expr, list[ast.expr] | None]:
+    """Return the text of a log line and its values; the value alone, if there is no more text."""
+    match args:
+        case [ast.Constant(value="%s"), value]:
+            return value, None
+    return args[0], args[1:]
 
 
 def find_group(
@@ -388,3 +484,17 @@ def _format_code(text: str) -> str:
     mark = "``" if "`" in text else "`"
     space = " " if "`" in text else ""
     return f"{mark}{space}{text}{space}{mark}".replace("|", r"\|")
+
+
+def find_entries(message: str) -> list[str]:
+    """Return the texts on the page that a message can come from."""
+    page = PAGE.read_text(encoding="utf-8")
+    texts = re.findall(r"^\| `+ ?(.+?) ?`+ \|", page, re.MULTILINE)
+    said = " ".join(message.split())
+    forms = (said, f"{said} ")  # the last value can be empty
+    return [text for text in texts if any(map(_compile(text).fullmatch, forms))]
+
+
+def _compile(text: str) -> re.Pattern[str]:
+    parts = re.split(r"<[^<>]+>|…", text.replace(r"\|", "|"))
+    return re.compile(".*".join(map(re.escape, parts)))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## Mistakes in the code\n")[2].partition("\n## ")[0]
-FAILURE = "… failed with an exception and will try again in 60 seconds: "
+FAILURE = "… failed: "
 ROWS = re.findall(r"^\| `([^`]+)` \|", SECTION, re.MULTILINE)
 WARNING = "coroutine 'AsyncClient.apply' was never awaited"
 FAILURES = [row.removeprefix(FAILURE) for row in ROWS if row.startswith(FAILURE)]
@@ -32,15 +32,15 @@ CODE = {
     "timeout= must be": f"@webop.on.create('pods', timeout='5'){FN}",
     "value= requires": f"@webop.on.create('pods', value='x'){FN}",
     "labels['app']": f"@webop.on.create('pods', labels={{'app': None}}){FN}",
-    "fn() is not a resource": f"@webop.on.create{FN}",
-    "Decorators of startup": f"@webop.on.startup{FN}",
+    "@webop.on.create needs": f"@webop.on.create{FN}",
+    "@webop.on.startup needs": f"@webop.on.startup{FN}",
     "The name of a resource": f"@webop.on.validate('pods/status'){FN}",
     "The handler fn() must accept": f"{CREATE}def fn(spec): ...",
     "The handler fn() takes": f"{CREATE}def fn(spec, /, **_): ...",
     "The handler fn() requires": f"{CREATE}def fn(nam, **_): ...",
     "The handler fn() is a generator function": f"{CREATE}def fn(**_): yield 1",
     "when= must be": (f"async def is_large(**_): ...\n@webop.on.create('pods', when=is_large){FN}"),
-    "Cannot derive a stable id": (
+    "This handler is a Fn": (
         "class Fn:\n    def __call__(self, **_): ...\nwebop.on.create('pods')(Fn())"
     ),
     "There is no setting": f"{STARTUP}admision.server = None",
@@ -55,20 +55,20 @@ CODE = {
         "sys.path[:] = [path for path in sys.path if 'site-packages' not in path]\n"
         "import kopf"
     ),
-    "There are no handlers. Name": "",
+    "There are no handlers. No function": "def fn(**_): ...",
     "There are no handlers. The code": f"import kopf\n@kopf.on.create('pods'){FN}",
     "configmapss": f"@webop.on.event('configmapss'){FN}",
-    "deployments, group=app": f"@webop.on.event('app', 'deployments'){FN}",
-    "deployments, version=v2": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
+    "deployments.app is": f"@webop.on.event('app', 'deployments'){FN}",
+    "deployments.v2.apps": f"@webop.on.event('apps', 'v2', 'deployments'){FN}",
 }
 CALLS = {
-    "'size'": "spec['size']",
-    "'Spec'": "spec['size'] = 1",
-    "'StatusPatch'": "patch.status.phase = 'Ready'",
-    "'coroutine'": "client.get('pods', 'one')['spec']",
-    "patch.apply()": "patch.apply()",
+    "KeyError: 'size'": "spec['size']",
+    "TypeError: 'Spec'": "spec['size'] = 1",
+    "AttributeError: 'StatusPatch'": "patch.status.phase = 'Ready'",
+    "TypeError: 'coroutine'": "client.get('pods', 'one')['spec']",
+    "LookupError: patch.apply()": "patch.apply()",
 }
-RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments, ")
+RUNNING = ("… No module named", "There are no handlers", "configmapss", "deployments.")
 LOCAL = [message for message in MESSAGES if not message.startswith(RUNNING)]
 
 

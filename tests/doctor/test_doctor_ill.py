@@ -282,7 +282,7 @@ def created(**_): ...
         "resources: [pods/log], verbs: [get]}",
         "nodes": 'Add to the ClusterRole: {apiGroups: [""], resources: [nodes], verbs: [list]}',
     }
-    unknown = report.find("things, group=absent.example.com")
+    unknown = report.find("things.absent.example.com")
     assert unknown.text == "not in the cluster: its permissions were not checked"
     warnings = [line.subject for line in report.of("warning", title)]
     assert warnings == ["patients", "customresourcedefinitions", "events", unknown.subject]
@@ -304,7 +304,7 @@ def absent(**_): ...
     assert report.code == 1
     missing, unknown = (line for line in report.lines if line.subject == "handlers")
     assert (missing.level, f"other.{site.name}" in missing.text) == ("failure", True)
-    assert "not in the cluster" in report.find("absentees, group=example.com").text
+    assert "not in the cluster" in report.find("absentees.example.com").text
     assert (unknown.level, f"check.{site.name}" in unknown.text) == ("warning", True)
 
 

@@ -110,3 +110,14 @@ def test_cleanup_handlers_run_in_the_event_loop_of_the_startup_handlers(tmp_path
     )
     invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
     assert trace.read_text() == "True"
+
+
+@pytest.mark.parametrize(("variables", "has_colours"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_no_color_turns_the_colours_of_a_terminal_off(
+    tmp_path: Path, variables: dict[str, str], has_colours: bool
+) -> None:
+    path = tmp_path / "handlers.py"
+    path.write_text("import webop\n@webop.on.startup()\ndef fn(**_): 1/0\n")
+    env = {"KUBECONFIG": write_config(tmp_path), **variables}
+    result = invoke("doctor", "--no-startup", str(path), env=env, color=True)
+    assert ("\x1b[" in result.stdout) is has_colours

@@ -308,7 +308,7 @@ async def test_the_scope_and_the_options_of_the_operator_decide_what_is_needed(
     wide = await doctor.examine(*options)
     assert narrow.find("startup", "Settings").level == "ok"
     secrets = "get and create and update secrets"
-    line = narrow.find("absentees, group=example.com", "Permissions")
+    line = narrow.find("absentees.example.com", "Permissions")
     assert line.text.startswith("not in the cluster")
     assert list_missing(narrow) == {secrets, "not"}
     assert list_missing(wide) > list_missing(narrow)

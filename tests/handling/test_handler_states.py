@@ -214,7 +214,7 @@ def test_the_next_handler_is_due_when_its_delay_is_over() -> None:
     assert progress.due(handlers) == [handlers[1]]
     progress.record(handlers[1], Outcomes.FAILURE)
     assert (progress.due(handlers), progress.delay) == ([], None)
-    states = progress.list_all(body=Body({}), storage=STORAGE)
+    states = progress.list_all(body=Body({}), storage=STORAGE).values()
     assert [(state.success, state.failure) for state in states] == [
         (True, False),
         (False, True),

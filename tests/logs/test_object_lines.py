@@ -34,7 +34,7 @@ async def test_troubles_with_an_object_are_told_with_its_reference(
             created = await objects.create("one")
             await objects.wait_handled("one")
     told = [record for record in caplog.records if record.name.startswith("webop.reactor")]
-    words = ("that JSON cannot represent", "is not stored")
+    words = ("that JSON cannot represent", "Patching failed with inconsistencies")
     assert all(any(word in record.getMessage() for record in told) for word in words)
     reference = {
         "apiVersion": gizmos.resource.api_version,

@@ -93,7 +93,7 @@ async def test_sub_handlers_count_among_those_that_have_succeeded_or_failed(
     async with run_operator():
         await objects.create("one")
         await objects.wait_handled("one")
-    assert find(caplog, "Creation is processed: 4 succeeded; 1 failed.")
+    assert find(caplog, "Creation handled: 4 succeeded, 1 failed for good (parent/c).")
 
 
 @pytest.mark.feature("TMR-20", "PAT-10")
@@ -115,8 +115,8 @@ async def test_a_timer_whose_patch_is_denied_is_told_of_once(
     probe = {"metadata": {"labels": {"forbidden": "x"}}}
     async with denying(objects, expression, probe), run_operator():
         await objects.create("one")
-        await eventually(lambda: len(find(caplog, "dropped them without a retry")) >= 5)
-    levels = [record.levelname for record in find(caplog, "dropped them without a retry")]
+        await eventually(lambda: len(find(caplog, "They are lost, without a retry")) >= 5)
+    levels = [record.levelname for record in find(caplog, "They are lost, without a retry")]
     assert levels == ["ERROR"] + ["DEBUG"] * (len(levels) - 1)
 
 

@@ -655,8 +655,8 @@ def test_without_handlers_there_is_nothing_to_deploy(make: Maker) -> None:
 @pytest.mark.parametrize(
     ("server", "what"),
     [
-        ("None", "is not set, but the handlers have webhooks"),
-        ("webop.WebhookServer()", "is a WebhookServer, but the handlers have webhooks"),
+        ("None", "settings.admission.server is not set. In a startup"),
+        ("webop.WebhookServer()", "settings.admission.server is a WebhookServer. In a startup"),
         ("webop.WebhookServiceServer(port=0)", "a Service needs a fixed port"),
         (
             "webop.WebhookServiceServer(namespace='x')",

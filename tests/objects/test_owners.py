@@ -424,7 +424,7 @@ def test_models_are_treated_as_dicts_are(models: Any) -> None:
 @pytest.mark.feature("HIE-15")
 @pytest.mark.parametrize("function", ALL)
 def test_outside_of_handlers_the_owner_must_be_given(function: Any) -> None:
-    with pytest.raises(LookupError, match="Give the owner"):
+    with pytest.raises(LookupError, match="Pass owner="):
         function({})
 
 

@@ -332,7 +332,7 @@ async def test_a_patch_of_an_object_that_is_gone_is_forgotten(
         await timeline.wait("ended one")
         await objects.pass_fence()
     assert "Cannot write" not in caplog.text
-    assert "error in webop" not in caplog.text
+    assert "Bug in webop" not in caplog.text
 
 
 @pytest.mark.feature("DMN-27")

@@ -185,7 +185,7 @@ async def test_an_abandoned_daemon_is_left_to_itself_and_keeps_what_it_has_seen(
         await timeline.wait("ended 1")
         await objects.wait("one", lambda body: body.get("status") == {"left": "alone"})
         await objects.pass_fence()
-    assert "error in webop" not in caplog.text
+    assert "Bug in webop" not in caplog.text
 
 
 @pytest.mark.feature("DMN-29", "TMR-21")

@@ -66,7 +66,7 @@ async def test_a_label_denied_by_a_policy_blocks_neither_updates_nor_the_deletio
         await strict.client.delete(strict.resource, strict.namespace, "a")
         await strict.wait_gone("a")
     assert calls.handlers("a") == ["created", "updated", "deleted"]
-    assert caplog.text.count("/a; dropped them without a retry") == 1
+    assert caplog.text.count("/a. They are lost, without a retry") == 1
     assert "not in this house" in caplog.text
 
 

@@ -71,10 +71,10 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
     assert told == [
         ("Normal", "Own", "hello"),
         ("Normal", "Logging", "from the logger"),
-        ("Warning", "Logging", "Handler 'fn' failed temporarily: not yet"),
+        ("Warning", "Logging", "Handler 'fn' is not done yet: not yet."),
         ("Warning", "OwnWarning", "careful"),
         ("Normal", "Logging", "Handler 'fn' succeeded."),
-        ("Normal", "Logging", "Creation is processed: 1 succeeded; 0 failed."),
+        ("Normal", "Logging", "All handlers succeeded for creation."),
     ]
     first = events[0]
     assert first["source"] == {"component": "webop"}
@@ -172,10 +172,10 @@ async def test_a_message_that_is_repeated_is_one_event_with_a_count(
     told = [event["message"] for event in events if event["type"] == "Normal"]
     assert told[:10] == [f"attempt {number}" for number in range(10)]
     assert told[10] == (
-        "(combined from similar events): Creation is processed: 0 succeeded; 1 failed."
+        "(combined from similar events): Creation handled: 0 succeeded, 1 failed for good (fn)."
     )
     boo = next(event for event in events if "boo" in event["message"])
-    assert boo["message"] == "Handler 'fn' failed temporarily: boo"
+    assert boo["message"] == "Handler 'fn' is not done yet: boo."
     assert boo["firstTimestamp"] <= boo["lastTimestamp"]
 
 

@@ -124,7 +124,7 @@ async def test_a_kind_is_served_on_when_its_group_prefers_a_version_that_it_does
         await geese.create("before")
         await geese.wait_handled("before")
         await client.create(CRDS, None, crd)
-        served = f"in the cluster and served: {newer.plural}.v2.{newer.group}"
+        served = f"The cluster has {newer.plural}.v2.{newer.group} now."
         await eventually(lambda: served in caplog.text, "the newer kind is served")
         await geese.create("after")
         await geese.wait_handled("after")

@@ -317,4 +317,4 @@ async def test_a_webhook_that_misses_another_object_denies_a_patch_and_nothing_e
         body = await objects.get("one")
     assert calls.handlers("one") == ["fn"] * 3
     assert "wish" not in body["spec"]
-    assert "rejected changes of" in caplog.text
+    assert "refused the changes of" in caplog.text

@@ -221,7 +221,7 @@ async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_ba
             await arrivals.define(client)
             await objects.create("one", {"a": count})
             await objects.wait_handled("one")
-            assert caplog.text.count("Now in the cluster and served") == count
+            assert caplog.text.count("now. Handling it.") == count
             await arrivals.undefine(client)
             await eventually(lambda count=count: caplog.text.count(gone) == count, gone)  # type: ignore[misc]
     assert [call["spec"]["a"] for call in calls.of("one")] == [1, 2]

@@ -65,7 +65,7 @@ async def test_a_refused_result_is_left_out_and_the_handler_is_not_repeated(
         raw = await strict.wait_handled("a")
         assert raw["status"] == {"fn": 5}
     assert calls.handlers("a") == ["fn", "updated"]
-    assert "dropped them without a retry" in caplog.text
+    assert "They are lost, without a retry" in caplog.text
 
 
 @pytest.mark.feature("CFG-38", "CFG-65", "CON-02")

@@ -412,4 +412,4 @@ async def test_a_timer_whose_result_contains_itself_goes_on(
         await objects.create("one")
         await objects.wait("one", lambda body: body.get("status", {}).get("fn"))
     assert "it contains itself" in caplog.text
-    assert "an error in webop" not in caplog.text
+    assert "Bug in webop" not in caplog.text

@@ -57,12 +57,12 @@ def log_interruption(logger: Logger, review: Review) -> None:
 def build_denial(review: Review, response: Mapping[str, Any], denying: Iterable[str]) -> str:
     """Return the log line about a denial; line breaks of the handlers' texts are removed."""
     status = response["status"]
-    ids = ", ".join(dict.fromkeys(denying)) or "the framework"
-    extent = _describe_extent(review, response, f"code {status['code']}")
+    ids = ", ".join(dict.fromkeys(denying)) or "webop"
+    extent = _describe_extent(review, response, str(status["code"]))
     message = clean_line(status["message"])
     if len(message) > _MESSAGE_LIMIT:
         message = f"{message[:_MESSAGE_LIMIT]}…"
-    return f"Denied: {describe(review)}, refused by {ids}{extent}: {message}"
+    return f"Denied{extent}: {describe(review)}: {message} [{ids}]"
 
 
 def describe(review: Review) -> str:

@@ -34,6 +34,7 @@ from webop.handling.execute import attempt
 from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import ErrorsMode, WebhookHandler, WebhookType
 from webop.handling.observing import is_denial
+from webop.handling.policy import describe
 from webop.handling.registry import select_webhooks
 from webop.handling.threads import count_abandoned
 from webop.logs.reviews import review_of_the_moment
@@ -167,7 +168,8 @@ class AdmissionService:
                 raise
             except BaseException as exc:  # in a filter or in patch.fns
                 errors = [convert_exception(exc)]
-                cause.logger.exception("A filter or a patch function of a webhook failed.")
+                text = "A filter or a patch function of a webhook failed: %s. Request denied."
+                cause.logger.exception(text, describe(errors[0]).rstrip("."))
             failure = rank_errors(errors) if errors else None
             result = build_response(
                 review,
@@ -223,8 +225,8 @@ class AdmissionService:
             text = f"{handler} changed the body in place, which has no effect: put changes"
             self._warn_once(cause, f"{text} of the object into patch.")
         if is_validating and (patch or needs_copy) and (patch != before or patch.fns != before.fns):
-            text = f"{handler} cannot change objects, as it validates: its patch was dropped. "
-            self._warn_once(cause, f"{text}Use @webop.on.mutate().")
+            text = f"{handler} only validates, so its patch is ignored."
+            self._warn_once(cause, f"{text} To change objects, use @webop.on.mutate.")
             _restore(patch, before)
         if outcome.result is not None:
             kind = type(outcome.result).__name__
@@ -301,7 +303,7 @@ class AdmissionService:
                 choose the name that would be generated.
         """
         if review.object is None:
-            text = f"A {cause.operation} cannot change the object: the patch was dropped."
+            text = f"The patch is ignored: a {cause.operation} cannot change the object."
             self._warn_once(cause, text)
             return []
         operations = cause.patch.as_json_patch(cause.body)

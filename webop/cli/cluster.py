@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
@@ -34,6 +34,19 @@ _name_option = click.option(
 )
 
 
+class _NamedCommand(click.Command):
+    """A command that takes the name of a cluster by option only, and says so."""
+
+    allow_extra_args = True
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        if ctx.args:
+            text = f"Unexpected argument {ctx.args[0]!r}. Did you mean --name {ctx.args[0]}?"
+            raise click.UsageError(text, ctx)
+        return super().invoke(ctx)
+
+
 @click.group(short_help="Run a real Kubernetes API server on this machine.")
 def cluster() -> None:
     """Run a real Kubernetes API server on this machine, without Docker.
@@ -53,7 +66,7 @@ def cluster() -> None:
     """  # noqa: D301  \b keeps click from wrapping the lines
 
 
-@cluster.command(short_help="Start a cluster and wait until it is ready.")
+@cluster.command(cls=_NamedCommand, short_help="Start a cluster and wait until it is ready.")
 @_name_option
 @click.option(
     "--version",
@@ -98,7 +111,7 @@ def start(
     )
 
 
-@cluster.command(short_help="Stop a cluster and remove its data.")
+@cluster.command(cls=_NamedCommand, short_help="Stop a cluster and remove its data.")
 @_name_option
 @click.option(
     "--all", "everything", is_flag=True, help="Stop all clusters that 'webop cluster' started."
@@ -119,7 +132,9 @@ def stop(name: str, everything: bool) -> None:
         click.echo("No clusters are running." if everything else f"There is no cluster {name}.")
 
 
-@cluster.command(short_help="Show whether a cluster is ready, its address and files.")
+@cluster.command(
+    cls=_NamedCommand, short_help="Show whether a cluster is ready, its address and files."
+)
 @_name_option
 @click.pass_context
 def status(ctx: click.Context, name: str) -> None:
@@ -147,7 +162,7 @@ def status(ctx: click.Context, name: str) -> None:
     ctx.exit(0 if condition == "ready" else 1)
 
 
-@cluster.command(short_help="Print the shell command that selects a cluster.")
+@cluster.command(cls=_NamedCommand, short_help="Print the shell command that selects a cluster.")
 @_name_option
 def env(name: str) -> None:
     """Print the command that makes a shell use a cluster: eval "$(webop cluster env)"."""

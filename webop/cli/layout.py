@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -72,7 +73,12 @@ class SectionGroup(click.Group):
         _write_sections(formatter, sections)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; turn errors of webop into a message and exit code 1."""
+        """Run a command; turn errors of webop into a message and exit code 1.
+
+        The variable NO_COLOR turns colours off (https://no-color.org).
+        """
+        if os.environ.get("NO_COLOR"):
+            ctx.color = False
         try:
             return super().invoke(ctx)
         except WebopError as exc:

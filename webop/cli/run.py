@@ -23,6 +23,7 @@ from webop.cli.options import (
     source_options,
 )
 from webop.cli.reloading import accept_reload, supervise, wait_for_turn
+from webop.handling.registry import get_default_registry
 from webop.kopf_alias import advise_about_kopf
 from webop.loading import load_handlers
 
@@ -168,12 +169,10 @@ def run(
     options["clusterwide"], options["namespaces"] = scope
     priority = choose_priority(ctx, options.pop("dev"), options["priority"])
     options["priority"] = ctx.params["priority"] = priority  # handlers can read it
+    if not (paths or modules or controls.registry is not None or len(get_default_registry())):
+        raise click.UsageError("No files are given. Write: webop run -A handlers.py")
     link = accept_reload()
     if reload and link is None:
-        if not paths and not modules:
-            raise click.UsageError(
-                "--reload: name the files with the handlers, or modules with -m."
-            )
         ctx.exit(supervise([Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)))
     with _importing():
         registry = load_handlers(paths, modules, controls.registry)
@@ -186,11 +185,12 @@ def run(
     if not any(scope):
         options["clusterwide"] = True
         logger.warning(
-            "Handling objects in all namespaces, since no option chooses them. Add "
-            "--all-namespaces (-A) if you want that, else --namespace (-n)."
+            "No namespace is given: handling objects in all namespaces. Add -A to confirm that, or "
+            "-n NAME."
         )
     if not len(registry):
-        advice = advise_about_kopf() or " Name files or modules: webop run handlers.py"
+        names = ", ".join([*paths, *modules]) or "the registry"
+        advice = advise_about_kopf() or f" No function in {names} has a decorator of webop."
         logger.warning("There are no handlers.%s", advice)
     settings, stop_flag = controls.settings, controls.stop_flag
     if lease_name is not None:

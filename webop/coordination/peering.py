@@ -466,8 +466,9 @@ class Peering:
             what = "Default peering object" if name == "default" else f"Peering object {name!r}"
             why = "cannot be read" if problems else "is not found"
             text = (
-                f"{what} {why}, falling back to the standalone mode: this operator acts even if "
-                f"others do. Add --standalone if there are no others. {problems}"
+                f"{what} {why}, falling back to the standalone mode: a second copy of this "
+                "operator would handle the same objects. One copy? Add --standalone. Several? Add "
+                f"--lease NAME. {problems}"
             )
         else:
             return

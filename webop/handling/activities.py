@@ -65,9 +65,8 @@ async def run_activity(operator: OperatorContext, activity: Activity) -> dict[st
     while not progress.is_finished:
         await asyncio.sleep(progress.delay or 0)
         outcomes |= await execute(handlers, cause, progress, options)
-    failed = {key: outcome.exception for key, outcome in outcomes.items() if outcome.exception}
+    failed = {key: outcome.message for key, outcome in outcomes.items() if outcome.exception}
     if failed:
-        listed = "; ".join(f"{key}: {exc}" for key, exc in failed.items())
         kind = f"The {activity.value} has failed in {', '.join(failed)}."
-        raise ActivityError(f"The {activity.value} has failed in {listed}", kind=kind)
+        raise ActivityError(" ".join(failed.values()), kind=kind)
     return {key: outcome.result for key, outcome in outcomes.items()}

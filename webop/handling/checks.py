@@ -92,9 +92,12 @@ def check_signature(
         return
     accepted = {item.name for item in parameters if item.kind is not item.POSITIONAL_ONLY}
     if missing := sorted(_get_arguments(family).union(indexes) - accepted):
+        words = [str(item.replace(annotation=item.empty)) for item in parameters]
+        few = f"Write its parameters as ({', '.join([*words, '**_'])})."
         raise TypeError(
             f"The handler {_name(fn)} must accept all keyword arguments, including unused ones "
-            f"({', '.join(missing[:3])}{', …' if missing[3:] else ''}). Add **_ to its parameters."
+            f"({', '.join(missing[:3])}{', …' if missing[3:] else ''}). "
+            + ("Add **_ to its parameters." if len(words) > 5 or "_" in accepted else few)
         )
 
 

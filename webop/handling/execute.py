@@ -237,7 +237,7 @@ async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: fl
         if not deadline.expired():
             raise
         raise HandlerTimeoutError(
-            f"{handler} has timed out after {handler.timeout} seconds."
+            f"{handler} failed for good: it did not end within timeout={handler.timeout:g} s."
         ) from None
 
 
@@ -305,12 +305,17 @@ def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
 
 
 def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
-    if outcome.message and outcome.is_unexpected:
-        cause.logger.error(outcome.message, exc_info=(type(exc), exc, _skip_framework(exc)))
-    elif outcome.message:
-        cause.logger.log(_choose_level(cause, outcome.exception), outcome.message)
-    else:
+    if not outcome.message:
         cause.logger.debug("%s", exc)
+        return
+    text, options = f"{outcome.message} {outcome.advance}".rstrip(), dict[str, Any]()
+    if outcome.advance:  # one Event, which counts the attempts
+        options["extra"] = {"k8s_event": outcome.message}
+    if outcome.is_unexpected:
+        trace = _skip_framework(exc)
+        cause.logger.error(text, exc_info=(type(exc), exc, trace), **options)
+    else:
+        cause.logger.log(_choose_level(cause, outcome.exception), text, **options)
 
 
 def _skip_framework(exc: Exception) -> TracebackType | None:

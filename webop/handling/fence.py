@@ -86,7 +86,7 @@ class Fenced(Coroutine[Any, Any, T]):
         return getattr(self._coroutine, name)
 
     def __await__(self) -> Generator[Any, Any, T]:
-        raise NotImplementedError("A fenced coroutine must run as a separate task.")
+        raise NotImplementedError("This coroutine must run in a separate task.")
 
     def send(self, value: Any) -> Any:
         """Run the next step."""

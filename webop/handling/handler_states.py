@@ -69,10 +69,13 @@ class HandlerState:
         """
         retries: object = record.get("retries") or 0
         subrefs = frozenset(record.get("subrefs") or ())
-        texts: list[object] = [record.get(name) for name in ("purpose", "message", "seen")]
-        is_text = all(isinstance(text, str | None) for text in (*texts, *subrefs))
-        if not (is_text and isinstance(retries, int)):
-            raise TypeError("its fields have wrong types")
+        if not isinstance(retries, int):
+            raise TypeError(f"'retries' must be a number, got {retries!r:.99}")
+        for name in ("purpose", "message", "seen"):
+            if not isinstance(value := record.get(name), str | None):
+                raise TypeError(f"{name!r} must be a string, got {value!r:.99}")
+        if not all(isinstance(key, str) for key in subrefs):
+            raise TypeError("'subrefs' must be strings")
         return cls(
             started=_parse_time(record.get("started")) or now(),
             purpose=record.get("purpose") or None,
@@ -254,16 +257,15 @@ class Progress(Mapping[str, HandlerState]):
             storage.purge(key=key, body=body, patch=patch)
         storage.flush()
 
-    def list_all(self, *, body: Body, storage: ProgressStorage) -> list[HandlerState]:
+    def list_all(self, *, body: Body, storage: ProgressStorage) -> dict[str, HandlerState]:
         """Return the states of the handlers, and of their sub-handlers as recorded in the body."""
-        states = list(self._states.values())
-        children = {key: state.purpose for state in states for key in state.subrefs}
-        return states + [
-            state
+        children = {key: state.purpose for state in self._states.values() for key in state.subrefs}
+        return self._states | {
+            key: state
             for key in sorted(children)
             if (state := _fetch(storage, key, body)) is not None
             and state.purpose in (None, "resume", children[key])  # not of a cycle before
-        ]
+        }
 
 
 def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | None:
@@ -273,7 +275,7 @@ def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | Non
         return HandlerState.from_record(record) if record else None
     except (TypeError, ValueError) as exc:
         place = build_place(f"the record of {key!r}", body)
-        logger.warning("The state in %s is not readable and is ignored: %s", place, exc)
+        logger.warning("Ignored the damaged state in %s: %s", place, exc)
         return None
 
 

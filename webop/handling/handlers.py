@@ -52,6 +52,11 @@ class Activity(enum.Enum):
     AUTHENTICATION = "authentication"
     PROBE = "probe"
 
+    @property
+    def title(self) -> str:
+        """The name in messages: that of the decorator."""
+        return "login" if self is Activity.AUTHENTICATION else self.value
+
 
 class Reason(enum.StrEnum):
     """The cause of a call, as detected from the state of the object (kwarg ``reason``)."""
@@ -108,7 +113,7 @@ class ActivityHandler(Handler):
     is_fallback: bool = False
 
     def __str__(self) -> str:
-        return f"Activity {self.id!r}"
+        return f"{self.activity.title.capitalize()} handler {self.id!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -263,7 +268,10 @@ def detect_name(fn: HandlerFn) -> str:
         return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
     if isinstance(fn, (FunctionType, MethodType)):
         return fn.__qualname__
-    raise ConfigurationError(f"Cannot derive a stable id from {fn!r}. Give the handler an id=.")
+    raise ConfigurationError(
+        f"This handler is a {type(fn).__name__} without a function name. Add id='…' to its "
+        "decorator; the id must be the same after each restart."
+    )
 
 
 def unwrap(fn: HandlerFn) -> HandlerFn:
@@ -280,8 +288,7 @@ def unwrap(fn: HandlerFn) -> HandlerFn:
 def name_decorator(handler: Handler) -> str:
     """Return the name of the decorator that registers this kind of handler."""
     if isinstance(handler, ActivityHandler):
-        is_login = handler.activity is Activity.AUTHENTICATION
-        return "login" if is_login else handler.activity.value
+        return handler.activity.title
     if isinstance(handler, WebhookHandler):
         return handler.reason.value
     if isinstance(handler, ChangeHandler):

@@ -55,7 +55,9 @@ def get_invocation(purpose: str) -> Invocation:
     try:
         return current_invocation.get()
     except LookupError:
-        raise LookupError(f"{purpose} is possible only inside of a handler.") from None
+        raise LookupError(
+            f"{purpose} works only inside a handler, and none is running here."
+        ) from None
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

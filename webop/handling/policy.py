@@ -45,7 +45,8 @@ class Outcome:
     result: Any = None  # the returned value
     exception: BaseException | None = None  # the error
     subrefs: frozenset[str] = frozenset()  # ids of the sub-handlers of all levels
-    message: str = ""  # the message for the log; empty for none
+    message: str = ""  # the message for the log and the Event; empty for none
+    advance: str = ""  # when the next attempt comes, for the log only: it differs each time
     is_unexpected: bool = False  # whether to log the traceback
 
 
@@ -64,9 +65,11 @@ def check_limits(handler: Handler, attempt: Attempt) -> None:
         HandlerRetriesError: ``retries=`` are used.
     """
     if handler.timeout is not None and attempt.runtime >= handler.timeout:
-        raise HandlerTimeoutError(f"{handler} has timed out after {attempt.runtime:.3f} seconds.")
+        limit, spent = f"timeout={handler.timeout:g} s", f"{attempt.runtime:.1f} s have passed"
+        raise HandlerTimeoutError(f"{handler} failed for good: {spent} ({limit}).")
     if handler.retries is not None and attempt.retries >= handler.retries:
-        raise HandlerRetriesError(f"{handler} has exceeded {attempt.retries} retries.")
+        limit = f"retries={handler.retries}"
+        raise HandlerRetriesError(f"{handler} failed for good: all attempts are used ({limit}).")
 
 
 def classify_failure(
@@ -93,7 +96,7 @@ def classify_failure(
     if not _is_delay(wanted):
         kind = type(exc).__name__
         exc = TypeError(f"{kind}: delay= must be a number of seconds, got {wanted!r}: {exc}")
-    reason = str(exc) or repr(exc)
+    reason = describe(exc)
     if isinstance(exc, ChildrenRetryError):
         return Outcome(final=False, delay=exc.delay, exception=exc)
     if isinstance(exc, (HandlerTimeoutError, HandlerRetriesError)):
@@ -101,22 +104,27 @@ def classify_failure(
     if isinstance(exc, AdmissionError):
         return Outcome(final=True, exception=exc, message=f"{handler} denies the request: {reason}")
     if isinstance(exc, PermanentError):
-        return Outcome(final=True, exception=exc, message=f"{handler} failed permanently: {reason}")
+        text = f"{handler} failed for good: {reason}"
+        return Outcome(final=True, exception=exc, message=text)
     if isinstance(exc, TemporaryError):
-        what = f"{handler} failed temporarily"
-        return _classify_retry(handler, exc, attempt, delay=wanted or 0, what=what)
-    what = f"{handler} failed with an exception"
+        return _classify_retry(handler, exc, attempt, delay=wanted or 0, verb="is not done yet")
     is_unexpected = not isinstance(exc, WebopError)  # whose messages need no traceback
     mode = handler.errors or default_errors
     if mode is ErrorsMode.IGNORED:
-        text = f"{what} and will ignore it: {reason}"
+        text = f"{handler} failed: {reason.rstrip('.')}. Ignored: there is no retry."
         return Outcome(final=True, message=text, is_unexpected=is_unexpected)
     if mode is ErrorsMode.PERMANENT:
-        text = f"{what} and will stop now: {reason}"
+        text = f"{handler} failed for good: {reason}"
         return Outcome(final=True, exception=exc, message=text, is_unexpected=is_unexpected)
     delay = default_backoff if handler.backoff is None else handler.backoff
-    suffix = f" and will try again in {delay:g} seconds"
-    return _classify_retry(handler, exc, attempt, delay=delay, what=what, suffix=suffix)
+    return _classify_retry(handler, exc, attempt, delay=delay, verb="failed")
+
+
+def describe(exc: BaseException) -> str:
+    """Return the text of an error; with its class, unless webop's users raise it for its text."""
+    if isinstance(exc, PermanentError | TemporaryError | WebopError):
+        return str(exc) or repr(exc)
+    return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
 
 
 def _is_delay(value: object) -> bool:
@@ -145,24 +153,33 @@ def _find_call_problem(exc: Exception) -> str | None:
 
 
 def _classify_retry(
-    handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, what: str, suffix: str = ""
+    handler: Handler, exc: Exception, attempt: Attempt, *, delay: float, verb: str
 ) -> Outcome:
-    """Return a retry, or a failure for good if a limit of the handler excludes a retry."""
-    reason = str(exc) or repr(exc)
+    """Return a retry, or a failure for good if a limit of the handler excludes a retry.
+
+    Retries are numbered as in the argument ``retry`` of the handler.
+    """
+    reason, number = describe(exc), attempt.retries + 1
     is_unexpected = not isinstance(exc, (TemporaryError, WebopError))
     limit: PermanentError | None = None
     if handler.timeout is not None and attempt.runtime + delay >= handler.timeout:
         limit = HandlerTimeoutError(
-            f"{what} and will stop now: it would time out after {handler.timeout:g} seconds: "
-            f"{reason}"
+            f"{handler} failed for good: a retry in {delay:g} s would exceed "
+            f"timeout={handler.timeout:g} s. The last error: {reason}"
         )
-    elif handler.retries is not None and attempt.retries + 1 >= handler.retries:
+    elif handler.retries is not None and number >= handler.retries:
+        attempts = "1 attempt" if number == 1 else f"{number} attempts"
         limit = HandlerRetriesError(
-            f"{what} and will stop now: all attempts are used (retries={handler.retries}): {reason}"
+            f"{handler} failed for good after {attempts} (retries={handler.retries}): {reason}"
         )
     if limit is not None:
         return Outcome(final=True, exception=limit, message=str(limit), is_unexpected=is_unexpected)
-    text = f"{what}{suffix}: {reason}"
+    when = f"in {delay:g} s" if delay > 0 else "at once"
     return Outcome(
-        final=False, delay=delay, exception=exc, message=text, is_unexpected=is_unexpected
+        final=False,
+        delay=delay,
+        exception=exc,
+        message=f"{handler} {verb}: {reason.rstrip('.')}.",
+        advance=f"Retry {number} {when}.",
+        is_unexpected=is_unexpected,
     )

@@ -19,6 +19,7 @@ from webop.handling.handlers import (
     ResourceHandler,
     WebhookHandler,
     WebhookType,
+    unwrap,
 )
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
@@ -100,6 +101,11 @@ class OperatorRegistry:
         copied = OperatorRegistry()
         copied._handlers = [*self._handlers]
         return copied
+
+    def list_files(self) -> set[str]:
+        """Return the paths of the files with the functions."""
+        codes = (getattr(unwrap(handler.fn), "__code__", None) for handler in self._handlers)
+        return {code.co_filename for code in codes if code is not None}
 
     def select_activities(self, activity: Activity) -> list[ActivityHandler]:
         """Return the handlers of an activity; the fallbacks only if there are no others."""

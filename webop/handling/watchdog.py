@@ -110,15 +110,16 @@ class Watchdog:
             log = invocation.cause.logger
             extra = {"k8s_ref": log.reference} if isinstance(log, ObjectLogger) else {}
         level = self._logged.choose_level(culprit)  # it may do so for many objects
-        logger.log(
-            level,
-            "%s blocks the event loop for %.1f s so far. All other handlers, reviews and probes "
-            "wait. Await slow calls, or make it a sync handler. It is here:\n%s",
-            culprit,
-            seconds,
-            stack,
-            extra=extra,
-        )
+        if logger.isEnabledFor(level):
+            text = (
+                "%s blocks the event loop for %.1f s so far. All other handlers, reviews and "
+                "probes wait. Await slow calls, or make it a sync handler. It is here:"
+            )
+            place = logger.name, level, __file__, 0
+            record = logger.makeRecord(
+                *place, text, (culprit, seconds), None, extra=extra, sinfo=stack
+            )
+            logger.handle(record)  # formatters escape line breaks in messages, not in stacks
         self._responded.wait()
         seconds = time.monotonic() - began
         level = min(level, logging.INFO)

@@ -254,8 +254,8 @@ def _check_webhooks(
         if server is None or isinstance(server, WebhookServer):
             given = "not set" if server is None else f"a {type(server).__name__}"
             raise ConfigurationError(
-                f"settings.admission.server is {given}, but the handlers have webhooks, which API "
-                "servers call through a Service. Set it in a startup handler: "
+                "In a cluster, webhooks need a Service, but settings.admission.server is "
+                f"{given}. In a startup handler, set: "
                 "settings.admission.server = webop.WebhookServiceServer()"
             )
         del variables[_SERVICE]

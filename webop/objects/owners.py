@@ -203,8 +203,8 @@ def _find_owner(owner: Any) -> Mapping[str, Any]:
             return owner_of_the_moment.get()
         except LookupError:
             raise LookupError(
-                "There is no current object outside of handlers. Give the owner, the labels, the "
-                "name or the namespace, or call this from a handler."
+                "Outside of handlers, there is no current object. Pass owner=, or labels=, name=, "
+                "namespace=, or call this in a handler."
             ) from None
     if isinstance(owner, Mapping):
         return owner

@@ -26,6 +26,9 @@ def guess_plural(kind: str) -> str:
     return f"{stem}es" if re.search("([sxz]|[cs]h)$", name) else f"{stem}s"
 
 
+_NAMING = {"any_name", "version", "group"}
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Resource:
     """A kind of resource that exists in a cluster, as discovery describes it.
@@ -216,13 +219,12 @@ class Selector:
         return f"{type(self).__name__}({', '.join(texts)})"
 
     def __str__(self) -> str:
-        pairs = ((key, getattr(self, key)) for key in self.__dataclass_fields__)
-        parts = [
-            f"{value}" if key == "any_name" else f"{key}={value}"
-            for key, value in pairs
-            if value is not None
-        ]
-        return ", ".join(reversed(parts))
+        name, shown = self.any_name, {"any_name"}
+        if isinstance(name, str):  # as decorators take it
+            name, shown = ".".join(filter(None, (name, self.version, self.group))), _NAMING
+        pairs = ((key, getattr(self, key)) for key in reversed(self.__dataclass_fields__))
+        rest = [f"{key}={value}" for key, value in pairs if key not in shown and value is not None]
+        return ", ".join([*([] if name is None else [str(name)]), *rest])
 
     @property
     def is_specific(self) -> bool:

@@ -179,7 +179,13 @@ class BackgroundTask:
 
     def _abandon(self) -> None:
         self.stopper.note(DaemonStoppingReason.DAEMON_ABANDONED)
-        logger.warning("%s did not end in time; it is abandoned.", self, extra=self._reference)
+        logger.warning(
+            "%s still runs, later than its cancellation_timeout=%g s. webop no longer waits for "
+            "it. Check `stopped` in its loop.",
+            self,
+            getattr(self.handler, "cancellation_timeout", None) or 0,
+            extra=self._reference,
+        )
         self._leave()
         message = f"{self} did not end in time: its resources may leak."
         warnings.warn(message, ResourceWarning, stacklevel=1)

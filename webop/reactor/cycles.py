@@ -189,9 +189,15 @@ def _conclude(
     if plan.handlers:
         recorded = Body(apply_merge_patch(body.raw, cause.own))
         states = progress.list_all(body=recorded, storage=storage)
-        succeeded, failed = sum(s.success for s in states), sum(s.failure for s in states)
-        title = _TITLES[cause.reason].capitalize()
-        cause.logger.info("%s is processed: %d succeeded; %d failed.", title, succeeded, failed)
+        failed = [key for key, state in states.items() if state.failure]
+        succeeded = sum(state.success for state in states.values())
+        title = _TITLES[cause.reason]
+        if failed:
+            text = "%s handled: %d succeeded, %d failed for good (%s)."
+            names = ", ".join(failed)
+            cause.logger.info(text, title.capitalize(), succeeded, len(failed), names)
+        else:
+            cause.logger.info("All handlers succeeded for %s.", title)
     progress.purge(owned, body=body, patch=patch, storage=storage)
     storage.touch(body=body, patch=patch, value=None)  # Kopf can have written it
     essence = cycle.essence
@@ -230,7 +236,7 @@ def _begin_cycle(plan: Plan, progress: Progress, storage: ProgressStorage) -> Cy
     continues, and an update for all handlers follows.
     """
     cause, essence = plan.cause, plan.cause.new
-    states = progress.list_all(body=cause.body, storage=storage)
+    states = progress.list_all(body=cause.body, storage=storage).values()
     if any(state.seen for state in states):
         digest = digest_essence(cause.new)
         if cause.reason is Reason.UPDATE:

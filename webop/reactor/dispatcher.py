@@ -371,9 +371,8 @@ class Dispatcher:
             self._slots.block(owner.uid, task)
         if owned:
             logger.error(
-                "%d handlers or daemons were cancelled but have not ended: of %s. webop does not "
-                "process these objects until they end. Handlers must not swallow "
-                "asyncio.CancelledError.",
+                "%d handlers or daemons still run after they were cancelled: of %s. These objects "
+                "wait until they end. Do not catch asyncio.CancelledError.",
                 len(owned),
                 _join([*owned.values()]),
             )

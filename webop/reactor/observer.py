@@ -195,7 +195,7 @@ class Observer:
                 ", ".join(map(str, self._scope.patterns)),
             )
         elif not kinds:
-            logger.info("The operator is running. The cluster has none of its kinds yet.")
+            logger.info("The operator is running.")  # a warning names what it waits for
         elif self._scope.clusterwide:
             logger.info("The operator is running. It serves %s in all namespaces.", kinds)
         else:
@@ -269,17 +269,15 @@ class Observer:
             found = selector.select(resources)
             if selector.is_ambiguous(resources):
                 names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
-                self._report(
-                    selector,
-                    f"{selector} is ambiguous: {names}. Name the API group to serve one of them.",
-                )
+                text = f"{selector} is ambiguous: {names}. Write one of these in the decorator."
+                self._report(selector, text)
             elif not found and selector.is_specific:
                 self._missing.add(selector)
-                text = f"{selector} is not in the cluster yet. webop waits for it."
+                text = f"{selector} is not in the cluster yet. Waiting for its definition (CRD)."
                 self._report(selector, text + selector.suggest(resources, groups))
             elif self._reports.forget(selector) and found:
                 logger.info(
-                    "Now in the cluster and served: %s.",
+                    "The cluster has %s now. Handling it.",
                     _enumerate({resource.name for resource in found}),
                 )
             for resource in found:

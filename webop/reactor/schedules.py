@@ -187,7 +187,9 @@ async def run_in_background(run: Run) -> None:
             else:
                 return
     except Exception:
-        run.cause.logger.exception("%s ended because of an error in webop.", run.handler)
+        run.cause.logger.exception(
+            "Bug in webop: %s ended. Please report this with the traceback.", run.handler
+        )
 
 
 def _is_recurring(handler: BackgroundHandler, outcome: Outcome) -> bool:

@@ -208,7 +208,7 @@ class Slots:
         self._write_seconds += 0.2 * (seconds - self._write_seconds)
         self._is_testing = False
         if self._is_failing:
-            logger.info("Writes of %s succeed again.", self._name)
+            logger.info("Can write %s again.", self._name)
         if self._failures:
             self._failures = 0
             self._pauses.reset()
@@ -218,7 +218,7 @@ class Slots:
         """Record a write that the API server could not answer."""
         self._failures += 1
         if self._failures == _TOLERATED:
-            text = "Writes of %s fail. No handlers are called for them until a write succeeds: %s"
+            text = "Cannot write %s. Their handlers wait until a write succeeds. The last error: %s"
             logger.warning(text, self._name, reason)
         if self._failures == _TOLERATED or self._is_testing:
             self._is_testing = False

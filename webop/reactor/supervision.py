@@ -37,7 +37,8 @@ async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
             if loop.time() - started > _HEALTHY:
                 backoff.reset()
             pause = backoff.next() or 0
-            logger.exception("The %s failed. Restarting it in %.1f s.", name, pause)
+            text = "Bug in webop: the %s failed, and starts again in %.1f s. Please report this."
+            logger.exception(text, name, pause)
             await asyncio.sleep(pause)
         else:
             return

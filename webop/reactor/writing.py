@@ -153,7 +153,7 @@ async def _save_wanted(
             raise
         logger.log(
             choose_level(str(exc)),
-            "The API server rejected changes of %s; dropped them without a retry: %s",
+            "The API server refused the changes of %s. They are lost, without a retry: %s",
             obj,
             exc,
             extra=ctx.refer_to(obj),
@@ -539,9 +539,10 @@ def _warn_of_pruning(
     if lost:
         logger.log(
             ctx.slots.choose_level(f"lost {lost}"),
-            "Patching of %s failed with inconsistencies: status.%s is not stored. Add the field "
-            "or x-kubernetes-preserve-unknown-fields to the schema of the status.",
-            obj,
+            "Patching failed with inconsistencies: the API server dropped status.%s of %s, which "
+            "the schema in the CRD does not have. Add it there, or "
+            "x-kubernetes-preserve-unknown-fields: true.",
             ", status.".join(lost),
+            obj,
             extra=ctx.refer_to(obj),
         )

@@ -92,6 +92,9 @@ class UnknownSettingError(AttributeError):
     """Raised when code reads a setting or a group that does not exist."""
 
 
+_UNKNOWN = "There is no such setting"
+
+
 def find_setters(section: type[Section]) -> dict[str, property]:
     """Return the settings that are properties: ``namespaced``, ``max_workers``."""
     return {
@@ -133,7 +136,7 @@ class Section(BaseModel):
         kind = type(self)
         if not (name in kind.model_fields or hasattr(kind, name) or name.startswith("_")):
             hint = _suggest(name, kind)
-            raise self._build_error(name, value, f"There is no such setting{hint}")
+            raise self._build_error(name, value, f"{_UNKNOWN}{hint}")
         super().__setattr__(name, value)
 
     def _build_error(self, name: str, value: Any, text: str) -> ValidationError:
@@ -174,6 +177,8 @@ def find_setting_problem(exc: BaseException) -> str | None:
     error = exc.errors()[0]
     setting = ".".join(["settings", *_name_group(exc.title), *map(str, error["loc"])])
     given, why = repr(error["input"])[:LONGEST], describe_mismatch(error)
+    if why.startswith(_UNKNOWN):
+        return f"There is no setting {setting}{why.removeprefix(_UNKNOWN)}{_locate(exc)}"
     return f"{setting} = {given} is invalid: {why}{_locate(exc)}"
 
 

@@ -67,7 +67,9 @@ async def test_a_peering_that_may_be_absent_is_joined_as_soon_as_it_appears(
     async with run_operator(settings, standalone=False, identity="me"):
         await objects.pass_fence()
         (record,) = [r for r in log.records if "is not found, falling back to" in r.getMessage()]
-        assert record.getMessage().endswith("Add --standalone if there are no others.")
+        assert record.getMessage().endswith(
+            "One copy? Add --standalone. Several? Add --lease NAME."
+        )
         assert record.getMessage().startswith("Default peering object") is (name == "default")
         assert record.levelno == (logging.INFO if name == "default" else logging.WARNING)
         expires = time.time() + 3

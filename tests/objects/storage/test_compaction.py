@@ -257,7 +257,7 @@ def test_a_compressed_state_that_is_broken_counts_as_absent(
     raw = build_raw({}, **{KEY: json.dumps({"essence.webop.dev/zlib": packed})})
 
     assert AnnotationsDiffBaseStorage().fetch(body=Body(raw)) is None
-    assert f"The state in the annotation {KEY} of Sample ns/ex is not readable" in caplog.text
+    assert f"Ignored the damaged state in the annotation {KEY} of Sample ns/ex: " in caplog.text
 
 
 @pytest.mark.feature("CFG-38")

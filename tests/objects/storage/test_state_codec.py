@@ -52,7 +52,7 @@ def test_a_text_that_is_not_readable_is_nothing_and_logged_with_its_place(
     with caplog.at_level(logging.WARNING):
         assert decode(text, place="the annotation x/y") is None
 
-    assert "the annotation x/y is not readable" in caplog.text
+    assert "Ignored the damaged state in the annotation x/y: " in caplog.text
 
 
 def test_what_json_cannot_hold_is_refused() -> None:

@@ -106,7 +106,8 @@ def decode(text: str, *, place: str) -> dict[str, Any] | None:
         value = text
     if value is None or isinstance(value, dict):
         return value
-    logger.warning("The state in %s is not readable and is ignored.", place)  # no word of a Secret
+    text = "Ignored the damaged state in %s: not a JSON object. Was it changed by hand?"
+    logger.warning(text, place)  # no word of a Secret
     return None
 
 

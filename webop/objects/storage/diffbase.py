@@ -174,7 +174,7 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
             try:
                 return codec.expand(document)
             except ValueError as exc:
-                logger.warning("The state in %s is not readable and is ignored: %s", place, exc)
+                logger.warning("Ignored the damaged state in %s: %s", place, exc)
         return None
 
     def store(self, *, body: Body, patch: Patch, essence: BodyEssence) -> None:

@@ -98,7 +98,11 @@ class SharedCertificate:
             self._note(None)
             if self.rotation.leaf is None and self._once.is_new("absence"):
                 pause = self.rotation.absence
-                logger.info("%s is not there; creating it in %g seconds.", self._title, pause)
+                logger.info(
+                    "%s does not exist yet. Creating it in %g s, unless another replica does.",
+                    self._title,
+                    pause,
+                )
 
     def _note(self, document: dict[str, Any] | None) -> None:
         """Record the current Secret; log whose it is."""

@@ -44,7 +44,7 @@ _ACCEPT_PAUSE = 1.0  # seconds after a failure
 # "localhost" can resolve to an IPv6 address on hosts without IPv6.
 _UNUSABLE = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _REMEDIES = {
-    errno.EADDRINUSE: "it is in use; stop the other process, or set another port (0: a free one).",
+    errno.EADDRINUSE: "the port is in use; stop that process, or set another port (0: a free one).",
     errno.EACCES: "it is not permitted; set a port of 1024 or above.",
     errno.EADDRNOTAVAIL: "this host has no such address; set one that it has, or 0.0.0.0 for all.",
 }
@@ -202,7 +202,8 @@ class _Server(uvicorn.Server):
         except ConnectionError:  # the client has disconnected
             return True
         except OSError as error:  # such as too many open files
-            logger.warning("Cannot accept a connection: %s.", error.strerror)
+            advice = " Raise the limit (ulimit -n)." if error.errno == errno.EMFILE else ""
+            logger.warning("Cannot accept a connection: %s.%s", error.strerror, advice)
             self._loop.remove_reader(sock)
             self._loop.call_later(_ACCEPT_PAUSE, self._resume, sock)
             return False

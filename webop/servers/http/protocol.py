@@ -259,7 +259,8 @@ class _Connection(HttpToolsProtocol):
         cycle.waiting_for_100_continue = is_waited_for
         limit = self.limit_concurrency
         if limit is not None and max(len(self.connections), len(self.tasks)) >= limit:
-            self.logger.warning("Exceeded concurrency limit.")
+            text = "Refused a request: %d are in progress, which is --limit-concurrency."
+            self.logger.warning(text, limit)
             cycle.app = service_unavailable
         self.cycle = cycle
         self._pending.append(cycle)
