@@ -26,6 +26,8 @@ from webop.escaping import escape, hide_secrets
 from webop.identities import is_former_self
 from webop.keymaterial import find_certificates
 from webop.migration.pins import read_pins
+from webop.objects.json_text import cut
+from webop.servers.decoding import find_request
 
 LIMIT = 0.3  # seconds for 100 000 characters; what is quadratic needs at least ten times that
 
@@ -112,6 +114,11 @@ TABLE: list[tuple[Callable[[Any], Any], Callable[[int], Any]]] = [
     (is_former_self, lambda n: "1-1-" * (n // 4)),
     (parse_token_lifetime, lambda n: build_token("1" * n)),
     (parse_token_lifetime, lambda n: "." * n),
+    (partial(cut, limit=200), lambda n: b"[" * (n // 2) + b"]" * (n // 2)),
+    (partial(cut, limit=200), lambda n: b"[" * 300 + b"[[0]]," * (n // 6) + b"0" + b"]" * 300),
+    (partial(cut, limit=200), lambda n: b"[" * 300 + b'{"\\"":"' * (n // 8)),
+    (partial(cut, limit=200), lambda n: b'["' + b"\\" * n),
+    (find_request, lambda n: b" " * n),
 ]
 
 

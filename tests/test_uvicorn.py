@@ -151,7 +151,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts servers with variables of the environment, and no credentials but for these."""
     with contextlib.ExitStack() as stack:
 
-        def run(**variables: str) -> Server:
+        def run(*options: str, **variables: str) -> Server:
             log = tmp_path / "uvicorn.log"
             dropped = ("WEBOP_", "KUBE")
             inherited = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
@@ -162,6 +162,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0",
             }
             command = [sys.executable, "-m", "uvicorn", "webop.app:app", "--port", "0"]
+            command += options
             with log.open("wb") as output:
                 process = subprocess.Popen(
                     command,
@@ -351,3 +352,36 @@ def test_a_handler_that_blocks_the_loop_of_the_server_is_named_with_its_stack_li
     where = r'  File ".*handlers\.py", line 7, in check\n    time\.sleep\(1\)\n'
     server.wait_for(rf"Webhook 'check' blocks the event loop for .* It is here:\n{where}")
     server.stop()
+
+
+def test_two_workers_do_not_handle_all_objects_twice_in_silence(
+    start: Start, handlers: Path
+) -> None:
+    server = start("--workers", "2", WEBOP_MODULES=handlers.name)
+    server.finish()
+    log = server.read_log()
+    assert "in several worker processes, and each would handle all objects" in log
+    assert "settings.leadership.lease_name" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        (HANDLERS, {}),
+        (
+            HANDLERS + WATCHERS.format(plural="kopfexamples", group="kopf.dev"),
+            {"WEBOP_LEADERSHIP__LEASE_NAME": "mine"},
+        ),
+    ],
+)
+def test_two_workers_can_serve_webhooks_and_share_a_lease(
+    start: Start, tmp_path: Path, text: str, variables: dict[str, str]
+) -> None:
+    (tmp_path / "handlers.py").write_text(text)
+    server = start("--workers", "2", WEBOP_MODULES="handlers.py", **variables)
+    wait_until(lambda: server.read_log().count("Application startup complete") == 2, server)
+    assert server.post(build_review()).json()["response"]["allowed"]
+    assert "several worker processes" not in server.read_log()
+    server.process.send_signal(signal.SIGTERM)
+    server.finish()

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, MutableSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 import orjson
 from starlette.applications import Starlette
@@ -29,6 +29,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from webop import workers
 from webop.client.credentials import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
 from webop.handling.options import check_names, spell_out
@@ -121,7 +122,9 @@ class OperatorApp:
         self.operator = operator
         self._endpoint: ReviewEndpoint | None = None
         self._is_alive = False
-        self._scraped_until = 0.0
+        self._built: dict[str, tuple[float, Any]] = {}  # when its building began, and the result
+        self._building = asyncio.Lock()
+        self._next_build = 0.0
         self._starlette = Starlette(
             routes=[
                 Route(health_path, self._report_health, methods=["GET"]),
@@ -244,11 +247,17 @@ class OperatorApp:
 
     def _start(self, options: OperatorOptions, decided: asyncio.Event) -> asyncio.Task[None]:
         """Start the operator; set the event when it is ready or has ended."""
-        operator = Operator(options, on_ready=decided.set)
+
+        def begin() -> None:
+            _check_workers(operator)
+            decided.set()
+
+        operator = Operator(options, on_ready=begin)
         if not len(operator.context.registry):
             logger.warning(_ADVICE)
         webhooks = operator.webhooks
         self.operator = operator
+        self._building = asyncio.Lock()  # an app can run again in another event loop
         self._endpoint = ReviewEndpoint(webhooks.review, hosting=webhooks.hosting)
         task = asyncio.create_task(operator.run(), name="operator")
         task.add_done_callback(lambda _: decided.set())
@@ -261,7 +270,7 @@ class OperatorApp:
         """
         if self.operator is not None and self.operator.is_started:
             await self.operator.retire()
-            await self.operator.webhooks.withdraw()
+            await self.operator.webhooks.withdraw(is_asked=True)
 
     async def _describe(self, _: Request) -> Response:
         """Describe what is served, and what is not ready."""
@@ -293,10 +302,10 @@ class OperatorApp:
 
     async def _report_metrics(self, request: Request) -> Response:
         """Return the metrics of the operator, also before its start and after its end."""
-        from webop.metrics.exposition import expose  # noqa: PLC0415 - rarely used
+        from webop.metrics.exposition import choose_format, expose  # noqa: PLC0415 - rarely used
 
-        accept = ", ".join(request.headers.getlist("accept"))
-        content, kind = await self._throttle(lambda: expose(self.operator, accept))
+        accept = choose_format(", ".join(request.headers.getlist("accept")))
+        content, kind = await self._share(accept, lambda: expose(self.operator, accept))
         return Response(content, headers={"content-type": kind})
 
     async def _show_page(self, request: Request) -> Response:
@@ -309,18 +318,25 @@ class OperatorApp:
         if path != page.report_path:
             content, kind = page.read(path)
             return Response(content, headers={**HEADERS, "content-type": kind})
-        report = await self._throttle(page.build_report)
+        report = await self._share("report", page.build_report)
         return Response(orjson.dumps(report), headers=HEADERS, media_type="application/json")
 
-    async def _throttle(self, build: Callable[[], T]) -> T:
-        """Build an expensive response; wait if the last one was built just before."""
-        while (pause := self._scraped_until - time.monotonic()) > 0:  # noqa: ASYNC110  it is known
-            await asyncio.sleep(pause)
-        began = time.monotonic()
-        built = build()
-        ended = time.monotonic()
-        self._scraped_until = ended + _SCRAPE_PAUSE * (ended - began)
-        return built
+    async def _share(self, what: str, build: Callable[[], T]) -> T:
+        """Build an expensive response, or return one whose building began after this call.
+
+        So clients that wait at the same time share a response, and each gets a new one.
+        """
+        called = time.monotonic()
+        async with self._building:  # first come, first served
+            began, built = self._built.get(what, (0.0, None))
+            if began <= called:
+                await asyncio.sleep(self._next_build - time.monotonic())
+                began = time.monotonic()
+                built = build()
+                self._built[what] = began, built
+                ended = time.monotonic()
+                self._next_build = ended + _SCRAPE_PAUSE * (ended - began)
+            return cast("T", built)
 
     async def _report_liveness(self, _: Request) -> Response:
         """Report whether the operator runs, with or without the API server."""
@@ -396,6 +412,20 @@ def _build_scope(options: AppOptions, environment: Mapping[str, str]) -> Namespa
                 "WEBOP_ALL_NAMESPACES and WEBOP_NAMESPACES exclude each other."
             )
     return NamespaceScope(not patterns, patterns)
+
+
+def _check_workers(operator: Operator) -> None:
+    """Check that no other worker process of the server handles the same objects."""
+    if not operator.watches_objects or operator.context.settings.leadership.lease_name is not None:
+        return
+    handlers = operator.context.registry.select_resource_handlers()
+    scope = operator.options.scope
+    if not workers.claim((repr(scope.patterns), *sorted(handler.id for handler in handlers))):
+        raise ConfigurationError(
+            "This server runs the app in several worker processes, and each would handle all "
+            "objects. Run one worker (uvicorn: no --workers, no WEB_CONCURRENCY) and more replicas "
+            "if needed, or set settings.leadership.lease_name, so that only one handles objects."
+        )
 
 
 def _is_on(environment: Mapping[str, str], variable: str) -> bool:

@@ -20,6 +20,9 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _OF_KEYS = "[key]"  # pydantic's name for errors in the keys of a mapping
 
+# Pydantic's words before the texts of errors in the user's validators.
+_PREFIX = re.compile(r"\A(?:Value error|Assertion failed), ")
+
 # By types of pydantic's errors.
 _REASONS = {
     "missing": "FieldValueRequired",
@@ -84,7 +87,7 @@ def build_causes(errors: Sequence[Mapping[str, Any]], path: str = "") -> list[Ad
     return [
         AdmissionCause(
             field=_shorten(render_path(error.get("loc", ()), path)),
-            message=_shorten(str(error.get("msg", "is not valid"))),
+            message=_shorten(_PREFIX.sub("", str(error.get("msg", "is not valid")), count=1)),
             reason=_find_reason(str(error.get("type", ""))),
         )
         for error in errors[:_MAX_CAUSES]

@@ -70,6 +70,11 @@ def is_former_self(identity: str) -> bool:
     )
 
 
+def is_in_pod() -> bool:
+    """Return whether this process runs in a pod of Kubernetes."""
+    return "KUBERNETES_SERVICE_HOST" in os.environ
+
+
 def detect_own_identity() -> str:
     """Return the name of the person or the pod, the same one each time (as Kopf does)."""
     return os.environ.get("POD_ID") or f"{_detect_user()}@{_detect_host()}"

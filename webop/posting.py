@@ -242,7 +242,7 @@ class Poster:
             logger.log(level, "%s", text)
 
 
-current_poster: ContextVar[Poster] = ContextVar("current_poster")
+current_poster: ContextVar[Poster | None] = ContextVar("current_poster", default=None)
 
 
 Delays = float | Iterable[float] | None

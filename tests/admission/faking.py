@@ -17,7 +17,7 @@ import webop
 from tests.client.mocks import answer_by
 from tests.operating import eventually
 from webop.admission.managed.management import ConfigurationManager
-from webop.admission.managed.replica_records import PREFIX, ReplicaRecord, decode_record
+from webop.admission.managed.records import PREFIX, ReplicaRecord, decode_record
 from webop.client.api import Client
 from webop.running import Operator, OperatorOptions
 
@@ -38,9 +38,11 @@ class FakeConfigurations:
     requests: list[str] = field(default_factory=list)
     failures: list[int | Exception] = field(default_factory=list)
     review: int = 201
-    ahead: dt.timedelta = dt.timedelta()
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     conflicts: int = 0
+    # The removal of mutating webhooks waits for the second event; the first tells that it does.
+    removing: asyncio.Event = field(default_factory=asyncio.Event)
+    removable: asyncio.Event | None = None
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
         content = await request.aread()
@@ -52,6 +54,9 @@ class FakeConfigurations:
         await self.gate.wait()
         for _ in range(10):  # as on a real network, others come in between
             await asyncio.sleep(0)
+        if plural == MUTATING and body.get("webhooks") == [] and self.removable is not None:
+            self.removing.set()
+            await self.removable.wait()
         if self.failures:
             failure = self.failures.pop(0)
             if isinstance(failure, Exception):
@@ -63,7 +68,7 @@ class FakeConfigurations:
     def _answer_review(self) -> httpx.Response:
         if self.review != 201:
             return answer_status(self.review)
-        now = (dt.datetime.now(dt.UTC) + self.ahead).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = (dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
         status = {"userInfo": {"username": "system:serviceaccount:ns:me"}}
         return httpx.Response(201, json={"metadata": {"creationTimestamp": now}, "status": status})
 
@@ -105,10 +110,7 @@ class FakeConfigurations:
 
     def get_records(self, plural: str = VALIDATING) -> list[ReplicaRecord]:
         annotations = self.stored[plural]["metadata"]["annotations"]
-        records = [
-            decode_record(text) for key, text in annotations.items() if key.startswith(PREFIX)
-        ]
-        return [record for record in records if record is not None]
+        return [decode_record(text) for key, text in annotations.items() if key.startswith(PREFIX)]
 
 
 def answer_status(code: int) -> httpx.Response:
@@ -149,7 +151,7 @@ async def manage(
     info = webop.ConnectionInfo(server="http://api", default_namespace="mine")
     vault, factory = webop.Vault({"x": info}), answer_by(server.handle)
     async with Client(vault, settings.networking, transport_factory=factory) as client:
-        manager = ConfigurationManager(operator.context, client)
+        manager = operator.webhooks.manager = ConfigurationManager(operator.context, client)
         task = asyncio.create_task(manager.run())
         operator.context.cluster_view.update([KEX])
         manager.announce(config or {"url": "https://host"})

@@ -14,7 +14,7 @@ import httpx
 
 import webop
 from tests.operating import Kind, Objects, Running, build_settings, get_connection, operate
-from webop.admission.managed.replica_records import PREFIX, decode_record
+from webop.admission.managed.records import PREFIX, decode_record
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.handling.handlers import WebhookType
@@ -102,7 +102,7 @@ class Site:
             return []
         annotations = found["metadata"].get("annotations") or {}
         texts = [text for key, text in annotations.items() if key.startswith(PREFIX)]
-        return sorted(record.identity for record in map(decode_record, texts) if record is not None)
+        return sorted(record.identity for record in map(decode_record, texts))
 
     async def has_names(self, validating: str = "", mutating: str = "") -> bool:
         """Tell whether just these webhooks are configured, in that order."""
@@ -161,10 +161,12 @@ class Site:
             registry: the handlers.
             server: the webhook server; by default one on any free port.
             sentinel: the spec of an object that all of the handlers allow.
-            options: more of those of :func:`tests.operating.operate`.
+            options: ``take_over`` is the setting; more of those of
+                :func:`tests.operating.operate`.
         """
         chosen = webop.WebhookServer(port=0) if server is None else server
         admission = {"server": chosen, "managed": self.name, "shutdown_delay": 0.0}
+        admission["take_over"] = options.pop("take_over", False)
         settings = build_settings(admission=admission)
         reasons = {handler.reason for handler in registry.select_webhooks()}
         for reason in reasons:

@@ -14,7 +14,7 @@ import webop
 from tests.admission.managing import KINDS, Site, open_site, until
 from tests.operating import Kind, define_kinds
 from webop.admission.managed.management import ConfigurationManager
-from webop.admission.managed.replica_records import PREFIX
+from webop.admission.managed.records import PREFIX
 from webop.client.api import Client
 from webop.handling.handlers import WebhookType
 from webop.running import Operator, OperatorOptions
@@ -61,9 +61,9 @@ class Member:
         assert not self.task.done(), self.task.exception()
         return self
 
-    async def leave(self) -> None:
+    async def leave(self, *, is_asked: bool = True) -> None:
         """Exit gracefully."""
-        await self.manager.withdraw()
+        await self.manager.withdraw(is_asked=is_asked)
         await self.kill()
 
     async def kill(self) -> None:
@@ -88,7 +88,7 @@ class Crew:
 
         Args:
             names: the ids of its handlers: ``x`` validates, ``x!`` does so persistently,
-                ``~x`` mutates.
+                ``x?`` does not say so, ``~x`` mutates.
             options: ``url`` is where it claims to serve, ``ca`` its bundle, ``client`` is its
                 client; others are settings of admission.
         """
@@ -98,8 +98,8 @@ class Crew:
             decorate = webop.on.mutate if name.startswith("~") else webop.on.validate
             declare = decorate(
                 *self.site.names,
-                id=name.strip("~!"),
-                persistent=name.endswith("!"),
+                id=name.strip("~!?"),
+                persistent=None if name.endswith("?") else name.endswith("!"),
                 registry=registry,
             )
             declare(lambda **_: None)
@@ -125,7 +125,7 @@ class Crew:
     async def is_clean(self) -> bool:
         """Tell whether there is neither a webhook nor a replica in the cluster."""
         names = await self.site.has_names()
-        return names and not any([await self.site.get_records(which) for which in KINDS])
+        return names and not await self.site.get_records()
 
     async def tear(self, which: WebhookType) -> None:
         """Do what a person with bad intentions does: remove the webhooks and the records."""

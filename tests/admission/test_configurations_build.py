@@ -171,10 +171,29 @@ def test_rules_are_for_the_resources_that_are_served() -> None:
     handler = build_handler(selector=parse_selector("kopf.dev", webop.EVERYTHING))
     more = Resource("kopf.dev", "v1", "another", kind="Another")
     (webhook,) = build(handler, resources=[EXAMPLES, PODS, more])
-    assert [rule["resources"] for rule in webhook["rules"]] == [["another"], ["kopfexamples"]]
+    assert [rule["resources"] for rule in webhook["rules"]] == [["*"]]
     (again,) = build(handler, resources=[more, PODS, EXAMPLES])
     assert again == webhook  # the order of discovery does not matter
     assert build(handler, resources=[PODS]) == []
+
+
+@pytest.mark.parametrize(
+    ("subresource", "widgets", "core"),
+    [
+        (None, ["*"], ["pods"]),
+        ("*", ["*/*"], ["pods", "pods/*"]),
+        ("status", ["*/status"], ["pods/status"]),
+    ],
+)
+def test_everything_has_short_rules_in_a_cluster_with_many_kinds(
+    subresource: str | None, widgets: list[str], core: list[str]
+) -> None:
+    selector = parse_selector(webop.EVERYTHING)
+    handler = build_handler(selector=selector, subresource=subresource)
+    many = [Resource("example.com", "v1", f"widgets{n}", kind=f"W{n}") for n in range(200)]
+    events = Resource("", "v1", "events", kind="Event")  # EVERYTHING does not mean them
+    (webhook,) = build(handler, resources=[*many, PODS, events])
+    assert [rule["resources"] for rule in webhook["rules"]] == [core, widgets]
 
 
 def test_the_core_group_has_an_empty_name() -> None:

@@ -225,8 +225,8 @@ async def test_a_review_full_of_brackets_is_refused_before_it_holds_up_the_other
     async with serve(registry=registry) as site:
         started = time.process_time()
         answer = await site.http.post("/quick", content=bomb)
-        assert answer.status_code == 413
-        assert answer.json()["message"] == "The review has more than 400000 values."
+        assert answer.json()["response"]["allowed"] is False
+        assert "The review takes about " in answer.json()["response"]["status"]["message"]
         assert time.process_time() - started < 0.7  # decoding alone takes twice as long
         assert await is_allowed(site, "/quick")
 
@@ -234,7 +234,8 @@ async def test_a_review_full_of_brackets_is_refused_before_it_holds_up_the_other
 async def test_bodies_in_memory_have_a_budget(
     handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
 ) -> None:
-    settings.admission.max_body = settings.admission.max_held_bytes = 3000
+    settings.admission.max_body = 3000
+    settings.admission.max_held_bytes = 2 * 25_000
     review = build_review(build_object({"x": "y" * 1000}))
     async with serve(registry=handlers, settings=settings) as site:
         waiting = [asyncio.create_task(site.post(review, "/stuck-async"))]

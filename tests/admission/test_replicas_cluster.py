@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
+import json
 import logging
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
 from tests.admission.managing import KINDS, Site, until
-from tests.admission.replicating import Crew, define_crews, open_crew
+from tests.admission.replicating import SERVICE, Crew, define_crews, open_crew
 from tests.operating import Kind, eventually
+from webop.admission.managed.records import PREFIX, decode_record
 from webop.client.api import Client
 from webop.handling.handlers import WebhookType
 from webop.servers.certificates.certs import build_ca
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 16  # of the tests here, at least
+_COUNT = 21  # of the tests here, at least
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +73,13 @@ async def test_one_that_retires_hands_its_webhooks_over_but_the_last_one_keeps_t
     old = await crew.start("x", "old")
     new = await crew.start("x", "new")
     assert await site.has_names("x old")
+    assert new.manager.is_elsewhere()
+    assert not old.manager.is_elsewhere()
     await old.manager.retire()
-    await site.wait_for_names("x new")
-    kind = site.objects.kind.resource
-    assert new.manager.is_elsewhere("old", kind)
+    assert old.manager.is_elsewhere()
     assert not old.manager.is_alone
-    assert not new.manager.is_elsewhere("old", dataclasses.replace(kind, plural="others"))
-    assert not new.manager.is_elsewhere("unheard-of", kind)
-    assert old.manager.is_elsewhere("unheard-of", kind)  # it does not look any more
+    await site.wait_for_names("x new")
+    assert new.manager.is_elsewhere()  # API servers may still call the old ones
     await old.leave()
     await new.manager.retire()
     assert new.manager.is_alone
@@ -114,8 +115,7 @@ async def test_five_replicas_can_come_and_go_all_at_once(crew: Crew, site: Site)
     for member in members:
         await member.wait_applied()
     assert await site.has_names("x z", "y")
-    assert len(await site.get_records(VALIDATING)) == 5
-    assert len(await site.get_records(MUTATING)) == 5
+    assert len(await site.get_records()) == 5
     await asyncio.gather(*(member.leave() for member in members))
     assert await crew.is_clean()
 
@@ -144,7 +144,7 @@ async def test_a_killed_replica_counts_until_its_mark_is_dead(crew: Crew, site: 
 async def test_the_mark_of_a_killed_replica_is_removed_and_the_last_one_cleans_up(
     crew: Crew, site: Site
 ) -> None:
-    killed = await crew.start("x", "mine", replica_lifetime=1.5, url="https://localhost:2")
+    killed = await crew.start("x", "mine", replica_lifetime=1.5)
     other = await crew.start("x", replica_lifetime=1.5)
     await killed.kill()
 
@@ -168,7 +168,7 @@ async def test_a_rollout_adds_and_removes_webhooks_when_the_last_old_replica_goe
         await olds[0].leave()
         assert await site.has_names("same old")
         await olds[1].leave()
-        await site.wait_for_names("same new", "filled")
+        assert await site.has_names("same new", "filled")
         await news[0].leave()
     await news[1].leave()
     assert await crew.is_clean()
@@ -193,10 +193,10 @@ async def test_what_waits_for_a_killed_replica_comes_when_it_is_dead(
     await crew.start("new", replica_lifetime=3.0)
     await old.kill()
     assert await site.has_names("old")
-    assert f"before enabling them: new.{site.name}. (" in caplog.text
+    assert "Waiting until all replicas serve the same webhooks" in caplog.text
     await site.wait_for_names("new")
-    await eventually(lambda: "All webhooks are enabled." in caplog.text)
-    assert f"dead replicas from {KINDS[VALIDATING].plural}/{site.name}" in caplog.text
+    await eventually(lambda: "The webhooks of this replica are in force." in caplog.text)
+    assert "Removing the records of dead replicas: " in caplog.text
 
 
 @pytest.mark.feature("ADM-11")
@@ -244,8 +244,7 @@ async def test_what_others_have_removed_is_restored_at_the_next_look(
     await crew.tear(MUTATING)
 
     async def is_restored() -> bool:
-        records = [len(await site.get_records(which)) for which in KINDS]
-        return records == [2, 2] and await site.has_names("x", "y")
+        return len(await site.get_records()) == 2 and await site.has_names("x", "y")
 
     await until(is_restored, "the restored configurations")
 
@@ -255,24 +254,90 @@ async def test_a_resource_that_comes_and_goes_does_so_for_all_replicas(
     crew: Crew, site: Site
 ) -> None:
     members = [await crew.start("x") for _ in range(3)]
-    for member in members[:2]:
-        member.know()
-    await until(lambda: _has_targets(site, [0, 0, 1]), "the resource gone for two of them")
-    assert await site.has_names("x")
-    members[2].know()
-    await site.wait_for_names("")
-    for member in members[:2]:
-        member.know(site.objects.resource)
-    await until(lambda: _has_targets(site, [0, 1, 1]), "the resource known to two of them")
-    assert await site.has_names("")
-    members[2].know(site.objects.resource)
-    await site.wait_for_names("x")
+    for names, resources in (("", ()), ("x", (site.objects.resource,))):
+        before, known = await get_contents(site), await list_digests(site)
+        for count, member in enumerate(members, 1):
+            member.know(*resources)
+            if count < len(members):
+                await until(partial(has_digests, site, known[0], 3 - count), "its record")
+                assert await get_contents(site) == before
+        await site.wait_for_names(names)
 
 
-async def _has_targets(site: Site, counts: list[int]) -> bool:
+async def list_digests(site: Site) -> list[str]:
     found = await site.client.get(KINDS[VALIDATING], None, site.name)
-    annotations = found["metadata"]["annotations"].values()
-    return sorted(text.count('"targets":["') for text in annotations) == counts
+    texts = [t for k, t in found["metadata"]["annotations"].items() if k.startswith(PREFIX)]
+    return [decode_record(text).digest for text in texts]
+
+
+async def has_digests(site: Site, digest: str, count: int) -> bool:
+    return (await list_digests(site)).count(digest) == count
+
+
+async def test_webhooks_stay_in_a_pod_and_after_an_exit_that_nobody_has_asked_for(
+    crew: Crew, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = await crew.start("unsaid?", "goes")
+    await member.leave(is_asked=False)
+    assert await site.has_names("unsaid goes")
+    member = await crew.start("unsaid?", "goes")
+    await member.leave()
+    assert await crew.is_clean()
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    member = await crew.start("unsaid?", "goes")
+    await member.leave()
+    assert await site.has_names("unsaid")
+    assert await site.get_records() == []
+    assert not await crew.is_allowed("any")
+
+
+async def test_a_replica_at_another_address_waits_unless_it_may_take_over(
+    crew: Crew, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await crew.start("x", replica_lifetime=1.5)
+    before = await get_contents(site)
+    other = crew.begin("y", url="https://localhost:2")
+    await eventually(lambda: other.manager.problem)
+    await other.manager.withdraw(is_asked=True)  # it has nothing to take along
+    assert await get_contents(site) == before
+    assert f"serves them at {SERVICE}." in caplog.text
+    assert "--take-over" in caplog.text
+    boss = await crew.start("y", url="https://localhost:2", take_over=True)
+    assert await site.has_names("y")
+    await eventually(lambda: "were taken over by" in caplog.text)
+    second = await crew.start("x", replica_lifetime=1.5)  # a pod of the first one's Deployment
+    await site.wait_for_names("x")
+    await second.leave()
+    await boss.leave()
+    assert await site.has_names("x")
+    await first.leave()
+    assert await crew.is_clean()
+
+
+async def test_a_replica_at_another_address_comes_when_the_others_have_gone(
+    crew: Crew, site: Site
+) -> None:
+    killed = await crew.start("x", replica_lifetime=1.5)
+    await killed.kill()
+    await crew.start("y", url="https://localhost:2", replica_lifetime=1.5)
+    assert await site.has_names("y")
+
+
+async def test_records_of_an_earlier_version_count_until_they_do_not_change_any_more(
+    crew: Crew, site: Site
+) -> None:
+    old = await crew.start("x", replica_lifetime=1.5)
+    found = await site.client.get(KINDS[VALIDATING], None, site.name)
+    ((key, text),) = [(k, t) for k, t in found["metadata"]["annotations"].items() if PREFIX in k]
+    await old.kill()
+    document = {**json.loads(text), "digest": None, "webhooks": {}, "process": ""}
+    annotations = {key: json.dumps(document)}
+    patch = {"metadata": {"annotations": annotations}}
+    await site.client.patch(KINDS[VALIDATING], None, site.name, patch)
+    await crew.start("y", replica_lifetime=1.5)
+    assert await site.has_names("x")
+    await site.wait_for_names("y")
+    assert len(await site.get_records()) == 1
 
 
 @pytest.mark.feature("ADM-64")

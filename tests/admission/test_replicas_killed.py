@@ -15,6 +15,7 @@ from tests.commands import Workshop
 from tests.operating import Kind, Objects
 from webop.client.api import Client
 from webop.errors import APINotFoundError
+from webop.handling.handlers import WebhookType
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -97,7 +98,9 @@ async def test_a_process_that_was_paused_for_longer_than_it_counts_comes_back(
     args = write(workshop, site, lifetime=1.5)
     async with workshop.start(*args, KUBECONFIG=str(site.cluster.kubeconfig)) as command:
         await site.wait_for_names("x", "y")
-        other = await crew.start("x", replica_lifetime=1.5)
+        (webhook,) = await site.get_webhooks(WebhookType.VALIDATING) or []
+        url = webhook["clientConfig"]["url"].rpartition("/")[0]
+        other = await crew.start("x", replica_lifetime=1.5, url=url)
         command.process.send_signal(signal.SIGSTOP)
         await site.wait_for_names("x")
         await other.leave()

@@ -302,10 +302,10 @@ def test_a_patch_that_json_cannot_hold_is_a_refusal(value: object) -> None:
         (AdmissionError("Meh!", code=1000), "Meh!", 500),
         (PermanentError("permanent"), "permanent", 500),
         (TemporaryError("temporary"), "temporary", 500),
-        (ValueError("any"), "any", 500),
+        (ValueError("any"), "ValueError: any", 500),
         (ValueError(), "ValueError()", 500),
-        (KeyError("key"), "'key'", 500),
-        (ValueError("\udc80"), "?", 500),
+        (KeyError("key"), "KeyError: 'key'", 500),
+        (ValueError("\udc80"), "ValueError: ?", 500),
     ],
 )
 def test_an_error_is_a_refusal_with_its_message_and_code(

@@ -58,8 +58,8 @@ async def test_a_handler_that_returns_allows_the_request(
         (webop.PermanentError("Meh!"), "Meh!", 500),
         (webop.TemporaryError("Meh!", delay=60), "Meh!", 500),
         (ValueError(), "ValueError()", 500),
-        (StopIteration(), "The handler raised StopIteration().", 500),
-        (SystemExit(3), "The handler raised SystemExit(3)", 500),
+        (StopIteration(), "RuntimeError: The handler raised StopIteration().", 500),
+        (SystemExit(3), "RuntimeError: The handler raised SystemExit(3)", 500),
     ],
 )
 async def test_a_handler_that_raises_refuses_the_request(
@@ -118,7 +118,7 @@ async def test_of_several_errors_the_most_telling_one_is_reported(
         response = await site.review()
         assert response["status"] == {"message": "admission", "code": 499}
         response = await site.review(path="/check0")
-        assert response["status"] == {"message": "arbitrary", "code": 500}
+        assert response["status"] == {"message": "ValueError: arbitrary", "code": 500}
 
 
 async def test_handlers_of_one_id_are_all_called_and_one_refusal_is_enough(
@@ -224,7 +224,7 @@ async def test_a_refusal_carries_no_patch(registry: webop.OperatorRegistry) -> N
 @pytest.mark.parametrize(
     ("breaker", "reason"),
     [
-        (lambda patch: patch.fns.append(lambda body: body["no-such"]), "'no-such'"),
+        (lambda patch: patch.fns.append(lambda body: body["no-such"]), "KeyError: 'no-such'"),
         (
             lambda patch: patch.update(spec={"x": object()}),
             "The patch has a value that JSON cannot represent",
@@ -541,3 +541,29 @@ async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(
     assert response["allowed"] is True
     assert "patch" not in response
     assert "The patch is ignored: a DELETE cannot change the object." in caplog.text
+
+
+@pytest.mark.feature("ADM-08")
+async def test_a_body_that_is_changed_in_place_is_warned_of_and_does_not_spoil_the_patch(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill_in(body: webop.Body, patch: webop.Patch, **_: Any) -> None:
+        body["spec"]["x"] = 1
+        body["metadata"]["labels"] = {"a": object()}
+        patch.spec["x"] = 1
+
+    @webop.on.mutate("kopfexamples", id="look", registry=registry)
+    def look(body: webop.Body, spec: webop.Spec, old: Any, new: Any, **_: Any) -> None:
+        seen.append((body.meta.labels, spec, old, new))
+
+    async with serve(registry=registry) as site:
+        for _ in range(2):
+            response = await site.review(build_object({"y": 2}), build_object({"y": 1}))
+    assert read_patch(response) == [{"op": "add", "path": "/spec/x", "value": 1}]
+    assert seen == [({}, {"y": 2}, build_object({"y": 1}), build_object({"y": 2}))] * 2
+    warnings = [r.getMessage() for r in caplog.records if "in place" in r.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("Webhook 'fill' changed the body in place, which has no effect: ")

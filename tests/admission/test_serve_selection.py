@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.admissions import build_object, build_review, read_patch, serve
+from tests.admissions import UID, build_object, build_review, read_patch, serve
 from tests.handling.occasions import FailedTest, Unhashable, UnreadableError
 
 Json = dict[str, Any]
@@ -333,7 +333,7 @@ async def test_a_filter_that_fails_is_a_refusal_with_the_reason(
     async with serve(registry=registry) as site:
         response = await site.review()
     assert not response["allowed"]
-    assert response["status"] == {"message": "'no-such'", "code": 500}
+    assert response["status"] == {"message": "KeyError: 'no-such'", "code": 500}
 
 
 async def test_a_handler_without_a_hash_is_called(registry: webop.OperatorRegistry) -> None:
@@ -385,7 +385,6 @@ async def test_handlers_that_are_registered_by_startup_handlers_are_served(
         (b"null", "The review must be a JSON object, not NoneType."),
         (b"[" * 100_000, "The review is not valid JSON"),
         (b"{}", "kind must be 'AdmissionReview', not None."),
-        (json.dumps(build_review(object=[])).encode(), "request.object must be an object."),
     ],
 )
 async def test_what_is_not_a_review_is_refused_with_the_reason(
@@ -399,20 +398,64 @@ async def test_what_is_not_a_review_is_refused_with_the_reason(
     assert answer.json()["code"] == 400
 
 
-async def test_an_object_that_is_nested_too_deeply_is_never_allowed(
+ZEROS = "[" + "0," * 450_000 + "0]"
+LISTS = "[" + "[]," * 250_000 + "0]"
+
+
+def nest(depth: int) -> str:
+    return '{"x":' * depth + "1" + "}" * depth
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (nest(260), "The review is nested deeper than 254 levels."),
+        (nest(9_000), "The review is nested deeper than 254 levels."),
+        (LISTS, "The object takes about "),
+        (f"[{LISTS},{LISTS},{LISTS}]", "The review takes about "),
+        (f'"{"x" * 8_000_000}"', "The review is too large: "),
+        ("tru", "The review is not valid JSON: "),
+    ],
+)
+async def test_padding_does_not_get_a_bad_object_past_a_policy_of_ignore(
+    registry: webop.OperatorRegistry, called: Called, value: str, reason: str
+) -> None:
+    """For an API server, anything but 200 is a failed call, which is ignored then."""
+    webop.on.validate("kopfexamples", registry=registry, failure_policy="Ignore")(
+        called.build("check")
+    )
+    text = json.dumps(build_review(build_object({"bad": True, "x": "<>"}))).replace('"<>"', value)
+    async with serve(registry=registry) as site:
+        answer = await site.http.post("/", content=text)
+    assert answer.status_code == 200
+    response = answer.json()["response"]
+    assert response["allowed"] is False
+    assert response["uid"] == UID
+    assert response["status"]["message"].startswith(reason)
+    assert 400 <= response["status"]["code"] < 500
+    assert called == []
+
+
+async def test_an_object_can_have_hundreds_of_thousands_of_numbers(
     registry: webop.OperatorRegistry, called: Called
 ) -> None:
     webop.on.validate("kopfexamples", registry=registry)(called.build("check"))
-
-    def nest(value: str) -> str:
-        return '{"x":' * 990 + value + "}" * 990
-
-    text = json.dumps(build_review(build_object("<1>"), build_object("<2>")))
-    text = text.replace('"<1>"', nest("1")).replace('"<2>"', nest("2"))
+    text = json.dumps(build_review(build_object({"x": "<>"}), build_object({"x": "<>"})))
     async with serve(registry=registry) as site:
-        answer = await site.http.post("/", content=text)
-    assert answer.status_code == 400
-    assert answer.json()["message"] == "The review is nested deeper than 254 levels."
+        answer = await site.http.post("/", content=text.replace('"<>"', ZEROS))
+    assert answer.json()["response"]["allowed"] is True
+    assert called == ["check"]
+
+
+async def test_a_review_with_a_wrong_field_denies_its_request(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.validate("kopfexamples", registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        response = await site.review(object=[], name="")
+    assert response["allowed"] is False
+    assert response["status"]["message"] == "request.object must be an object."
+    assert called == []
 
 
 async def test_a_refusal_repeats_no_more_than_a_line_of_what_was_asked_for(
@@ -423,3 +466,42 @@ async def test_a_refusal_repeats_no_more_than_a_line_of_what_was_asked_for(
         answer = await site.post(build_review(), f"/{'x' * 30_000}")
     assert answer.status_code == 404
     assert len(answer.json()["message"]) < 200
+
+
+@pytest.mark.feature("ADM-19", "ADM-20")
+@pytest.mark.parametrize(
+    ("options", "old", "new", "is_called"),
+    [
+        ({"labels": {"a": "b"}}, {"labels": {"a": "b"}}, {}, True),
+        ({"labels": {"a": "b"}}, {}, {"labels": {"a": "b"}}, True),
+        ({"labels": {"a": "b"}}, {"labels": {"a": "c"}}, {"labels": {"a": "d"}}, False),
+        ({"labels": {"a": webop.PRESENT}}, {"labels": {"a": ""}}, {}, True),
+        ({"labels": {"a": webop.ABSENT}}, {}, {"labels": {"a": ""}}, True),
+        ({"labels": {"a": lambda value, **_: value == "b"}}, {"labels": {"a": "b"}}, {}, True),
+        ({"annotations": {"a": "b"}}, {"annotations": {"a": "b"}}, {}, True),
+        (  # an API server looks at one state at a time
+            {"labels": {"a": "b", "c": "d"}},
+            {"labels": {"a": "b"}},
+            {"labels": {"c": "d"}},
+            False,
+        ),
+        (
+            {"labels": {"a": "b"}, "annotations": {"a": "b"}},
+            {"labels": {"a": "b"}},
+            {"annotations": {"a": "b"}},
+            False,
+        ),
+    ],
+)
+async def test_a_handler_is_for_what_has_its_labels_before_or_after_the_request(
+    registry: webop.OperatorRegistry,
+    called: Called,
+    options: Any,
+    old: Json,
+    new: Json,
+    is_called: bool,
+) -> None:
+    webop.on.validate("kopfexamples", registry=registry, **options)(called.build("check"))
+    async with serve(registry=registry) as site:
+        assert (await site.review(build_object(**new), build_object(**old)))["allowed"]
+    assert called == ["check"] * is_called

@@ -26,13 +26,15 @@ Json = dict[str, Any]
 
 _HANDLERS = """
 import os
+import ssl
 import webop as kopf
 
 @kopf.on.startup()
 def config(settings: kopf.OperatorSettings, **_):
     settings.admission.managed = os.environ['GROUP']
     settings.admission.server = kopf.WebhookServer(
-        port=int(os.environ['PORT']), verify_cafile='client-cert.pem')
+        port=int(os.environ['PORT']), verify_cafile='client-cert.pem',
+        verify_mode=ssl.CERT_OPTIONAL)
 
 @kopf.on.validate(os.environ['SHORT'])
 def show_auth(headers, sslpeer, warnings, **_):

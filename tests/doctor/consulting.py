@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from tests.admission.managing import KINDS, Site, until
 from tests.cli.invoking import invoke
 from tests.commands import Workshop
-from webop.admission.managed.replica_records import ReplicaRecord, Served, build_key, list_targets
+from webop.admission.managed.agreement import build_digest
+from webop.admission.managed.records import ReplicaRecord, build_key
 from webop.handling.handlers import WebhookType
 
 if TYPE_CHECKING:
@@ -87,19 +88,16 @@ class Doctor:
         return report
 
 
-def build_record(webhooks: Iterable[Json], age: float = 0.0, **fields: Any) -> ReplicaRecord:
+def build_record(webhooks: list[Json], age: float = 0.0, **fields: Any) -> ReplicaRecord:
     """Return the record of a replica that serves webhooks, heard of so many seconds ago."""
-    renewed = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age)
-    served = {
-        webhook["name"]: Served("/hook", list_targets(webhook["rules"])) for webhook in webhooks
-    }
+    renewed = (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age)).isoformat()
     values: Json = {
         "identity": "pod-1",
         "since": renewed,
         "renewed": renewed,
         "lifetime": 180.0,
-        "address": {},
-        "served": served,
+        "address": {"url": "https://localhost:1"},
+        "digest": build_digest({WebhookType.VALIDATING: webhooks, WebhookType.MUTATING: ()}),
     }
     return ReplicaRecord(**{**values, **fields})
 

@@ -51,8 +51,8 @@ async def test_an_operator_with_a_url_is_found_in_order(
     assert report.code == text.code == 0, report.output
     # The sentinel is a webhook of the test's own: the file has no such handler.
     assert [line.subject for line in report.of("warning")] == ["startup", "handlers", "handlers"]
+    assert report.find("replicas").text.startswith("1 alive")
     for kind, name in (("Validating", "check"), ("Mutating", "default")):
-        assert report.find("replicas", kind).text.startswith("1 alive")
         assert "trusted" in report.find("certificate", kind).text
         assert report.find(f"{name}.{site.name}", kind).text.startswith("called by")
     assert report.find("mutatingwebhookconfigurations", "Permissions of admin").level == "ok"
@@ -126,7 +126,7 @@ async def test_the_operators_own_account_needs_no_more_than_the_operator(
         report = await doctor.examine("--managed", site.name, KUBECONFIG=kubeconfig)
         unnamed = await doctor.examine(KUBECONFIG=kubeconfig)
     assert report.code == unnamed.code == 0, report.output
-    assert report.find("replicas", "Validating").level == "ok"
+    assert report.find("replicas").level == "ok"
     line = report.find(f"check.{site.name}")
     assert (line.level, "an account that may do this" in line.remedy) == ("warning", True)
     assert report.find("mutatingwebhookconfigurations", f"Permissions of {user}").level == "ok"

@@ -8,51 +8,57 @@ from typing import Any
 import pytest
 
 from tests.doctor.consulting import build_record
-from webop.admission.managed.replica_records import ReplicaRecord
-from webop.admission.managed.replicas import Configuration
+from webop.admission.managed.records import ReplicaRecord
+from webop.admission.managed.shared_configurations import Configuration
 from webop.doctor.records import check_replicas
+from webop.handling.handlers import WebhookType
 
 Json = dict[str, Any]
 
 
 def build_webhook(name: str, **more: Any) -> Json:
-    return {"name": name, "rules": [], **more}
+    return {"name": name, "rules": [], "clientConfig": {"url": f"{HERE}/{name}"}, **more}
 
 
+HERE = "https://localhost:1"
 ONE, TWO = build_webhook("one"), build_webhook("two")
 LENIENT = build_webhook("one", failurePolicy="Ignore")
 NOW = dt.datetime.now(dt.UTC)
+THERE = {"url": "https://laptop:1"}
 
 
 def age_record(webhooks: list[Json], age: float = 0.0, **fields: Any) -> ReplicaRecord:
     """Return the record of a replica that was heard of so many seconds before NOW."""
-    return build_record(webhooks, renewed=NOW - dt.timedelta(seconds=age), **fields)
+    renewed = (NOW - dt.timedelta(seconds=age)).isoformat()
+    return build_record(webhooks, renewed=renewed, **fields)
 
 
 @pytest.mark.parametrize(
     ("webhooks", "records", "levels"),
     [
-        ([], [], []),
+        ([], [], ["note"]),
         ([ONE], [age_record([ONE])], ["ok"]),
         ([ONE], [age_record([ONE]), age_record([ONE], identity="pod-2")], ["ok"]),
         ([ONE], [age_record([ONE]), age_record([ONE], age=999)], ["ok"]),
         ([ONE], [age_record([ONE], age=999)], ["failure"]),
         ([LENIENT], [age_record([LENIENT], age=999)], ["warning"]),
-        ([ONE], [], ["warning"]),
+        ([ONE], [], ["failure"]),
+        ([LENIENT], [], ["warning"]),
         ([], [age_record([], age=999)], ["note"]),
-        ([ONE, TWO], [age_record([ONE]), age_record([ONE, TWO])], ["note"]),
-        ([ONE], [age_record([ONE]), age_record([ONE, TWO])], ["note", "note"]),
-        ([ONE, TWO], [age_record([ONE])], ["ok", "failure"]),
-        ([LENIENT, TWO], [age_record([TWO])], ["ok", "warning"]),
+        ([ONE], [age_record([ONE]), age_record([ONE, TWO])], ["note"]),
+        ([ONE, TWO], [age_record([ONE])], ["ok", "warning"]),
+        ([ONE], [age_record([ONE]), age_record([ONE], address=THERE)], ["ok", "warning"]),
     ],
 )
-def test_marks_are_judged(
+def test_records_are_judged(
     webhooks: list[Json], records: list[ReplicaRecord], levels: list[str]
 ) -> None:
-    found = Configuration(
-        "1", {str(n): record for n, record in enumerate(records)}, webhooks=webhooks
-    )
-    findings = list(check_replicas(found, "kubectl delete it", NOW))
+    texts = {str(n): record.encode() for n, record in enumerate(records)}
+    found = {
+        WebhookType.VALIDATING: Configuration("1", texts, webhooks),
+        WebhookType.MUTATING: Configuration(),
+    }
+    findings = list(check_replicas(found, "webop webhooks remove it", NOW))
     assert [finding.level for finding in findings] == levels
     for finding in findings:
         assert finding.remedy or finding.level in ("ok", "note")

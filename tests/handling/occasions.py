@@ -15,7 +15,6 @@ from webop.handling.handlers import Reason
 from webop.handling.memos import Memo
 from webop.handling.registry import ResourceHandlers, select_webhooks
 from webop.objects.body import Body
-from webop.objects.diffs import Diff, diff
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 
@@ -88,7 +87,6 @@ def build_change(
         patch=Patch(body=body),
         old=before,
         new=after,
-        diff=diff(before, after),
         reason=reason or detected,
         initial=initial,
     )
@@ -121,7 +119,6 @@ def build_review(
         patch=Patch(body=body),
         old=None,
         new=body,
-        diff=Diff(),
         operation=operation,
         subresource=subresource,
         dryrun=False,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from webop.objects.body import Body
-from webop.objects.diffs import DiffItem, DiffOperation, diff, reduce
-from webop.objects.fields import FieldPath
+from webop.objects.diffs import Diff, DiffItem, DiffOperation, diff
+from webop.objects.fields import FieldPath, resolve
 
 OLD = {
     "metadata": {"labels": {"label2": "old-value", "label3": "old-value"}},
@@ -18,6 +20,11 @@ NEW = {
     "metadata": {"labels": {"label1": "new-value", "label2": "new-value"}},
     "spec": {"size": "2G"},
 }
+
+
+def diff_field(old: Any, new: Any, path: FieldPath) -> Diff:
+    """Compare a field of two states, as causes do for handlers of a field."""
+    return diff(resolve(old, path), resolve(new, path))
 
 
 @pytest.mark.feature("EVT-13", "EVT-14")
@@ -32,7 +39,7 @@ def test_a_diff_is_that_of_the_manual() -> None:
 
 @pytest.mark.feature("EVT-15")
 def test_a_diff_of_a_field_is_that_of_the_manual() -> None:
-    assert reduce(diff(OLD, NEW), ("metadata", "labels")) == (
+    assert diff_field(OLD, NEW, ("metadata", "labels")) == (
         ("add", ("label1",), None, "new-value"),
         ("change", ("label2",), "old-value", "new-value"),
         ("remove", ("label3",), "old-value", None),
@@ -93,7 +100,7 @@ def test_views_are_compared_as_the_mappings_that_they_show() -> None:
 def test_a_change_of_a_parent_is_a_change_of_the_field_as_far_as_it_differs(
     old: Any, new: Any, path: FieldPath, expected: Any
 ) -> None:
-    assert list(reduce(diff(old, new), path)) == expected
+    assert list(diff_field(old, new, path)) == expected
 
 
 @pytest.mark.feature("REF-66", "REF-67", "EVT-13")
@@ -117,3 +124,74 @@ def test_the_operations_have_their_documented_values() -> None:
         "CHANGE": "change",
         "REMOVE": "remove",
     }
+
+
+# Large and deep states: users choose them.
+
+
+def nest(depth: int, leaf: Any) -> Any:
+    for _ in range(depth):
+        leaf = {"a": leaf}
+    return leaf
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({f"k{i}": 1 for i in range(100_000)}, {f"k{i}": 2 for i in range(100_000)}),
+        ({f"k{i}": 1 for i in range(100_000)}, {f"j{i}": 1 for i in range(100_000)}),
+        ({f"k{i}": {"a": 1} for i in range(50_000)}, {f"k{i}": {"a": 2} for i in range(50_000)}),
+        (nest(200, {f"k{i}": 1 for i in range(4_000)}), nest(200, {})),
+    ],
+)
+def test_a_diff_of_any_two_states_takes_little_time_and_memory(old: Any, new: Any) -> None:
+    started = time.process_time()
+    tracemalloc.start()
+    found = diff(old, new)
+    assert tracemalloc.get_traced_memory()[1] < 10_000  # nobody has read it
+    assert 1 <= len(found) <= 5000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 15_000_000
+    assert time.process_time() - started < 1  # with the tracing of memory
+
+
+def test_equal_parts_are_compared_once_at_whatever_depth() -> None:
+    class Value:
+        compared = 0
+
+        def __eq__(self, other: object) -> bool:
+            Value.compared += 1
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    old: Any = {"x": Value(), "y": 1}
+    new: Any = {"x": Value(), "y": 2}
+    for _ in range(100):
+        old, new = {"v": Value(), "a": old}, {"v": Value(), "a": new}
+    assert len(diff(old, new)) == 1
+    assert Value.compared == 101
+
+
+def test_too_many_differences_are_joined_to_one_of_their_mapping() -> None:
+    old = {"metadata": {"labels": {"a": "b"}}, "data": {f"k{i}": i for i in range(6_000)}, "x": 1}
+    new = {"metadata": {"labels": {"a": "c"}}, "data": {f"k{i}": -1 for i in range(6_000)}, "x": 2}
+    assert diff(old, new) == (
+        ("change", ("metadata", "labels", "a"), "b", "c"),
+        ("change", ("data",), old["data"], new["data"]),
+        ("change", ("x",), 1, 2),
+    )
+    assert diff_field(old, new, ("data", "k7")) == [("change", (), 7, -1)]
+    assert diff(old["data"], new["data"]) == [("change", (), old["data"], new["data"])]
+
+
+def test_a_diff_is_a_sequence() -> None:
+    found = diff({"a": 1, "b": 1}, {"a": 2, "b": 2})
+    assert found[0] == ("change", ("a",), 1, 2)
+    assert found[1:] == (found[1],)
+    assert [item.field for item in reversed(found)] == [("b",), ("a",)]
+    assert found == Diff(list(found))
+    assert hash(found) == hash(Diff(found))
+    assert repr(found) == "(('change', ('a',), 1, 2), ('change', ('b',), 1, 2))"
+    assert not Diff()

@@ -9,12 +9,11 @@ import logging
 import socket
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -179,9 +178,9 @@ async def test_a_huge_head_is_refused(fn: Recorder, head: bytes) -> None:
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-@pytest.mark.parametrize(("size", "status"), [(1000, 200), (1001, 413)])
+@pytest.mark.parametrize("size", [1000, 1001])
 async def test_the_limit_of_the_body_is_a_setting_that_counts_at_once(
-    fn: Recorder, is_chunked: bool, size: int, status: int
+    fn: Recorder, is_chunked: bool, size: int
 ) -> None:
     async def generate() -> AsyncIterator[bytes]:
         yield BODY.ljust(size - 1)
@@ -190,14 +189,16 @@ async def test_the_limit_of_the_body_is_a_setting_that_counts_at_once(
     async with listen(fn, max_body=1000) as port, httpx.AsyncClient(verify=False) as client:
         content = generate() if is_chunked else BODY.ljust(size)
         response = await client.post(f"http://127.0.0.1:{port}", content=content)
-        assert response.status_code == status
+    assert response.status_code == 200
+    assert len(fn.calls) == (size == 1000)
+    assert (response.json()["response"].get("status", {}).get("code") == 413) == (size > 1000)
 
 
 async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recorder) -> None:
     fn.gate = asyncio.Event()
     body = BODY.ljust(1000)
     async with (
-        listen(fn, max_body=1000, max_held_bytes=32_000) as port,
+        listen(fn, max_body=1000, max_held_bytes=2 * 32 * 6_310) as port,
         httpx.AsyncClient(verify=False, limits=httpx.Limits()) as client,
     ):
         url = f"http://127.0.0.1:{port}"
@@ -214,9 +215,9 @@ async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recor
 
 async def test_a_few_reviews_of_many_values_are_too_many_at_once(fn: Recorder) -> None:
     fn.gate = asyncio.Event()
-    body = b'{"x":[' + b"{}," * 2_000 + b"0]}"  # counts for 40 KB
+    body = b'{"x":[' + b"{}," * 2_000 + b"0]}"  # counts for 272 KB
     async with (
-        listen(fn, max_body=50_000, max_held_bytes=100_000) as port,
+        listen(fn, max_body=50_000, max_held_bytes=1_200_000) as port,
         httpx.AsyncClient(verify=False) as client,
     ):
         url = f"http://127.0.0.1:{port}"
@@ -225,8 +226,37 @@ async def test_a_few_reviews_of_many_values_are_too_many_at_once(fn: Recorder) -
         assert (await client.post(url, content=body)).status_code == 429
         fn.gate.set()
         assert {(await task).status_code for task in tasks} == {200}
-        alone = b'{"x":[' + b"{}," * 16_000 + b"0]}"
+        alone = b'{"x":[' + b"{}," * 4_000 + b"0]}"
         assert (await client.post(url, content=alone)).status_code == 200
+        too_large = b'{"x":[' + b"{}," * 5_000 + b"0]}"
+        assert (await client.post(url, content=too_large)).status_code == 413
+
+
+async def test_half_sent_reviews_of_one_address_do_not_keep_out_another(fn: Recorder) -> None:
+    async def send(client: str, *, more: bool) -> int:
+        statuses: list[int] = []
+        messages = iter([{"type": "http.request", "body": BODY.ljust(1000), "more_body": more}])
+
+        async def receive() -> Any:
+            return next(messages, None) or await asyncio.Event().wait()
+
+        async def respond(message: Any) -> None:
+            statuses.append(message.get("status", 0))
+
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
+        await endpoint({**scope, "client": (client, 1)}, receive, respond)
+        return statuses[0]
+
+    hosting = Hosting(DefaultLimits(max_body=1000, max_held_bytes=50_000))
+    endpoint = ReviewEndpoint(fn, hosting=hosting)
+    half_sent = [asyncio.create_task(send("10.0.0.1", more=True)) for _ in range(60)]
+    await asyncio.sleep(0)
+    assert await send("10.0.0.1", more=False) == 429
+    assert await send("10.0.0.2", more=False) == 200
+    for task in half_sent:
+        task.cancel()
+    await asyncio.gather(*half_sent, return_exceptions=True)
+    assert await send("10.0.0.1", more=False) == 200
 
 
 async def test_a_body_in_tiny_parts_takes_little_memory(fn: Recorder) -> None:
@@ -298,7 +328,7 @@ async def test_deep_json_is_never_a_failure_of_the_operator(opener: bytes, depth
     body = b'{"x":' + opener * (depth - 1) + closer.join([b"[]", *[b""] * (depth - 1)]) + b"}"
     async with listen(recurse) as port, httpx.AsyncClient(verify=False) as client:
         response = await client.post(f"http://127.0.0.1:{port}", content=body)
-        assert response.status_code in (200, 400)
+        assert response.status_code in (200, 400, 413)
 
 
 async def test_an_error_of_the_handler_is_not_blamed_on_a_flat_review(fn: Recorder) -> None:
@@ -433,61 +463,6 @@ async def test_the_body_of_a_request_that_waits_for_its_turn_does_not_fill_the_m
             held, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
     assert held < 1_000_000
-
-
-async def test_connections_beyond_the_limit_are_refused_and_leave_the_others_alone(
-    fn: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        port = await stack.enter_async_context(listen(fn, max_connections=3))
-        served = [await stack.enter_async_context(connect(port)) for _ in range(3)]
-        for _, writer in served:
-            writer.write(HEAD + BODY)
-        for reader, _ in served:
-            assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
-        for _ in range(5):
-            async with connect(port) as (reader, _):
-                with contextlib.suppress(ConnectionError):
-                    assert await reader.read() == b""
-        served[0][1].close()
-        for _ in range(200):
-            with contextlib.suppress(httpx.TransportError):
-                assert (await post(f"http://127.0.0.1:{port}")).status_code == 200
-                break
-            await asyncio.sleep(0.01)
-    assert sum("max_connections" in message for message in caplog.messages) == 1
-    assert len(fn.calls) == 4
-
-
-@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_silent_clients_of_a_tls_port_are_limited_before_their_handshakes(
-    fn: Recorder, new_loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(keep_silent(fn))
-
-
-async def keep_silent(fn: Recorder) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    hosting = Hosting(DefaultLimits(max_connections=3))
-    async with contextlib.AsyncExitStack() as stack:
-        listener = Listener(
-            ReviewEndpoint(fn), "127.0.0.1", 0, ssl_context=lambda: context, hosting=hosting
-        )
-        port = (await stack.enter_async_context(listener)).port
-        silent = [await stack.enter_async_context(connect(port)) for _ in range(3)]
-        async with connect(port) as (reader, _):
-            with contextlib.suppress(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), 3) == b""
-        assert not any(reader.at_eof() for reader, _ in silent)
-        for _, writer in silent:
-            writer.close()
-        with contextlib.suppress(TimeoutError):  # as soon as they are gone, others are kept
-            for _ in range(100):
-                async with connect(port) as (reader, _):
-                    with contextlib.suppress(ConnectionError):
-                        assert await asyncio.wait_for(reader.read(), 0.2) == b""
-            pytest.fail("Connections are refused when the others have gone.")
 
 
 async def test_idle_connections_with_tls_do_not_fill_the_memory(fn: Recorder) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import random
+import ssl
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from webop.servers.certificates.secretdata import (
     Leaf,
     Shared,
     build_secret,
+    make_leaf,
     parse_secret,
     read_leaf,
 )
@@ -141,6 +144,24 @@ def test_what_is_not_usable_is_left_out(data: Any) -> None:
     foreign = parse_secret({"metadata": {}, "data": data})
     assert foreign.leaf is None
     assert foreign.is_foreign
+
+
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+@pytest.mark.parametrize("part", ["tls.crt", "ca.crt"])
+def test_a_certificate_that_cannot_be_parsed_is_left_out_and_ends_nothing(part: str) -> None:
+    leaf = make_leaf(("localhost",), dt.timedelta(days=30))
+    assert leaf.ca is not None
+    secret = build_secret({"metadata": {"name": "x"}}, Shared(leaf=leaf, cas=(leaf.ca,)))
+    good = leaf.cert if part == "tls.crt" else leaf.ca
+    whole = ssl.PEM_cert_to_DER_cert(good.decode())
+    chance = random.Random(1)
+    for number in range(400):
+        der = bytearray(whole)
+        der[chance.randrange(len(der))] = chance.randrange(256)
+        pem = good * (number % 2) + ssl.DER_cert_to_PEM_cert(bytes(der)).encode()
+        data = {**secret["data"], part: base64.b64encode(pem).decode()}
+        for metadata in (secret["metadata"], {"name": "x"}):
+            parse_secret({**secret, "metadata": metadata, "data": data})
 
 
 def test_a_certificate_that_nobody_would_trust_is_not_usable() -> None:

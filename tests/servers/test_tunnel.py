@@ -122,7 +122,8 @@ async def test_the_limits_of_the_operator_are_those_of_the_local_server_of_a_tun
 
     current_hosting.set(Hosting(DefaultLimits(max_body=10)))
     async with serve(Server(port=0), Recorder()):
-        assert (await post(upstreams[0])).status_code == 413
+        answer = (await post(upstreams[0])).json()["response"]
+        assert answer["status"]["code"] == 413
 
 
 # What all servers have in common.

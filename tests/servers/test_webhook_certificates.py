@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ import httpx
 import pytest
 
 import webop
+from tests.operating import pace
 from tests.servers.reviewing import (
+    REVIEW,
     Recorder,
     connect,
     get_bundle,
@@ -25,6 +29,7 @@ from tests.servers.reviewing import (
     save,
     serve,
     trust,
+    until,
 )
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
@@ -212,6 +217,9 @@ async def test_a_key_in_the_file_of_the_certificate_is_not_published(
         ({"verify_cadata": b"no DER"}, "verify_cadata"),
         ({"verify_capath": "absent"}, "verify_capath='absent'.*No such file"),
         ({"verify_mode": ssl.CERT_REQUIRED}, "CERT_REQUIRED needs .*verify_cafile="),
+        ({"verify_subjects": ["api"]}, "verify_subjects= needs .*verify_cafile="),
+        ({"verify_subjects": [], "verify_cafile": "other-cert.pem"}, "verify_subjects= needs one"),
+        ({"verify_subjects": "api"}, "verify_subjects= .* a list, got 'api'"),
         ({"verify_mode": True}, "verify_mode= .* VerifyMode, got True"),
         ({"cafile": "server-key.pem"}, "cafile='server-key.pem' contains no certificate"),
         ({"cadata": "no PEM"}, "cadata= contains no certificate"),
@@ -301,7 +309,7 @@ async def test_a_verified_client_is_shown_to_the_function(
     cafile = tmp_path / "clients.pem"
     cafile.write_bytes(ca.cert)
     value = {"": cafile, "str": ca.cert.decode(), "bytes": ca.cert}[form]
-    server = webop.WebhookServer(port=0, **{option: value})  # type: ignore[arg-type]
+    server = webop.WebhookServer(port=0, verify_mode=ssl.CERT_OPTIONAL, **{option: value})  # type: ignore[arg-type]
     async with serve(server, fn) as config:
         url, bundle = get_url(config), get_bundle(config)
         assert (await post(url, trust(bundle, client=client_pair))).status_code == 200
@@ -337,10 +345,11 @@ async def test_a_client_of_an_unknown_authority_is_refused(
 
 
 @pytest.mark.feature("ADM-77")
-async def test_client_certificates_can_be_required(
-    fn: Recorder, ca: KeyPair, client_pair: KeyPair
+@pytest.mark.parametrize("options", [{}, {"verify_mode": ssl.CERT_REQUIRED}])
+async def test_client_certificates_are_required_if_there_is_a_ca_for_them(
+    fn: Recorder, ca: KeyPair, client_pair: KeyPair, options: Any
 ) -> None:
-    server = webop.WebhookServer(port=0, verify_mode=ssl.CERT_REQUIRED, verify_cadata=ca.cert)
+    server = webop.WebhookServer(port=0, verify_cadata=ca.cert, **options)
     async with serve(server, fn) as config:
         with pytest.raises(httpx.TransportError):
             await post(get_url(config), trust(get_bundle(config)))
@@ -348,6 +357,102 @@ async def test_client_certificates_can_be_required(
         response = await post(get_url(config), trust(get_bundle(config), client=client_pair))
         assert response.status_code == 200
     assert fn.calls[0].sslpeer
+
+
+@pytest.mark.feature("ADM-77")
+async def test_only_the_clients_with_accepted_names_can_send_reviews(
+    fn: Recorder, ca: KeyPair
+) -> None:
+    api = build_certificate_signed(ca, common_name="kube-apiserver", client=True)
+    named = build_certificate_signed(ca, common_name="x", hostnames=["api.example"], client=True)
+    other = build_certificate_signed(ca, common_name="kube-apiserver-2", client=True)
+    server = webop.WebhookServer(
+        port=0,
+        verify_cadata=ca.cert,
+        verify_mode=ssl.CERT_OPTIONAL,
+        verify_subjects=["kube-apiserver", "api.example"],
+    )
+    async with serve(server, fn) as config:
+        url, bundle = get_url(config), get_bundle(config)
+        for client in (other, None):
+            response = await post(url, trust(bundle, client=client))
+            assert response.status_code == 403
+            assert "verify_subjects" in response.json()["message"]
+        assert fn.calls == []
+        for client in (api, named):
+            assert (await post(url, trust(bundle, client=client))).status_code == 200
+    assert all(call.sslpeer for call in fn.calls)
+
+
+@pytest.mark.parametrize("kind", ["verify_cafile", "verify_capath"])
+@pytest.mark.parametrize("is_secret", [False, True])
+async def test_a_changed_ca_of_clients_counts_and_the_removed_one_is_refused(
+    fn: Recorder,
+    ca: KeyPair,
+    client_pair: KeyPair,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    is_secret: bool,
+) -> None:
+    caplog.set_level(logging.INFO, "webop")
+    next_ca = build_ca("the-next-authority")
+    next_pair = build_certificate_signed(next_ca, common_name="Next", client=True)
+    # OpenSSL finds files in a directory by the hash of the subject.
+    names = [f"{await call_openssl(each.cert)}.0" for each in (ca, next_ca)]
+    folder = tmp_path / "clients"
+    folder.mkdir()
+    file = folder / (names[0] if kind == "verify_capath" else "ca.pem")
+    file.write_bytes(ca.cert)
+    options: Any = {kind: folder if kind == "verify_capath" else file, "file_check_interval": 0.05}
+    if is_secret:  # the certificate of the server is from elsewhere
+        server: webop.WebhookServer = _Elsewhere(port=0, **options)
+    else:
+        server = webop.WebhookServer(port=0, **options)
+    async with serve(server, fn) as config:
+        url, bundle = get_url(config), get_bundle(config)
+        kept = httpx.AsyncClient(verify=trust(bundle, client=client_pair), trust_env=False)
+        async with kept:
+            assert (await kept.post(url, json=REVIEW)).status_code == 200
+            file.write_bytes(next_ca.cert[:100])  # half-written: the old one stays in use
+            if kind == "verify_cafile":
+                await until(lambda: "are not in use" in caplog.text)
+                assert (await post(url, trust(bundle, client=client_pair))).status_code == 200
+            if kind == "verify_capath":
+                file.unlink()
+                file = folder / names[1]
+            file.write_bytes(next_ca.cert)
+            await until(lambda: "CA certificates of clients are in use" in caplog.text)
+
+            async def accepts(client: KeyPair) -> bool:
+                with contextlib.suppress(httpx.TransportError):
+                    return (await post(url, trust(bundle, client=client))).status_code == 200
+                return False
+
+            for pause in pace():  # a directory may be read between its changes
+                if await accepts(next_pair) and not await accepts(client_pair):
+                    break
+                await asyncio.sleep(pause)
+            assert await accepts(next_pair)
+            with pytest.raises(httpx.TransportError):  # its connection was closed, too
+                await kept.post(url, json=REVIEW)
+
+
+class _Elsewhere(webop.WebhookServer):
+    async def watch_certificate(self) -> AsyncGenerator[bytes | None, None]:
+        pair = build_certificate_self_signed(["localhost"])
+        await self.use_certificate(pair.cert, pair.key)
+        yield pair.cert
+
+
+async def call_openssl(cert: bytes) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *("openssl", "x509", "-hash", "-noout"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await process.communicate(cert)
+    return output.decode().strip()
 
 
 @pytest.mark.feature("ADM-77", "ADM-79")

@@ -450,7 +450,7 @@ async def test_clients_need_no_credentials(fn: Recorder, hosting: Hosting) -> No
 def test_all_documented_parameters_are_there() -> None:
     names = "addr port path host cadata cafile cadump context insecure certfile pkeyfile password"
     names += " extra_sans verify_mode verify_cafile verify_capath verify_cadata"
-    names += " file_check_interval"
+    names += " verify_subjects file_check_interval"
     server = webop.WebhookServer()
     assert [name for name in vars(server) if not name.startswith("_")] == names.split()
     assert server.file_check_interval == 60.0

@@ -28,7 +28,7 @@ import webop
 from tests.simulation.admission_rules import AdmissionJudge, Attempt
 from tests.simulation.cluster import Refusal, Request, Response, Review
 from tests.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
-from webop.admission.managed.replica_records import list_targets
+from webop.admission.managed.records import PREFIX
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.servers.hosting import get_hosting
@@ -347,12 +347,16 @@ def _build_config(*cas: str) -> WebhookClientConfig:
 def describe_configuration(text: str) -> str:
     """Describe a change of a webhook configuration, without the ids of real processes."""
     body = orjson.loads(text)
-    records = body.get("metadata", {}).get("annotations", {}).values()
+    annotations = body.get("metadata", {}).get("annotations", {})
+    records = [text for key, text in annotations.items() if key.startswith(PREFIX)]
     names = [orjson.loads(record)["identity"] for record in records if record]
     words = [f"records of {names}"] if names else []
     words += [f"{len(records) - len(names)} records less"] if None in records else []
     if "webhooks" in body:
-        served = [(w["name"], sorted(list_targets(w["rules"]))) for w in body["webhooks"]]
+        served = [
+            (w["name"], sorted(name for rule in w["rules"] for name in rule["resources"]))
+            for w in body["webhooks"]
+        ]
         words.append(f"webhooks: {served}")
     return "; ".join(words)
 

@@ -182,5 +182,5 @@ def _list_served(configuration: dict[str, Any] | None, plural: str) -> set[str]:
         webhook["name"].partition(".")[0]
         for webhook in (configuration or {}).get("webhooks") or ()
         for rule in webhook["rules"]
-        if rule["apiGroups"] == [GROUP] and plural in rule["resources"]
+        if rule["apiGroups"] == [GROUP] and {plural, "*"} & {*rule["resources"]}
     }

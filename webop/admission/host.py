@@ -3,8 +3,8 @@
 Flow: :meth:`WebhookHost.run` calls the server in the settings with the function for reviews, and
 passes each config that it yields to the manager of the webhook configurations. At the shutdown,
 :meth:`WebhookHost.retire` makes the replica not ready while it still serves,
-:meth:`WebhookHost.withdraw` removes its webhooks from the cluster, and the caller cancels
-:meth:`WebhookHost.run`.
+:meth:`WebhookHost.withdraw` removes it from the cluster's webhook configurations, and the caller
+cancels :meth:`WebhookHost.run`.
 """
 
 from __future__ import annotations
@@ -190,15 +190,19 @@ class WebhookHost:
         if problem is not None:
             logger.debug("Cannot hand the webhooks over to other replicas: %s", problem)
 
-    async def withdraw(self) -> None:
-        """Remove the webhooks of this replica from the cluster; a failure is only logged."""
+    async def withdraw(self, *, is_asked: bool) -> None:
+        """Remove this replica from the webhook configurations; a failure is only logged.
+
+        If it is the last one, its webhooks go only if somebody has asked the operator to stop.
+        """
         self.hosting.is_stopping = True
         if self.manager is None or self._is_withdrawn:
             return
         self._is_withdrawn = True
-        problem = await _try(self.manager.withdraw())
+        problem = await _try(self.manager.withdraw(is_asked=is_asked))
         if problem is not None:
-            logger.warning("Cannot remove the webhooks from the cluster: %s", problem)
+            text = "Cannot remove this replica from the webhook configurations: %s"
+            logger.warning(text, problem)
         else:
             delay = self._operator.settings.admission.shutdown_delay
             await asyncio.sleep(min(_SETTLE_SECONDS, delay))
@@ -219,9 +223,11 @@ class WebhookHost:
         expiry = self.hosting.expiry
         if expiry is not None and expiry <= dt.datetime.now(dt.UTC):
             obstacles.append(f"the certificate of the webhook server has expired on {expiry}")
-        if self.manager is not None and not self.manager.is_applied.is_set():
-            why = f": {self.manager.problem}" if self.manager.problem else ""
+        if (manager := self.manager) is not None and not manager.is_applied.is_set():
+            why = f": {manager.problem}" if manager.problem else ""
             obstacles.append(f"the webhook configurations are not applied yet{why}")
+        elif manager is not None and manager.is_refused:
+            obstacles.append(f"the webhook configurations cannot be updated: {manager.problem}")
         return obstacles
 
     def _get_server(self) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from webop.admission.review import Review
-from webop.errors import AdmissionError, PermanentError, TemporaryError
+from webop.errors import AdmissionError, PermanentError, TemporaryError, WebopError
 from webop.objects.fields import is_lossy, unwrap_mapping
 
 logger = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def _build_status(review: Review, error: Exception) -> dict[str, Any]:
     Details are added only with causes: of an "Invalid" with details, kubectl shows only the causes.
     """
     status: dict[str, Any] = {
-        "message": _clean(str(error) or repr(error)),
+        "message": describe_error(error),
         "code": _get_code(error),
     }
     if isinstance(error, AdmissionError):
@@ -96,6 +96,15 @@ def _build_status(review: Review, error: Exception) -> dict[str, Any]:
                 for cause in causes
             ]
     return status
+
+
+def describe_error(error: BaseException) -> str:
+    """Return why a request is denied: with the class of an exception that is no denial."""
+    text = str(error)
+    if not text:
+        return _clean(repr(error))
+    is_meant = isinstance(error, (PermanentError, TemporaryError, WebopError, PatchError))
+    return _clean(text if is_meant else f"{type(error).__name__}: {text}")
 
 
 def _get_name(review: Review) -> str | None:

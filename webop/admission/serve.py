@@ -18,6 +18,7 @@ from webop.admission.response import (
     PatchError,
     build_response,
     clean_line,
+    describe_error,
     encode_patch,
     rank_errors,
 )
@@ -38,8 +39,7 @@ from webop.handling.registry import select_webhooks
 from webop.handling.threads import count_abandoned
 from webop.logs.reviews import review_of_the_moment
 from webop.objects.body import Body
-from webop.objects.diffs import diff
-from webop.objects.fields import clone
+from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.posting import current_poster
@@ -59,15 +59,15 @@ class AdmissionService:
     It works without a cluster: the review itself names the resource.
 
     Attributes:
-        is_elsewhere: returns whether replicas of another version judge a resource at a webhook
-            (during a rollout).
+        is_elsewhere: returns whether a webhook that is not known here may be that of a replica of
+            another version (during a rollout).
     """
 
     def __init__(self, operator: OperatorContext, hosting: Hosting) -> None:
         self._operator = operator
         self._gate = hosting.gate
         self._counters = hosting.counters
-        self.is_elsewhere: Callable[[str, Resource], bool] = lambda *_: False
+        self.is_elsewhere: Callable[[], bool] = lambda: False
         self._options = CallOptions(
             operator.settings,
             default_errors=ErrorsMode.PERMANENT,
@@ -119,7 +119,8 @@ class AdmissionService:
                 being served (429).
         """
         review = parse_review(request)
-        current_poster.set(self._operator.poster)  # the server's tasks do not inherit it
+        # The server's tasks do not inherit it. A dry run must store nothing, so no Events either.
+        current_poster.set(None if review.dryrun else self._operator.poster)
         if self._operator.client is not None:
             self._operator.client.enter_review(is_dry=review.dryrun)
         headers = {} if headers is None else headers
@@ -210,13 +211,19 @@ class AdmissionService:
     async def _call(self, handler: WebhookHandler, cause: WebhookCause) -> BaseException | None:
         """Call a handler and return its error, if any.
 
-        Changes of the patch are undone if the handler validates, or if its failure is ignored.
+        Changes of the patch are undone if the handler validates, or if its failure is ignored. A
+        mutating handler must not change the body, which the patch is made for.
         """
         patch = cause.patch
         is_validating = handler.reason is WebhookType.VALIDATING
         needs_copy = (is_validating or handler.ignore_failures) and bool(patch)
         before = Patch(clone(patch), fns=patch.fns) if needs_copy else _UNPATCHED
+        body = None if is_validating else Snapshot(cause.body.raw)
         outcome = await attempt(handler, cause, HandlerState(started=now()), self._options)
+        if body is not None and (raw := body.restore()) is not body.document:
+            cause.body.replace(raw)
+            text = f"{handler} changed the body in place, which has no effect: put changes"
+            self._warn_once(cause, f"{text} of the object into patch.")
         if is_validating and (patch or needs_copy) and (patch != before or patch.fns != before.fns):
             text = f"{handler} only validates, so its patch is ignored."
             self._warn_once(cause, f"{text} To change objects, use @webop.on.mutate.")
@@ -230,7 +237,7 @@ class AdmissionService:
         if error is None or not handler.ignore_failures:
             return error
         # The user and the log still get the reason (ADM-17).
-        reason = str(error) or repr(error)
+        reason = describe_error(error)
         cause.warnings.append(f"{handler.id}: {reason}")
         text = "Ignored the failure of %s (ignore_failures=True): %s"
         cause.logger.info(text, handler, clean_line(reason))
@@ -268,7 +275,7 @@ class AdmissionService:
         self, asked: Sequence[WebhookHandler], resource: Resource, webhook: str | None
     ) -> ReviewError:
         """Return the refusal of a review without handlers; another replica may have one."""
-        if webhook is not None and self.is_elsewhere(webhook, resource):
+        if webhook is not None and self.is_elsewhere():
             text = f"Only other replicas serve webhook {webhook!r:.99} for {resource.name}"
             return ReviewError(f"{text}; try again.", status=503, retry_after=1)
         if webhook is not None and not asked:
@@ -330,7 +337,6 @@ class AdmissionService:
             patch=Patch(body=body),
             old=None if old is None else body if new is None else Body(old),
             new=None if new is None else body,
-            diff=diff(old, new),
             operation=review.operation,
             subresource=review.subresource,
             dryrun=review.dryrun,

@@ -18,6 +18,7 @@ from webop.cli.migrate import migrate
 from webop.cli.options import CLIControls, LogFormatParamType
 from webop.cli.peering import freeze, resume
 from webop.cli.run import run
+from webop.cli.webhooks import webhooks
 from webop.version import __version__
 
 __all__ = ["CLIControls", "LogFormatParamType", "main"]
@@ -38,7 +39,7 @@ To get started:
     cls=SectionGroup,
     sections={
         "Operators": ("run", "freeze", "resume"),
-        "Inspection": ("handlers", "doctor", "finalizers", "migrate"),
+        "Inspection": ("handlers", "doctor", "webhooks", "finalizers", "migrate"),
         "Deployment": ("manifests", "image"),
         "Tools": ("cluster", "completion"),
     },
@@ -83,6 +84,7 @@ main.add_command(freeze)
 main.add_command(resume)
 main.add_command(handlers)
 main.add_command(doctor)
+main.add_command(webhooks)
 main.add_command(finalizers)
 main.add_command(migrate)
 main.add_command(manifests)

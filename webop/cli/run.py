@@ -116,6 +116,12 @@ _handlers, _scope, _others, _probes = map(
     envvar="WEBOP_RUN_LEASE",
     help="Elect a leader among replicas with the Lease NAME; only the leader handles objects.",
 )
+@_others(
+    "--take-over",
+    "take_over",
+    is_flag=True,
+    help="Take the managed webhooks over from replicas at another address.",
+)
 @_probes(
     "-L",
     "--liveness",
@@ -151,6 +157,7 @@ def run(
     modules: tuple[str, ...],
     reload: bool,
     lease_name: str | None,
+    take_over: bool,
     **options: Any,
 ) -> None:
     """Run an operator with the handlers of the files in PATHS and of the modules.
@@ -189,6 +196,9 @@ def run(
     if lease_name is not None:
         settings = settings or OperatorSettings.from_environment()
         settings.leadership.lease_name = lease_name
+    if take_over:
+        settings = settings or OperatorSettings.from_environment()
+        settings.admission.take_over = True
     if link is not None:
         check_registry(registry)  # before the old handlers stop
         stop_flag = wait_for_turn(link)

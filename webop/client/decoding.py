@@ -8,13 +8,13 @@ if the kind has free fields. The deeper values are cut off at the same level in 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from webop.backoff import Once
+from webop.objects.json_text import cut, load
 
 if TYPE_CHECKING:
     from webop.client.failures import Attempt
@@ -24,10 +24,6 @@ logger = logging.getLogger(__name__)
 _WRITABLE: Final = 254  # levels, for orjson
 _KEPT: Final = 200  # of an object
 _AROUND: Final = {"list": 2, "watch": 1}  # levels around an object, by the verb
-# Brackets, and the text before them. Possessive, because events must be decoded quickly.
-_BRACKETS: Final = re.compile(
-    rb'[^][{}"]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"[^][{}"]*+)*+([][{}])', re.DOTALL
-)
 _once = Once()
 
 
@@ -42,7 +38,7 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
         orjson.JSONDecodeError: it is not JSON.
     """
     try:
-        data = orjson.loads(text)
+        data = load(text)
         opened = text.count(b"{") + text.count(b"[")
         # Empty mappings and lists add no level for other values; managed fields have many.
         if opened <= _KEPT or opened - text.count(b"{}") - text.count(b"[]") < _KEPT:
@@ -66,22 +62,4 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
         "values are ignored.",
         *(attempt, _KEPT),
     )
-    return orjson.loads(_cut(text, _KEPT + _AROUND.get(attempt.verb, 0)))
-
-
-def _cut(text: bytes, limit: int) -> bytes:
-    """Replace values that are nested deeper than so many levels by null."""
-    kept: list[bytes] = []
-    depth = start = 0
-    end = 0
-    while found := _BRACKETS.match(text, end):  # from here on only
-        place, end = found.span(1)
-        if text[place] in b"{[":
-            if depth == limit:
-                kept += text[start:place], b"null"
-            depth += 1
-        else:
-            depth -= 1
-            if depth == limit:
-                start = place + 1
-    return b"".join((*kept, text[start:]))
+    return load(cut(text, _KEPT + _AROUND.get(attempt.verb, 0)))

@@ -5,21 +5,21 @@ Flow: credentials → startup handlers → webhook configurations and calls → 
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
 from urllib.parse import urlsplit
 
 from webop.admission.managed.configurations import KINDS
-from webop.admission.managed.server_clock import ServerClock
 from webop.client.connecting import connect_command
 from webop.client.discovery import discover
+from webop.client.self_review import review_self
 from webop.doctor import records
 from webop.doctor.context import Context, call_startup
 from webop.doctor.findings import Finding, Report, approve, fail, note
 from webop.doctor.permissions import check_permissions, list_unknown
 from webop.doctor.reachability import check_trust, probe
 from webop.errors import APIError, APIForbiddenError, LoginError
+from webop.handling.handlers import WebhookType
 
 
 async def examine(context: Context) -> Report:
@@ -42,11 +42,10 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
     if not context.registry or context.registry.select_webhooks():
         context.managed = context.managed or context.settings.admission.managed
     version = (await client.request("GET", "/version")).get("gitVersion")
-    clock = ServerClock(client)
-    await clock.adjust(0)
-    context.now, context.username = clock.now().astimezone(dt.UTC), clock.username
+    me = await review_self(client)
+    context.now, context.username = me.now, me.username
     login = approve(
-        "login", clock.username or "the API server does not return the name of this account"
+        "login", me.username or "the API server does not return the name of this account"
     )
     yield "API server", [approve("server", f"{server}, Kubernetes {version}"), login]
     context.resources = (await discover(client)).resources
@@ -54,19 +53,23 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
     yield "Webhook configurations", findings
     webhooks = [(reason, one) for (_, reason), held in found.items() for one in held.webhooks]
     probed = iter(await probe(context, webhooks) if context.is_probing else ())
+    for name in dict.fromkeys(name for name, _ in found):
+        both = {kind: found[name, kind] for kind in KINDS}
+        removal = f"webop webhooks remove {name}"
+        yield f"Replicas of {name}", records.check_replicas(both, removal, context.now)
+        context.replicas |= {
+            one.identity
+            for one in records.list_records(both[WebhookType.VALIDATING])
+            if one.is_fresh(context.now)
+        }
     for (name, reason), held in found.items():
-        removal = f"kubectl delete {KINDS[reason].plural} {name}"
-        findings = [*records.check_replicas(held, removal, context.now)]
-        findings += [
+        findings = [
             *await check_trust(context, held.webhooks),
             *islice(probed, len(held.webhooks)),
         ]
         if context.registry and len(context.names) == 1:
             findings += records.check_handlers(context, name, reason, held)
         yield f"{KINDS[reason].kind} {name}", findings or [approve("webhooks", "none")]
-        context.replicas |= {
-            one.identity for one in held.records.values() if one.is_alive(context.now)
-        }
     whose = f"Permissions of {context.account or context.username or 'this account'}"
     for title, check in (
         ("Coordination", records.check_lease),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from webop.admission.managed.agreement import build_digest
 from webop.admission.managed.configurations import KINDS, build_configuration
-from webop.admission.managed.replica_records import PREFIX
-from webop.admission.managed.replicas import Configuration, parse_configuration
+from webop.admission.managed.records import ReplicaRecord, decode_record
+from webop.admission.managed.shared_configurations import (
+    Configuration,
+    is_managed,
+    parse_configuration,
+)
 from webop.coordination import lease
 from webop.coordination.peers import build_creation_command, build_kinds, parse_peers, select_rivals
 from webop.coordination.requests import LEASES
@@ -64,8 +69,7 @@ async def _list_names(context: Context) -> Sequence[str]:
         return [context.managed]
     lists = [await context.read(kind.get_url()) for kind in KINDS.values()]
     everything = [body["metadata"] for listed in lists for body in listed.get("items") or ()]
-    kept = (one for one in everything if PREFIX in " ".join(one.get("annotations") or ()))
-    return list(dict.fromkeys(one["name"] for one in kept))
+    return list(dict.fromkeys(one["name"] for one in everything if is_managed(one)))
 
 
 async def _fetch(context: Context, reason: WebhookType, name: str) -> Configuration:
@@ -74,42 +78,53 @@ async def _fetch(context: Context, reason: WebhookType, name: str) -> Configurat
         body = await context.read(KINDS[reason].get_url(name=name)) or None
     except APIForbiddenError:
         body = await context.client.patch(KINDS[reason], None, name, {})
-    return parse_configuration(body, is_alive=lambda _: True)
+    return parse_configuration(body)
 
 
-def check_replicas(found: Configuration, command: str, now: dt.datetime) -> Iterator[Finding]:
+def list_records(found: Configuration) -> list[ReplicaRecord]:
+    """Return the records of replicas in a validating configuration."""
+    return [decode_record(text) for text in found.records.values()]
+
+
+def check_replicas(
+    found: Mapping[WebhookType, Configuration], command: str, now: dt.datetime
+) -> Iterator[Finding]:
     """Check that live replicas maintain the webhooks, and that all serve the same ones."""
-    subject, remedy = "replicas", f"If the configuration is no longer needed: {command}"
-    records, is_required = list(found.records.values()), has_required(found.webhooks)
-    alive = [record for record in records if record.is_alive(now)]
-    if found.webhooks and not records:
-        text = "none: it was written by hand, or left by an operator that was removed"
-        yield warn(subject, text, remedy)
-    elif records and not alive and not found.webhooks:
+    subject, remedy = "replicas", f"If the webhooks are no longer needed: {command}"
+    webhooks = {kind: found[kind].webhooks for kind in found}
+    everything = [webhook for several in webhooks.values() for webhook in several]
+    records, is_required = list_records(found[WebhookType.VALIDATING]), has_required(everything)
+    alive = [record for record in records if record.is_fresh(now)]
+    effect = (
+        "requests fail (failurePolicy Fail)"
+        if is_required
+        else "requests are not checked (failurePolicy Ignore)"
+    )
+    if not alive and not everything:
         yield note(subject, "none, and no webhooks", remedy)
-    elif records and not alive:
-        last = max(record.renewed for record in records).astimezone(dt.UTC)
+    elif not alive and (times := sorted(record.renewed for record in records if record.renewed)):
+        last = dt.datetime.fromisoformat(times[-1]).astimezone(dt.UTC)
         age = describe_seconds((now - last).total_seconds())
-        effect = (
-            "requests fail (failurePolicy Fail)"
-            if is_required
-            else "requests are not checked (failurePolicy Ignore)"
-        )
         text = f"none has been alive since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
+        yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
+    elif not alive:
+        text = f"none: the operator was stopped or removed, or it was written by hand: {effect}"
         yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
     if not alive:
         return
     names = join_names(sorted(record.identity for record in alive))
-    is_changing = len({frozenset(record.served.items()) for record in alive}) > 1
+    digests = {record.digest for record in alive if not record.is_retired}
+    is_changing = len(digests) > 1
     how = ", with different handlers: a rollout is in progress" if is_changing else ""
     yield (note if is_changing else approve)(subject, f"{len(alive)} alive{how} ({names})")
-    served = {name for record in alive for name in record.served}
-    if orphans := [webhook for webhook in found.webhooks if webhook["name"] not in served]:
-        text = f"no live replica serves: {join_names(one['name'] for one in orphans)}"
-        remedy = "Wait a minute for the replicas to correct it. If they do not, restart them."
-        yield (fail if has_required(orphans) else warn)("orphans", text, remedy)
-    if waiting := sorted(served - {webhook["name"] for webhook in found.webhooks}):
-        yield note("waiting", f"waiting until all replicas serve: {join_names(waiting)}")
+    places = sorted({record.place for record in alive if not record.is_retired})
+    if len(places) > 1:
+        text = f"replicas at several addresses, API servers call the newest: {'; '.join(places)}"
+        yield warn(subject, text, "Stop the replicas that have taken over (--take-over).")
+    if digests and build_digest(webhooks) not in digests:
+        text = "no live replica serves exactly the webhooks in force"
+        remedy = "Wait a minute for the replicas to correct it. If they do not, read their logs."
+        yield warn("orphans", text, remedy)
 
 
 def check_handlers(
@@ -125,10 +140,12 @@ def check_handlers(
     )
     expected = {webhook["name"] for webhook in made["webhooks"]}
     present = {webhook["name"] for webhook in found.webhooks}
-    waiting = {name for record in found.records.values() for name in record.served}
-    if missing := sorted(expected - present - waiting):
+    if missing := sorted(expected - present):
         text = f"never called, since they are not in the configuration: {join_names(missing)}"
-        remedy = "Start the operator with these files. If it runs, read its log for the reason."
+        remedy = (
+            "Start the operator with these files. If it runs, read its log for the reason. In a "
+            "rollout, new webhooks wait until the last replica without them has retired."
+        )
         yield fail("handlers", text, remedy)
     if unknown := sorted(present - expected):
         text = f"in the configuration, but not in these files: {join_names(unknown)}"

@@ -12,9 +12,9 @@ from typing import Any
 
 from webop.handling.handlers import Activity, Reason
 from webop.handling.stopping import DaemonStopped
-from webop.objects import diffs, fields
+from webop.objects import fields
 from webop.objects.body import Body, RawEvent, RawEventType
-from webop.objects.diffs import Diff
+from webop.objects.diffs import Diff, diff
 from webop.objects.fields import FieldPath
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
@@ -127,19 +127,31 @@ class DiffCause(ResourceCause):
 
     old: Any
     new: Any
-    diff: Diff
+    _diffs: dict[FieldPath, Diff] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def find_diff(self, path: FieldPath = ()) -> Diff:
+        """Return the differences of a field, or of the whole states; all handlers share them."""
+        found = self._diffs.get(path)
+        if found is None:
+            old, new = self.old, self.new
+            if path:
+                old, new = fields.resolve(old, path), fields.resolve(new, path)
+            found = self._diffs[path] = diff(old, new)
+        return found
 
     def _build_kwargs(self) -> dict[str, Any]:
         kwargs = super()._build_kwargs()
-        kwargs.update(old=self.old, new=self.new, diff=self.diff)
+        kwargs.update(old=self.old, new=self.new, diff=self.find_diff())
         return kwargs
 
     def build_field_kwargs(self, path: FieldPath) -> dict[str, Any]:
         """Return the arguments ``old``, ``new``, ``diff`` for a handler of one field."""
         return {
-            "old": fields.resolve(self.old or {}, path),
-            "new": fields.resolve(self.new or {}, path),
-            "diff": diffs.reduce(self.diff, path),
+            "old": fields.resolve(self.old, path),
+            "new": fields.resolve(self.new, path),
+            "diff": self.find_diff(path),
         }
 
 
@@ -170,7 +182,7 @@ class ChangeCause(DiffCause):
 
     def since(self, old: Any) -> ChangeCause:
         """Return the same cause with the changes since another state."""
-        return dataclasses.replace(self, old=old, diff=diffs.diff(old, self.new))
+        return dataclasses.replace(self, old=old)
 
 
 @dataclass(kw_only=True)

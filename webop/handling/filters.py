@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from webop.handling.cancellation import convert_exception
-from webop.handling.causes import ResourceCause
+from webop.handling.causes import DiffCause, ResourceCause, WebhookCause
 from webop.handling.handlers import (
     ABSENT,
     PRESENT,
@@ -20,7 +20,7 @@ from webop.handling.handlers import (
     ResourceHandler,
     ValueCriterion,
 )
-from webop.objects import diffs, fields
+from webop.objects import fields
 
 _MISSING: Any = object()
 
@@ -70,11 +70,9 @@ def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
 
 
 def _fits(handler: ResourceHandler, cause: ResourceCause, *, is_about_change: bool) -> bool:
-    labels, annotations = handler.labels, handler.annotations
     try:
         return (
-            (not labels or _match_all(labels, cause.body.meta.labels, cause))
-            and (not annotations or _match_all(annotations, cause.body.meta.annotations, cause))
+            (not (handler.labels or handler.annotations) or _has_matching_metadata(handler, cause))
             and (not handler.field or _has_matching_field(handler, cause))
             and (not is_about_change or _has_matching_change(handler, cause))
             and (handler.when is None or bool(handler.when(**cause.kwargs)))
@@ -83,6 +81,22 @@ def _fits(handler: ResourceHandler, cause: ResourceCause, *, is_about_change: bo
         failure = convert_exception(exc)
         failure.add_note(f"This was in a filter of {handler}.")
         raise failure  # noqa: B904  it has the cause
+
+
+def _has_matching_metadata(handler: ResourceHandler, cause: ResourceCause) -> bool:
+    """Check the labels and annotations.
+
+    API servers call a webhook if its ``objectSelector`` matches the old object or the new one, so
+    a request that removes a label is judged, too.
+    """
+    labels, annotations = handler.labels, handler.annotations
+    old = cause.old if isinstance(cause, WebhookCause) else None
+    return any(
+        (not labels or _match_all(labels, body.meta.labels, cause))
+        and (not annotations or _match_all(annotations, body.meta.annotations, cause))
+        for body in (cause.body, old)
+        if body is not None
+    )
 
 
 def _match_all(
@@ -120,7 +134,8 @@ def _has_matching_change(handler: ResourceHandler, cause: ResourceCause) -> bool
         return True
     old, new = handler.old, handler.new
     return (
-        bool(diffs.reduce(getattr(cause, "diff", ()), handler.field))
+        isinstance(cause, DiffCause)
+        and bool(cause.find_diff(handler.field))
         and (old is None or _match_value(old, _resolve_old(handler, cause), cause))
         and (new is None or _match_value(new, _resolve(cause.body, handler), cause))
     )

@@ -220,13 +220,14 @@ class WebhookHandler(ResourceHandler):
     Empty ``operations`` means all of them. ``subresource`` None means the object itself only, "*"
     the object itself and any subresource. The attributes after ``ignore_failures`` are for the API
     server (Kubernetes API, admissionregistration.k8s.io/v1 ValidatingWebhook, MutatingWebhook);
-    ``namespace_selector`` is a LabelSelector; None is the API's default.
+    ``namespace_selector`` is a LabelSelector; None is the API's default. ``persistent`` None means
+    True in a pod, False elsewhere.
     """
 
     reason: WebhookType
     operations: frozenset[str] = frozenset()
     subresource: str | None = None
-    persistent: bool = False
+    persistent: bool | None = None
     side_effects: bool = False
     ignore_failures: bool = False
     failure_policy: str | None = None

@@ -189,7 +189,8 @@ class WebhookOptions(EventOptions, total=False):
     subresource: Subresource | None
     """A subresource, such as ``"status"``; ``"*"`` for the object itself and all subresources"""
     persistent: Flag | None
-    """Whether the webhook stays in the cluster after the last replica has stopped"""
+    """Whether the webhook stays in the cluster after the last replica has stopped; by default, it
+    stays in a pod, and goes elsewhere"""
     side_effects: Flag | None
     """Whether the handler has side effects; it must have none in a dry run"""
     ignore_failures: Flag | None

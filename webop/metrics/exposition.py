@@ -63,17 +63,28 @@ class OperatorCollector:
             )
 
 
+def choose_format(accept: str) -> str:
+    """Return one of few Accept headers, so that clients can share what is built for them.
+
+    It is OpenMetrics if the client accepts that, else the text format of Prometheus.
+    """
+    compact = accept.replace(" ", "").lower()
+    kinds = ("application/openmetrics-text", "text/plain;version=1.")
+    kind = next((kind for kind in kinds if kind in compact), None)
+    if kind is None:
+        return ""
+    escaping = ";escaping=allow-utf-8" if "escaping=allow-utf-8" in compact else ""
+    return f"{kind.partition(';')[0]};version=1.0.0{escaping}"
+
+
 def expose(operator: Operator | None, accept: str) -> tuple[bytes, str]:
     """Return the metrics as text, and the type of the text.
 
     Args:
         operator: the operator; None if there is none yet.
-        accept: the Accept header: OpenMetrics if requested, else the text format of Prometheus.
+        accept: the format, from :func:`choose_format`.
     """
-    try:
-        encode, content_type = choose_encoder(accept)
-    except TypeError:  # the version in the header is not a number
-        encode, content_type = choose_encoder("")
+    encode, content_type = choose_encoder(accept)
     try:
         return encode(OperatorCollector(operator)), content_type
     except Exception:  # noqa: BLE001 - in foreign code; it is logged

@@ -1,16 +1,20 @@
 """Differences between two states of an object, as handlers get them in the kwarg `diff`.
 
-Made by the reactor from the last handled and the present essence, and reduced to the field of
-the handler where it has one (tutorial "Diffing the fields" of the manual).
+The states are the last handled and the present essence, those of an admission review, or the
+values of the handler's field in them (tutorial "Diffing the fields" of the manual).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, overload
 
-from webop.objects.fields import FieldPath, is_mapping, resolve
+from webop.objects.body import get_raw
+from webop.objects.fields import FieldPath, is_mapping
+
+# A path in the deepest object that is decoded takes 2 KB.
+_MAX_ITEMS: Final = 5000
 
 
 class DiffOperation(StrEnum):
@@ -57,82 +61,120 @@ class DiffItem(NamedTuple):
         return hash(tuple(self))
 
 
-class Diff(tuple[DiffItem, ...]):
+class Diff(Sequence[DiffItem]):
     """All differences between two states; equal to tuples and lists of the same items.
+
+    ::
+
+        for operation, path, old, new in diff:
+            logger.info("%s of %s", operation, ".".join(path))
+
+    The states are compared when the differences are read for the first time, as few handlers
+    read them.
 
     Args:
         items: what :class:`DiffItem` can be made of.
     """
 
-    __slots__ = ()
+    __slots__ = ("_items", "_new", "_old")
 
-    def __new__(cls, items: Iterable[Iterable[Any]] = ()) -> Self:
-        """Make the items of tuples or lists of four."""
+    _items: tuple[DiffItem, ...] | None
+    _old: Any
+    _new: Any
+
+    def __init__(self, items: Iterable[Iterable[Any]] = ()) -> None:
         made = (item if type(item) is DiffItem else DiffItem(*item) for item in items)
-        return super().__new__(cls, made)
+        self._items = tuple(made)
+
+    @property
+    def items(self) -> tuple[DiffItem, ...]:
+        """The differences."""
+        if self._items is None:
+            self._items = tuple(_compare(get_raw(self._old), get_raw(self._new)))
+        return self._items
+
+    @overload
+    def __getitem__(self, index: int) -> DiffItem: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[DiffItem, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> DiffItem | tuple[DiffItem, ...]:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[DiffItem]:
+        return iter(self.items)
 
     def __eq__(self, other: object) -> bool:
         return _equals(self, other)
 
-    def __ne__(self, other: object) -> bool:
-        return not _equals(self, other)
+    def __hash__(self) -> int:
+        return hash(self.items)
 
-    __hash__ = tuple.__hash__
+    def __repr__(self) -> str:
+        return repr(self.items)
 
 
-def _equals(values: tuple[Any, ...], other: object) -> bool:
+def _equals(values: Sequence[Any], other: object) -> bool:
     return isinstance(other, Sequence) and tuple(values) == tuple(other)
 
 
 def diff(old: Any, new: Any) -> Diff:
-    """Compare two states; None is the absence of one.
+    """Return the differences between two states; None is the absence of one.
 
     Mappings are compared key by key, everything else (lists too) as a whole. The order is that
     of the new state, what was removed from a mapping comes after what remained in it.
+
+    Of more than 5000 differences, those of whole mappings are joined: they are one change of the
+    mapping then. So a diff is never much larger than the states.
     """
-    return tuple.__new__(Diff, _compare(old, new))
+    found = Diff.__new__(Diff)
+    found._items, found._old, found._new = None, old, new  # noqa: SLF001  as its constructor does
+    return found
 
 
 def _compare(old: Any, new: Any) -> list[DiffItem]:
     items: list[DiffItem] = []
-    if old != new:
-        _collect(old, new, (), items)
+    if is_mapping(old) and is_mapping(new):
+        _collect(old, new, [], items)
+    elif old != new:
+        items.append(_build_item((), old, new))
     return items
 
 
-def _collect(old: Any, new: Any, path: FieldPath, items: list[DiffItem]) -> None:
-    """Add the differences of two states that are not equal."""
-    if old is None:
-        items.append(DiffItem(DiffOperation.ADD, path, None, new))
-    elif new is None:
-        items.append(DiffItem(DiffOperation.REMOVE, path, old, None))
-    elif is_mapping(old) and is_mapping(new):
-        for key, value in new.items():
-            before = old.get(key)
-            if before != value:
-                _collect(before, value, (*path, key), items)
-        for key, value in old.items():
-            if key not in new and value is not None:
-                _collect(value, None, (*path, key), items)
+def _collect(
+    old: Mapping[str, Any], new: Mapping[str, Any], path: list[str], items: list[DiffItem]
+) -> None:
+    """Add the differences of two mappings in one pass: each value is looked at once."""
+    begin = len(items)
+    for key, after in new.items():
+        before = old.get(key)
+        if before is after:
+            continue
+        if is_mapping(before) and is_mapping(after):
+            path.append(key)
+            _collect(before, after, path, items)
+            path.pop()
+        elif before != after:
+            items.append(_build_item((*path, key), before, after))
+        if len(items) > _MAX_ITEMS:
+            break
     else:
-        items.append(DiffItem(DiffOperation.CHANGE, path, old, new))
+        for key, before in old.items():
+            if before is not None and key not in new:
+                items.append(_build_item((*path, key), before, None))
+                if len(items) > _MAX_ITEMS:
+                    break
+    if len(items) > _MAX_ITEMS:
+        items[begin:] = [_build_item(tuple(path), old, new)]
 
 
-def reduce(diff: Sequence[DiffItem], path: FieldPath) -> Diff:
-    """Return the changes of one field, with paths relative to it.
-
-    A parent of the field that was added, changed or removed as a whole counts as far as the
-    field itself differs by it.
-    """
-    if not path:
-        return Diff(diff)
-    depth = len(path)
-    reduced: list[DiffItem] = []
-    for item in diff:
-        field = item.field
-        if field[:depth] == path:
-            reduced.append(DiffItem(item.operation, field[depth:], item.old, item.new))
-        elif field == path[: len(field)]:
-            rest = path[len(field) :]
-            reduced.extend(_compare(resolve(item.old, rest), resolve(item.new, rest)))
-    return Diff(reduced)
+def _build_item(path: FieldPath, old: Any, new: Any) -> DiffItem:
+    if old is None:
+        return DiffItem(DiffOperation.ADD, path, None, new)
+    if new is None:
+        return DiffItem(DiffOperation.REMOVE, path, old, None)
+    return DiffItem(DiffOperation.CHANGE, path, old, new)

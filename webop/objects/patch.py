@@ -25,6 +25,9 @@ JSONPatchOp: TypeAlias = dict[str, Any]
 """An operation of a JSON patch: `op`, `path`, and `value` where there is one."""
 
 
+_PLAIN = frozenset({str, int, bool, type(None)})
+
+
 class StanzaPatch(MutableMapping[str, Any]):
     """A part of a patch that appears in it when something is written, and not before."""
 
@@ -293,15 +296,14 @@ def subtract_patch(patch: Mapping[str, Any], written: Mapping[str, Any]) -> dict
 def _iter_operations(before: Any, after: Any, pointer: str) -> Iterator[JSONPatchOp]:
     for key, value in after.items():
         old = before.get(key, ABSENT_FIELD)
-        if old is value or _is_same(old, value):
+        if old is value:
             continue
-        path = f"{pointer}/{_escape(key)}"
-        if old is ABSENT_FIELD:
-            yield {"op": "add", "path": path, "value": value}
-        elif is_mapping(old) and is_mapping(value):
-            yield from _iter_operations(old, value, path)
-        else:
-            yield {"op": "replace", "path": path, "value": value}
+        if is_mapping(old) and is_mapping(value):
+            yield from _iter_operations(old, value, f"{pointer}/{_escape(key)}")
+        elif old is ABSENT_FIELD:
+            yield {"op": "add", "path": f"{pointer}/{_escape(key)}", "value": value}
+        elif not _is_same(old, value):
+            yield {"op": "replace", "path": f"{pointer}/{_escape(key)}", "value": value}
     for key in before:
         if key not in after:
             yield {"op": "remove", "path": f"{pointer}/{_escape(key)}"}
@@ -315,6 +317,8 @@ def _is_same(old: Any, new: Any) -> bool:
     """Compare as JSON does: for Python, 1 and True and 1.0 are equal, in a document they differ."""
     if old != new:
         return False
+    if type(old) is type(new) and type(old) in _PLAIN:
+        return True
     try:
         return _dump(old) == _dump(new)
     except TypeError:  # not all of it can be in a document, so there is nothing to tell apart

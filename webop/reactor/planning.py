@@ -18,7 +18,6 @@ from webop.handling.handlers import BackgroundHandler, ChangeHandler, Reason
 from webop.handling.registry import ResourceHandlers
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.body import Body, build_object_reference
-from webop.objects.diffs import diff
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.objects.storage.diffbase import EssenceDigest
@@ -258,7 +257,6 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
         patch=Patch(body=body, has_generations=ctx.has_status),
         old=old,
         new=new,
-        diff=diff(old, new),
         reason=reason,
         initial=initial,
     )

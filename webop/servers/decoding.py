@@ -1,66 +1,132 @@
 """Decode the JSON of a review at a bounded cost of time and memory.
 
 Decoded, a text like ``[],[],…`` takes thirty times its size, and a decoder blocks the event loop
-even from a thread. So the values are counted before they are decoded.
+even from a thread. So the memory is estimated before the text is decoded.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from secrets import token_hex
 from typing import Any
 
 import orjson
 
 from webop.errors import ReviewError
+from webop.objects.json_text import cut, load
 
-# Values in a review: the commas and opening brackets outside of strings. An object in etcd has
-# at most 1.5 MiB, an update has two states of it, and objects of only short fields and
-# ``managedFields`` have 9 bytes per value: 350 000 values. The number allowed here takes at most
-# 110 MiB and 0.3 s.
-_MAX_VALUES = 400_000
 # The limit of orjson's encoder, which is a cheap way to check the depth. Objects of this depth
 # never exceed Python's recursion limit.
 _MAX_DEPTH = 254
-# Decoded, a text takes at most ten times its size, or 100 bytes for each value of less than
-# 10 bytes.
-_VALUE_SIZE = 10
-_CONTENT = bytes(set(range(256)) - set(b'"{[,'))
-_ALL_BUT_VALUES = bytes(set(range(256)) - set(b"{[,"))
+# Of the limit, for one state of an object: an update has two, and webop adds annotations. In
+# percent.
+_STATE = 40
+_NOT_COUNTED = bytes(set(range(256)) - set(b'"{[,'))
+
+# The head of a review as API servers write it: in this order, before all that users can choose.
+HEAD_SIZE = 512
+_HEAD = re.compile(
+    rb"""\s*\{\s*(?:
+        "kind"\s*:\s*"AdmissionReview"\s*,\s*"apiVersion"\s*:\s*"(?P<version>%b)"
+        |"apiVersion"\s*:\s*"(?P<other>%b)"\s*,\s*"kind"\s*:\s*"AdmissionReview"
+    )\s*,\s*"request"\s*:\s*\{\s*"uid"\s*:\s*"(?P<uid>[A-Za-z0-9-]{1,100})"\s*[,}]"""
+    % ((rb"admission\.k8s\.io/v1(?:beta1)?",) * 2),
+    re.VERBOSE,
+)
 
 
-def decode_review(body: bytes, hold: Callable[[int], None]) -> dict[str, Any]:
+def decode_review(body: bytes, hold: Callable[[int], None], limit: int) -> dict[str, Any]:
     """Decode the JSON of a review.
 
     Args:
         body: the bytes of the request.
-        hold: is called with the memory to count beyond the size of the text, in units of text
-            bytes; it may raise.
+        hold: is called with the bytes of memory to count for the review; it may raise.
+        limit: the bytes of memory that the review may take.
 
     Raises:
-        ReviewError: the body is not JSON, not an object, or too complex.
+        ReviewError: the body is not JSON, not an object, too large or too deep (413).
     """
-    values = body.translate(None, _ALL_BUT_VALUES)
-    count = len(values)
-    if count > _MAX_VALUES and _count_values(body) > _MAX_VALUES:
-        raise ReviewError(f"The review has more than {_MAX_VALUES} values.", status=413)
-    if (excess := min(count, _MAX_VALUES) * _VALUE_SIZE - len(body)) > 0:
-        hold(excess)
+    memory, opened = _estimate(body)
+    if memory > limit:
+        text = f"The review takes about {memory} bytes of memory; the limit is {limit} bytes"
+        raise ReviewError(f"{text} (half of settings.admission.max_held_bytes).", status=413)
+    hold(memory)
     try:
-        review = orjson.loads(body)
-        if count > _MAX_DEPTH and count - values.count(b",") > _MAX_DEPTH:
-            orjson.dumps(review)
+        review = _load(body, is_deep=opened > _MAX_DEPTH)
     except orjson.JSONDecodeError as error:
         reason = f"The review is not valid JSON: {error}." if body else "The review is empty."
         raise ReviewError(reason) from None
-    except orjson.JSONEncodeError:
-        raise ReviewError(f"The review is nested deeper than {_MAX_DEPTH} levels.") from None
     if not isinstance(review, dict):
         raise ReviewError(f"The review must be a JSON object, not {type(review).__name__}.")
+    if memory * 100 > limit * _STATE:
+        _check_growth(review, limit * _STATE // 100)
     return review
 
 
-def _count_values(body: bytes) -> int:
-    """Count the values of a JSON text; only its strings, if these exceed the limit."""
-    text = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _CONTENT)
-    strings = text.count(b'"') // 2
-    return strings if strings > _MAX_VALUES else len(b"".join(text.split(b'"')[::2]))
+def _load(body: bytes, *, is_deep: bool) -> Any:
+    """Return the value of a JSON text; with ``is_deep``, check its depth.
+
+    An object that is too deep already is served without its deepest values, so that its finalizers
+    can be removed.
+    """
+    try:
+        review = load(body)
+        if is_deep:
+            orjson.dumps(review)
+    except orjson.JSONDecodeError as error:
+        if "depth limit" not in str(error):
+            raise
+    except orjson.JSONEncodeError:
+        pass
+    else:
+        return review
+    mark = b'"%b"' % token_hex(16).encode()  # no user can put it into an object
+    text = cut(body, _MAX_DEPTH - 1, mark)
+    request = _get_request(load(text))
+    if mark not in orjson.dumps(request.get("oldObject")):
+        raise ReviewError(f"The review is nested deeper than {_MAX_DEPTH} levels.", status=413)
+    return load(text.replace(mark, b"null"))
+
+
+def _get_request(review: Any) -> dict[str, Any]:
+    request = review.get("request") if isinstance(review, dict) else None
+    return request if isinstance(request, dict) else {}
+
+
+def find_request(head: bytes) -> tuple[str, str] | None:
+    """Return the API version and the uid of a review, found in the first bytes of its text.
+
+    They are found only in a text that begins as API servers write it. There, the uid precedes all
+    that the user has sent, so no object can forge it.
+    """
+    found = _HEAD.match(head)
+    if found is None:
+        return None
+    return (found["version"] or found["other"]).decode(), found["uid"].decode()
+
+
+def _estimate(text: bytes) -> tuple[int, int]:
+    """Return the bytes of memory that a JSON text and its value take, and its opening brackets.
+
+    Strings take up to four bytes for each of their characters, and each value some bytes more.
+    """
+    marks = text.translate(None, _NOT_COUNTED)
+    if len(marks) <= _MAX_DEPTH:  # most reviews; it is less in truth
+        return 4 * len(text) + 100 * len(marks), len(marks)
+    strings, commas = marks.count(b'"') // 2, marks.count(b",")
+    opened = len(marks) - marks.count(b'"') - commas
+    return 4 * len(text) + 100 * opened + 80 * strings + 24 * commas, opened
+
+
+def _check_growth(review: dict[str, Any], limit: int) -> None:
+    """Refuse an object that becomes too large to be changed later: updates have both states.
+
+    Objects that are as large already are served, so that their finalizers can be removed.
+    """
+    request = _get_request(review)
+    new, old = (_estimate(orjson.dumps(request.get(key)))[0] for key in ("object", "oldObject"))
+    if new > limit >= old:
+        text = f"The object takes about {new} bytes of memory; the limit is {limit} bytes"
+        setting = f"{_STATE // 2} % of settings.admission.max_held_bytes"
+        raise ReviewError(f"{text} ({setting}).", status=413)

@@ -26,7 +26,7 @@ class ServingLimits(Protocol):
     """
 
     max_body: int  # bytes; the largest review
-    max_held_bytes: int  # bytes; the bodies of all reviews in memory
+    max_held_bytes: int  # bytes; the memory of all reviews
     max_connections: int  # open at once, per listener
     max_reviews: int  # served at once
     max_calls: int  # of one handler at once
@@ -42,9 +42,8 @@ class DefaultLimits:
 
     # API servers accept objects of up to 3 MiB, and an update has both states.
     max_body: int = 7 * 1024 * 1024
-    # Decoded objects take up to ten times the memory of their texts. With the operator's own
-    # 80 MiB, this fits into the 256 MiB of the sample Deployment.
-    max_held_bytes: int = 16 * 1024 * 1024
+    # With the operator's own 80 MiB, this fits into the 256 MiB of the sample Deployment.
+    max_held_bytes: int = 128 * 1024 * 1024
     max_connections: int = 256
     max_reviews: int = 1000
     max_calls: int = 100

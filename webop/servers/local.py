@@ -13,15 +13,21 @@ import logging
 import os
 import re
 import ssl
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from webop.backoff import Once
 from webop.dedicated_threads import call_in_dedicated_thread
-from webop.errors import ConfigurationError
+from webop.errors import ConfigurationError, ReviewError
 from webop.servers.addresses import build_url, get_reachable_address
-from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn
+from webop.servers.base import (
+    BaseWebhookServer,
+    Headers,
+    SSLPeer,
+    WebhookClientConfig,
+    WebhookFn,
+)
 from webop.servers.certificates.certfiles import (
     ExpiryWatch,
     Material,
@@ -32,9 +38,13 @@ from webop.servers.certificates.certfiles import (
 from webop.servers.certificates.contexts import LiveContext, StrPath, write_file
 from webop.servers.hosting import Hosting, get_hosting
 
+if TYPE_CHECKING:
+    from webop.servers.http.listener import Listener
+
 logger = logging.getLogger(__name__)
 
 _TRUST_SECONDS = 60.0
+_CN = "commonName"
 _HOST = re.compile(r"[-\w.]+|[0-9A-Fa-f:.]+(%\w+)?")  # a name, or an IPv6 address
 
 
@@ -64,12 +74,21 @@ class WebhookServer(BaseWebhookServer):
         pkeyfile: its private key; by default, it is in ``certfile``.
         password: decrypts the key in the file, or encrypts the generated one.
         extra_sans: more names and addresses for the self-signed certificate.
-        verify_mode: whether client certificates are requested and required.
+        verify_mode: whether client certificates are requested and required; required by default
+            if there are CA certificates that verify them.
         verify_cafile: the CA certificates (PEM) that verify client certificates.
         verify_capath: the same in a directory, as OpenSSL expects it.
         verify_cadata: the same as data.
+        verify_subjects: the clients that can send reviews, by the common names or the DNS names in
+            their certificates; reviews of others get 403. By default, all that are verified.
         file_check_interval: seconds between checks of the files for changes. Changed certificates
             are used for new connections; no connection is refused meanwhile.
+
+    Example::
+
+        settings.admission.server = webop.WebhookServer(
+            verify_cafile="/clients/ca.crt", verify_subjects=["kube-apiserver"]
+        )
 
     Flow: :meth:`watch_certificate` loads a certificate and yields the CA bundle for the clients;
     the listener starts; the config from :meth:`build_config` is yielded, and again each time the
@@ -108,6 +127,7 @@ class WebhookServer(BaseWebhookServer):
     verify_cafile: StrPath | None = None
     verify_capath: StrPath | None = None
     verify_cadata: str | bytes | None = None
+    verify_subjects: Collection[str] | None = None
     file_check_interval: float = 60.0
 
     def __post_init__(self) -> None:
@@ -230,6 +250,8 @@ class WebhookServer(BaseWebhookServer):
         self._expiry = ExpiryWatch(hosting)
         # In a thread: reading from a networked disk can take long.
         self._contexts = await call_in_dedicated_thread(self._build_contexts)
+        if self.verify_subjects is not None:
+            fn = _restrict(fn, frozenset(self.verify_subjects))
         endpoint = ReviewEndpoint(fn, path=self.path, hosting=hosting)
         port = self.DEFAULT_PORT if self.port is None else self.port
         addr = self._get_addr()
@@ -246,12 +268,16 @@ class WebhookServer(BaseWebhookServer):
                 endpoint, addr, port, ssl_context=self._contexts, hosting=hosting
             ) as listener:
                 self._listening_port = listener.port
-                yield self.build_config(listener.port, bundle)
-                async for bundle in bundles:
-                    with contextlib.suppress(ConfigurationError):  # it was fine at the start
-                        await self._dump(bundle)
+                watching = asyncio.create_task(self._watch_clients(listener), name="CAs of clients")
+                try:
                     yield self.build_config(listener.port, bundle)
-                await asyncio.Event().wait()
+                    async for bundle in bundles:
+                        with contextlib.suppress(ConfigurationError):  # it was fine at the start
+                            await self._dump(bundle)
+                        yield self.build_config(listener.port, bundle)
+                    await asyncio.Event().wait()
+                finally:
+                    watching.cancel()
 
     def _get_addr(self) -> str:
         if self.addr is not None:
@@ -270,10 +296,11 @@ class WebhookServer(BaseWebhookServer):
                     f"{name}= of the webhook server must be of the type "
                     f"{getattr(kind, '__name__', kind)}, got {value!r}."
                 )
-        if isinstance(self.extra_sans, str):
-            raise ConfigurationError(
-                f"extra_sans= of the webhook server must be a list, got {self.extra_sans!r}."
-            )
+        for name in ("extra_sans", "verify_subjects"):
+            if isinstance(getattr(self, name), str):
+                raise ConfigurationError(
+                    f"{name}= of the webhook server must be a list, got {getattr(self, name)!r}."
+                )
         if self.host and not _HOST.fullmatch(self.host):
             raise ConfigurationError(
                 f"host= of the webhook server must be a name or an address, got {self.host!r}. "
@@ -283,6 +310,13 @@ class WebhookServer(BaseWebhookServer):
     def _build_contexts(self) -> LiveContext | None:
         """Return the TLS contexts, still without certificate; None for plain HTTP."""
         verification = (self.verify_cafile, self.verify_capath, self.verify_cadata)
+        if self.verify_subjects is not None and not (
+            self.verify_subjects and (self.context or any(verification))
+        ):
+            raise ConfigurationError(
+                "verify_subjects= needs one name or more, and the CA certificates that verify "
+                "clients: set verify_cafile=, verify_capath= or verify_cadata=."
+            )
         if not self.insecure:
             if self.verify_mode == ssl.CERT_REQUIRED and not (self.context or any(verification)):
                 raise ConfigurationError(
@@ -349,6 +383,29 @@ class WebhookServer(BaseWebhookServer):
                     logger.info(text, self._expiry.description)
             current = changed
 
+    async def _watch_clients(self, listener: Listener) -> None:
+        """Check the files that verify clients for changes; then verify all clients again."""
+        contexts, once = self._contexts, Once()
+        if contexts is None or (self.verify_cafile is None and self.verify_capath is None):
+            return
+        current: list[bytes] | None = None
+        while True:
+            try:
+                changed = await contexts.read_clients()
+                if current not in (None, changed):
+                    await contexts.reload_clients()
+                    listener.close_connections()
+                    logger.info("The changed CA certificates of clients are in use.")
+                    if self.context is not None:
+                        logger.warning("Restart the operator: context= does not forget old CAs.")
+                current = changed
+                once.forget("failure")
+            except ConfigurationError as error:  # half-written: retry at the next check
+                if once.is_new("failure", str(error)):
+                    text = "The changed CA certificates of clients are not in use: %s"
+                    logger.error(text, error)  # noqa: TRY400 - a traceback would not help
+            await asyncio.sleep(self.file_check_interval)
+
     async def _read_again(self, current: Material) -> Material:
         """Read the files; return the current material if they are unusable (half-written)."""
         try:
@@ -364,6 +421,27 @@ class WebhookServer(BaseWebhookServer):
             logger.warning("No CA certificates to write to cadump=%r.", str(self.cadump))
         else:
             await call_in_dedicated_thread(write_file, self.cadump, bundle, "cadump")
+
+
+def _restrict(fn: WebhookFn, subjects: frozenset[str]) -> WebhookFn:
+    """Refuse the reviews of clients with other certificates."""
+
+    async def review(
+        request: Mapping[str, Any],
+        *,
+        webhook: str | None = None,
+        headers: Headers | None = None,
+        sslpeer: SSLPeer | None = None,
+    ) -> dict[str, Any]:
+        peer = sslpeer or {}
+        names = {value for part in peer.get("subject", ()) for key, value in part if key == _CN}
+        names |= {value for kind, value in peer.get("subjectAltName", ()) if kind == "DNS"}
+        if names.isdisjoint(subjects):
+            text = f"Reviews of {sorted(names)!r:.200} are not accepted (verify_subjects=)."
+            raise ReviewError(text, status=403)
+        return await fn(request, webhook=webhook, headers=headers, sslpeer=sslpeer)
+
+    return review
 
 
 class WebhookK3dServer(WebhookServer):

@@ -1,7 +1,7 @@
 """The overload gate: it refuses reviews beyond the limits at once, so that clients retry.
 
-An operator has one gate, and so has a server without an operator. The HTTP side counts the bodies
-in memory; the admission side counts reviews and calls of handlers.
+An operator has one gate, and so has a server without an operator. The HTTP side counts the memory
+that reviews take; the admission side counts reviews and calls of handlers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from webop.errors import ReviewError
 if TYPE_CHECKING:
     from webop.servers.hosting import ServingLimits
 
+_LARGEST = 5  # bytes of memory per byte of text: of a review with few values
+
 
 class OverloadGate:
     """Counts the reviews being served and refuses those that exceed the limits.
@@ -24,34 +26,46 @@ class OverloadGate:
     def __init__(self, get_limits: Callable[[], ServingLimits]) -> None:
         self._get_limits = get_limits
         self._held = 0
+        self._shares: dict[object, int] = {}  # of the bytes held, by peer
         self._reviews = 0
         #: The running calls, by the ids of the handlers.
         self.calls: dict[str, int] = {}
 
-    def check(self, size: int) -> None:
-        """Check that a body of ``size`` bytes fits, without counting it.
+    @property
+    def share(self) -> int:
+        """The bytes of memory that one review, or all reviews of one peer, may take at most.
 
-        Raises:
-            ReviewError: it does not fit (429).
+        It is half of the budget, so that one peer cannot keep out all others. A review of the
+        largest size is served even if the budget is smaller.
         """
         limits = self._get_limits()
-        # A single review of the maximum size is served even if the budget is smaller.
-        if (held := self._held + size) > limits.max_held_bytes and held > limits.max_body:
-            budget = max(limits.max_held_bytes, limits.max_body)
-            raise _refuse(f"Reviews take more than {budget} bytes of memory", "max_held_bytes")
+        return max(limits.max_held_bytes // 2, _LARGEST * limits.max_body)
 
-    def hold(self, size: int) -> None:
-        """Count bytes of a body; the caller must release as many.
+    def hold(self, size: int, peer: object, share: int) -> None:
+        """Count bytes that a review takes; the caller must release as many.
+
+        Args:
+            size: in bytes.
+            peer: who sent the review: the address without the port.
+            share: that of a peer, see :attr:`share`; the caller reads it once per review.
 
         Raises:
             ReviewError: they do not fit (429), and are not counted.
         """
-        self.check(size)
+        mine = self._shares.get(peer, 0) + size
+        if self._held + size > 2 * share:
+            raise _refuse(f"Reviews take more than {2 * share} bytes of memory", "max_held_bytes")
+        if mine > share:
+            text = f"Reviews from one address take more than {share} bytes of memory: half of all"
+            raise _refuse(text, "max_held_bytes")
         self._held += size
+        self._shares[peer] = mine
 
-    def release(self, size: int) -> None:
-        """Subtract bytes of bodies that are not in memory any more."""
+    def release(self, size: int, peer: object) -> None:
+        """Subtract bytes of reviews that are not in memory any more."""
         self._held -= size
+        if left := self._shares.pop(peer, 0) - size:
+            self._shares[peer] = left
 
     def enter(self, calls: Mapping[str, int]) -> Iterable[str]:
         """Count a review and the calls of its handlers; the caller must call :meth:`leave`.

@@ -186,12 +186,12 @@ class AdmissionSettings(PoolSection):
     managed: str | None = None
     """The name of the webhook configurations that webop maintains; None for none."""
     max_body: int = Field(default=_SERVING.max_body, ge=1)
-    """The maximum size of a review in bytes; larger ones get 413."""
+    """The maximum size of a review in bytes; larger ones are denied."""
     max_held_bytes: int = Field(default=_SERVING.max_held_bytes, ge=1)
-    """The maximum size of all reviews in memory in bytes, as sent; further ones get 429. Decoded,
-    they take up to ten times as much: adapt it to the memory limit of the container."""
+    """The memory for all reviews in bytes, decoded; further ones get 429. One review, or the
+    reviews from one address, can take half of it. Adapt it to the memory limit of the container."""
     max_connections: int = Field(default=_SERVING.max_connections, ge=1)
-    """The maximum number of open connections of a webhook server."""
+    """The maximum number of open connections of a port; then idle ones make way for new ones."""
     read_timeout: Positive = _SERVING.read_timeout
     """The time in which a client must send a complete request; then webop closes the
     connection."""
@@ -216,7 +216,9 @@ class AdmissionSettings(PoolSection):
     drain_timeout: Seconds = _SERVING.drain_timeout
     """How long webop then waits for running reviews."""
     replica_lifetime: Positive = 180.0
-    """The time after which a replica without a sign of life counts as dead."""
+    """The time after which a replica that does not renew its record counts as dead."""
+    take_over: bool = False
+    """Whether to take managed webhooks over from replicas at another address."""
     exempt_namespace: bool = False
     """Whether managed webhooks skip objects in the operator's own namespace."""
     exempt_account: bool = False

@@ -198,7 +198,8 @@ def _build_conditions(
     if exclusions.username is not None:
         extra[_OWN_REQUESTS] = f"request.userInfo.username != {_quote(exclusions.username)}"
     if exclusions.secret is not None and any(
-        rule["apiGroups"] == [""] and "secrets" in rule["resources"] for rule in rules
+        rule["apiGroups"] == [""] and {"secrets", "*", "*/*"} & {*rule["resources"]}
+        for rule in rules
     ):
         namespace, name = map(_quote, exclusions.secret)
         extra["not-the-certificate"] = (
@@ -233,20 +234,34 @@ def _build_match_conditions(
 
 
 def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list[dict[str, Any]]:
+    """Return the rules of a webhook: for EVERYTHING, with "*" for all kinds of an API version.
+
+    So they stay short in a cluster with many kinds, and a new kind is checked at once. (There is no
+    "*" for all groups: it would include Events, which EVERYTHING does not mean.)
+    """
     if handler.selector is None:
         return []
-    found = sorted(handler.selector.select(resources), key=lambda resource: resource.name)
     # "*" includes the object itself, unlike in Kubernetes (D-18).
     parts = {None: [""], "*": ["", "/*"]}.get(handler.subresource, [f"/{handler.subresource}"])
+    everything = ["*/*"] if handler.subresource == "*" else [f"*{parts[0]}"]
+    found = sorted(handler.selector.select(resources), key=lambda resource: resource.name)
+    names: dict[tuple[str, str], list[list[str]]] = {}
+    for resource in found:
+        own = [f"{resource.plural}{part}" for part in parts]
+        names.setdefault((resource.group, resource.version), []).append(own)
+    if handler.selector.any_name is EVERYTHING:
+        others = {(one.group, one.version) for one in {*resources}.difference(found)}
+        names |= {api: [everything] for api in names.keys() - others}
     return [
         {
-            "apiGroups": [resource.group],
-            "apiVersions": [resource.version],
-            "resources": [f"{resource.plural}{part}" for part in parts],
+            "apiGroups": [group],
+            "apiVersions": [version],
+            "resources": own,
             "operations": sorted(handler.operations) or ["*"],
             "scope": handler.scope,
         }
-        for resource in found
+        for (group, version), several in names.items()
+        for own in several
     ]
 
 

@@ -1,46 +1,45 @@
 """The task of a replica that keeps the managed webhook configurations up to date.
 
 Manual: "Admission control", "Managed configurations". :mod:`webop.admission.managed.configurations`
-builds the webhooks of one replica, :mod:`webop.admission.managed.replicas` plans what follows for
-all replicas, :mod:`webop.admission.managed.shared_configurations` writes it into the cluster.
+builds the webhooks of one replica, :mod:`webop.admission.managed.agreement` decides what follows
+for all replicas, :mod:`webop.admission.managed.shared_configurations` writes it into the cluster.
 
-Each replica checks both configurations when its handlers, its server or the resources of the
-cluster have changed; every five seconds while its webhooks wait for other replicas; otherwise after
-a third of ``settings.admission.replica_lifetime``, but at least once a minute. By then, it has
-repaired configurations that somebody has deleted or edited.
+Each replica checks the configurations when its handlers, its server or the resources of the cluster
+have changed; every two seconds in a rollout; otherwise after a third of
+``settings.admission.replica_lifetime``, but at least once a minute. By then, it has repaired
+configurations that somebody has deleted or edited.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime as dt
 import logging
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
+from dataclasses import dataclass, field
 
+from webop.admission.managed.agreement import Offer, build_digest, build_offer, decide
 from webop.admission.managed.configurations import Exclusions, build_configuration, list_dangers
-from webop.admission.managed.replica_records import (
+from webop.admission.managed.records import (
     Json,
     ReplicaRecord,
     build_key,
+    decode_record,
     get_renewal,
     parse_bundle,
 )
-from webop.admission.managed.replicas import (
+from webop.admission.managed.shared_configurations import (
     Configuration,
     Plan,
-    build_record,
-    plan_exit,
-    plan_presence,
+    SharedConfigurations,
 )
-from webop.admission.managed.server_clock import ServerClock
-from webop.admission.managed.shared_configurations import SharedConfigurations
 from webop.backoff import Backoff, Once
 from webop.client.api import Client
+from webop.client.self_review import review_self
 from webop.errors import (
     APIConflictError,
     APIConnectionError,
@@ -49,11 +48,11 @@ from webop.errors import (
     APIStatusError,
     APITooManyRequestsError,
     ConfigurationError,
+    WebopError,
 )
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import WebhookHandler, WebhookType
-from webop.identities import detect_process
-from webop.objects.resources import Resource
+from webop.identities import detect_process, is_former_self, is_in_pod
 from webop.servers.base import WebhookClientConfig
 
 logger = logging.getLogger(__name__)
@@ -62,47 +61,83 @@ _TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APICo
 _RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
 _PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after each refusal in a row
 _AFTERMATH = 30.0  # seconds; API servers may still call webhooks that were removed, and retry
-_POLLING = 5.0  # seconds; between checks while webhooks wait for other replicas
+_POLLING = 2.0  # seconds; between checks during a rollout
+_PATIENCE = 3  # own renewals in which the record of another replica may stay the same
+_LONGEST_LIFETIME = 86400.0  # seconds; of other replicas, by their records
+
+
+class _OccupiedError(WebopError):
+    """Replicas at another address have the webhook configurations of this name."""
+
+
+@dataclass(eq=False)
+class Attendance:
+    """Which other replicas are alive: those whose records change, by the reads of this replica.
+
+    Time is counted in its own renewals, not by a clock: if it cannot renew its record because the
+    API server is unavailable or refuses, then others may be unable to, and nobody is declared dead.
+    """
+
+    renewals: int = 0
+    _seen: dict[str, tuple[str, int]] = field(default_factory=dict)  # when each text was new
+
+    def select(self, records: Mapping[str, str], renewal: float) -> dict[str, ReplicaRecord]:
+        """Return the live ones of some records; with the seconds between its own renewals."""
+        before, alive = self._seen, dict[str, ReplicaRecord]()
+        self._seen = {}
+        for key, text in records.items():
+            known, since = before.get(key, ("", 0))
+            self._seen[key] = (text, since if known == text else self.renewals)
+            record = decode_record(text)
+            lifetime = min(record.lifetime, _LONGEST_LIFETIME)
+            patience = max(_PATIENCE, math.ceil(lifetime / renewal))
+            is_fresh = self.renewals - self._seen[key][1] <= patience
+            if is_fresh and not is_former_self(record.process):
+                alive[key] = record
+        return alive
 
 
 class ConfigurationManager:
     """One replica's share in the webhook configurations that all replicas keep.
 
     Attributes:
-        is_applied: set when the record of the replica and its webhooks are in the cluster.
-            Webhooks that wait for other replicas do not count: those wait for this one, too.
+        is_applied: set when the record of the replica is in the cluster, and all webhooks for which
+            the replicas agree. A replica that waits for the others is ready: they wait for it, too.
         is_alone: whether no other replica remains when this one stops; known when it retires.
         problem: why the last update failed; empty if it succeeded.
+        is_refused: whether the API server refuses the updates, so that retries do not help.
     """
 
     def __init__(self, operator: OperatorContext, client: Client) -> None:
         self._operator = operator
         self._client = client
         self._name = operator.settings.admission.managed or ""
-        self._shared = SharedConfigurations(client, self._name)
-        self._clock = ServerClock(client)
+        self._shared = SharedConfigurations(client, self._name, operator.identity)
         self._handlers = operator.registry.select_webhooks()
         # The identity can be that of a pod, in which several processes run one after another.
         self._process = str(detect_process())
         self._key = build_key(f"{operator.identity}/{self._process}")
-        self._since: dt.datetime | None = None  # when it was started; None before the first record
+        self._since = self._renewed = _now()
         self._config: WebhookClientConfig | None = None
         self._secret: tuple[str, str] | None = None
-        self._offers: dict[WebhookType, tuple[ReplicaRecord, frozenset[str]]] = {}
-        self._next_check = 0.0
+        self._username: str | None = None
+        self._offer: Offer | None = None
+        self._attendance = Attendance()
+        self._next_check = self._next_renewal = 0.0
         self._trusted: frozenset[str] = frozenset()
         self._checked = asyncio.Condition()
         self._changed = asyncio.Event()
         self._adjusting = asyncio.Lock()
         self._is_retired = False
         self._is_withdrawn = False
-        self._waiting: list[str] = []
-        # Until when paths and targets count as served by others.
-        self._elsewhere: dict[tuple[str, str], float] = {}
+        self._is_waiting = False
+        self._foreign_until = math.inf  # API servers may call webhooks of other replicas until then
+        self._boss = ""  # a replica that has taken over
         self._warned = Once()
         self.is_applied = asyncio.Event()
         self.is_alone = False
         self.problem = ""
+        self.is_refused = False
         operator.cluster_view.subscribe(self._changed.set)
 
     def announce(self, config: WebhookClientConfig, secret: tuple[str, str] | None = None) -> None:
@@ -129,25 +164,15 @@ class ConfigurationManager:
                 lambda: self.is_applied.is_set() and wanted <= self._trusted
             )
 
-    def is_elsewhere(self, webhook: str, resource: Resource) -> bool:
-        """Return whether another live replica may judge a resource at a webhook.
+    def is_elsewhere(self) -> bool:
+        """Return whether a webhook that this replica does not know may be another replica's.
 
         In a rollout that removes or renames a handler, or takes a resource from it, calls of the
         old webhook meet new replicas. Calls of a new webhook can meet replicas that have retired;
-        these do not read the records any more.
-
-        Args:
-            webhook: the last part of the path.
-            resource: the resource of the review.
+        these do not read the configurations any more.
         """
-        if self._is_retired or self._is_withdrawn:
-            return True
-        ending, now = f"/{quote(webhook)}", time.monotonic()
-        wanted = f"{resource.group}/{resource.version}/{resource.plural}/"
-        return any(
-            path.endswith(ending) and f"{target}/".startswith(wanted) and now < end
-            for (path, target), end in self._elsewhere.items()
-        )
+        is_leaving = self._is_retired or self._is_withdrawn
+        return is_leaving or time.monotonic() < self._foreign_until
 
     async def run(self) -> None:
         """Keep the configurations up to date, until cancelled.
@@ -166,6 +191,10 @@ class ConfigurationManager:
             if self._config is not None and is_known and not self._is_withdrawn:
                 try:
                     await self._adjust(self._config)
+                except _OccupiedError as exc:
+                    if self.problem != str(exc):
+                        logger.error("%s", exc)  # noqa: TRY400 - expected
+                    self.problem, self.is_refused, pause = str(exc), True, _POLLING
                 except (APIError, ConfigurationError) as exc:
                     is_transient = isinstance(exc, _TRANSIENT)
                     if not self.is_applied.is_set() and not is_transient:
@@ -174,13 +203,13 @@ class ConfigurationManager:
                         verb = "update" if self.is_applied.is_set() else "write"
                         text = "Cannot %s the webhook configurations %s; retrying: %s"
                         logger.warning(text, verb, self._name, exc)
-                    self.problem = str(exc)
+                    self.problem, self.is_refused = str(exc), not is_transient
                     if is_transient:
                         backoff.reset()
                     requested = exc.retry_after if isinstance(exc, APIStatusError) else None
                     pause = max(_RETRY_PAUSE, requested or 0.0) if is_transient else backoff.next()
                 else:
-                    self.problem = ""
+                    self.problem, self.is_refused = "", False
                     backoff.reset()
                     pause = max(0.0, self._next_check - time.monotonic())
             with contextlib.suppress(TimeoutError):
@@ -190,134 +219,178 @@ class ConfigurationManager:
     async def retire(self) -> None:
         """Hand the webhooks over to the other replicas, while this one still gets calls.
 
-        Webhooks that only this replica serves are removed, and those that have waited for it are
-        enabled. Its CAs stay trusted until it withdraws. If no other replica remains, nothing
-        changes, and `is_alone` is set.
+        From now on, the others decide without it. Its CAs stay trusted until it withdraws. If no
+        other replica remains, nothing changes, and `is_alone` is set.
 
         Raises:
             APIError: the API server is not available, or refuses.
         """
         async with self._adjusting:
-            if self._offers and not self._is_withdrawn:
+            if self._offer is not None and not self._is_withdrawn:
                 self._is_retired = True
-                moment = self._clock.now_for_records(self._lifetime)
-                plans = await self._shared.settle(self._plan_presence, moment)
-                self.is_alone = not any(
-                    self._list_remaining(plan.records) for plan in plans.values()
-                )
+                await self._shared.settle(self._plan_presence)
 
-    async def withdraw(self) -> None:
-        """Remove this replica from the configurations, for good, at a graceful exit.
+    async def withdraw(self, *, is_asked: bool) -> None:
+        """Remove this replica from the configurations, for good.
 
-        Webhooks that other live replicas serve stay, with their address. Without other replicas,
-        only the persistent webhooks stay (ADM-47).
+        Webhooks stay as long as there are other live replicas. Without these, only the persistent
+        webhooks stay if somebody has asked the operator to stop (ADM-47), else all of them.
 
         Raises:
             APIError: the API server is not available, or refuses.
         """
         async with self._adjusting:
             self._is_withdrawn = True
-            if self._offers:
-                await self._shared.settle(
-                    lambda kind, found, others: plan_exit(
-                        found, others, self._key, self._offers[kind][1]
-                    ),
-                    self._clock.now_for_records(self._lifetime),
-                )
+            if self._offer is not None:
+                await self._shared.settle(lambda found: self._plan_exit(found, is_final=is_asked))
 
     async def _adjust(self, config: WebhookClientConfig) -> None:
         """Check and update the configurations, if something has changed or a check is due."""
         self._report_absent()
+        if self._operator.settings.admission.exempt_account and self._username is None:
+            self._username = (await review_self(self._client)).username
         async with self._adjusting:  # an update must not be written after the withdrawal
-            await self._clock.adjust(self._renewal)
-            self._since = self._since or self._clock.now()
-            offers = {kind: self._build_offer(kind, config, self._since) for kind in WebhookType}
-            is_due = time.monotonic() >= self._next_check
-            if self._is_withdrawn or (offers == self._offers and not is_due):
+            offer, now = self._build_offer(config), time.monotonic()
+            if self._is_withdrawn or (offer == self._offer and now < self._next_check):
                 return
-            self._offers, self._next_check = offers, 0.0  # due until all has succeeded
-            plans = await self._shared.settle(
-                self._plan_presence, self._clock.now_for_records(self._lifetime)
-            )
-            self._clock.note_contact(self._lifetime)
-        served = [(name, plan) for kind, plan in plans.items() for name in offers[kind][0].served]
-        waiting = [name for name, plan in served if name in plan.deferred]
-        self._report_waiting(waiting)
-        until = time.monotonic() + self._renewal + _AFTERMATH
-        for plan in plans.values():
-            for key, record in plan.records.items():
-                for webhook in record.served.values() if key != self._key else ():
-                    self._elsewhere |= {(webhook.path, target): until for target in webhook.targets}
-        interval = min(_POLLING, self._renewal) if waiting else self._renewal
-        self._next_check = time.monotonic() + interval * random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
+            self._offer, self._next_check = offer, 0.0  # due until all has succeeded
+            if now >= self._next_renewal:
+                self._renewed = _now()
+            jitter = random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
+            try:
+                await self._shared.settle(self._plan_presence)
+            except _OccupiedError:
+                self._note_renewal(now, jitter)  # it reads only, and waits until the others die
+                raise
+            self._note_renewal(now, jitter)
+            is_changing = self._foreign_until > now
+            interval = min(_POLLING, self._renewal) * jitter if is_changing else math.inf
+            self._next_check = min(now + interval, self._next_renewal)
         async with self._checked:
             self.is_applied.set()
-            self._trusted = frozenset(parse_bundle(config.get("caBundle")))
+            self._trusted = frozenset(offer.cas)
             self._checked.notify_all()
 
-    @property
-    def _lifetime(self) -> float:
-        """How long a record is valid after its renewal, in seconds."""
-        return self._operator.settings.admission.replica_lifetime
+    def _note_renewal(self, now: float, jitter: float) -> None:
+        """Count a renewal, if one was due."""
+        if now >= self._next_renewal:
+            self._attendance.renewals += 1
+            self._next_renewal = now + self._renewal * jitter
 
     @property
     def _renewal(self) -> float:
-        """How often the records are renewed, in seconds."""
-        return get_renewal(self._lifetime)
+        """How often the record is renewed, in seconds."""
+        return get_renewal(self._operator.settings.admission.replica_lifetime)
 
-    def _plan_presence(
-        self, kind: WebhookType, found: Configuration, others: Mapping[str, ReplicaRecord]
-    ) -> Plan:
-        record, _ = self._offers[kind]
-        if found.version is None and not record.served:
-            return Plan((), {})
-        if self._is_retired and self._list_remaining(found.records):
-            record = record.retire()
-        is_offered = all(offer.served for offer, _ in self._offers.values())
-        record = dataclasses.replace(record, is_in_both=is_offered or self._key in others)
-        return plan_presence(found, others, self._key, record, self._clock.now())
+    def _plan_presence(self, found: Mapping[WebhookType, Configuration]) -> Plan:
+        """Plan the configurations with this replica.
 
-    def _list_remaining(self, records: Mapping[str, ReplicaRecord]) -> list[str]:
-        """Return the keys of the other replicas that are not retired."""
-        return [
-            key for key, record in records.items() if key != self._key and not record.is_retired
-        ]
-
-    def _build_offer(
-        self, kind: WebhookType, config: WebhookClientConfig, since: dt.datetime
-    ) -> tuple[ReplicaRecord, frozenset[str]]:
-        """Return this replica's record for a configuration, and its persistent webhooks."""
-        exclusions = self._build_exclusions()
-
-        def build(handlers: Sequence[WebhookHandler]) -> list[Json]:
-            webhooks: list[Json] = build_configuration(
-                reason=kind,
-                name=self._name,
-                handlers=handlers,
-                resources=self._operator.cluster_view.resources,
-                client_config=config,
-                exclusions=exclusions,
-            )["webhooks"]
-            return webhooks
-
-        webhooks = build(self._handlers)
-        flags = [handler.persistent for handler in self._handlers for _ in build([handler])]
-        named = zip(webhooks, flags, strict=True)
-        record = build_record(
-            webhooks,
-            config,
+        Raises:
+            _OccupiedError: other replicas have them, at another address.
+        """
+        assert self._offer is not None  # noqa: S101 - for the type checker
+        present, offer = found[WebhookType.VALIDATING].records, self._offer
+        others = self._list_others(present)
+        acting = [record for record in others.values() if not record.is_retired]
+        if self._key not in present:
+            self._check_place(acting)
+        mine = ReplicaRecord(
             identity=self._operator.identity,
             process=self._process,
-            since=since,
-            renewed=since,
-            lifetime=self._lifetime,
+            since=self._since,
+            renewed=self._renewed,
+            lifetime=self._operator.settings.admission.replica_lifetime,
+            address=offer.address,
+            cas=offer.cas,
+            digest=offer.digest,
         )
-        return record, frozenset(webhook["name"] for webhook, is_kept in named if is_kept)
+        if self._is_retired:
+            self.is_alone = not acting
+            mine = mine.retire() if acting else mine
+        webhooks = {kind: found[kind].webhooks for kind in found}
+        pending = found[WebhookType.VALIDATING].pending
+        decision = decide(webhooks, others.values(), offer, mine, pending=pending)
+        is_foreign = any(webhooks.values()) and build_digest(webhooks) != offer.digest
+        if is_foreign or not decision.is_own or any(not one.digest for one in others.values()):
+            self._foreign_until = time.monotonic() + _AFTERMATH
+        elif self._foreign_until == math.inf:
+            self._foreign_until = 0.0
+        self._report_waiting(is_waiting=not decision.is_own)
+        self._report_boss(decision.newest)
+        records = {key: present[key] for key in others}
+        return Plan({**records, self._key: mine.encode()}, decision.webhooks, decision.pending)
+
+    def _plan_exit(
+        self, found: Mapping[WebhookType, Configuration], *, is_final: bool
+    ) -> Plan | None:
+        assert self._offer is not None  # noqa: S101 - for the type checker
+        present = found[WebhookType.VALIDATING].records
+        if self._key not in present:
+            return None  # it was never there, or others have decided without it
+        others = self._list_others(present)
+        webhooks = {kind: found[kind].webhooks for kind in found}
+        pending = found[WebhookType.VALIDATING].pending
+        decision = decide(
+            webhooks, others.values(), self._offer, None, pending=pending, is_final=is_final
+        )
+        records = {key: present[key] for key in others}
+        return Plan(records, decision.webhooks, decision.pending)
+
+    def _list_others(self, records: Mapping[str, str]) -> dict[str, ReplicaRecord]:
+        """Return the live other replicas, by the names of their annotations."""
+        others = {key: text for key, text in records.items() if key != self._key}
+        alive = self._attendance.select(others, self._renewal)
+        if dead := [decode_record(others[key]).identity for key in others.keys() - alive]:
+            logger.info("Removing the records of dead replicas: %s.", ", ".join(sorted(dead)))
+        return alive
+
+    def _check_place(self, acting: Sequence[ReplicaRecord]) -> None:
+        """Check that no other replicas have the webhooks at another address, unless allowed.
+
+        Raises:
+            _OccupiedError: they have.
+        """
+        assert self._offer is not None  # noqa: S101 - for the type checker
+        if self._operator.settings.admission.take_over or not acting:
+            return
+        if not any(record.address == self._offer.address for record in acting):
+            other = max(acting, key=lambda record: record.since)
+            text = (
+                f"Not serving the webhooks {self._name!r}: {other.identity} serves them at "
+                f"{other.place}. Waiting until it stops (if it was killed: {other.lifetime:g} "
+                "seconds). Use another name in settings.admission.managed, or take them over with "
+                "--take-over or settings.admission.take_over."
+            )
+            raise _OccupiedError(text)
+
+    def _build_offer(self, config: WebhookClientConfig) -> Offer:
+        exclusions = self._build_exclusions()
+        is_default = is_in_pod()
+        webhooks, persistent = dict[WebhookType, list[Json]](), set[tuple[WebhookType, str]]()
+        for kind in WebhookType:
+
+            def build(handlers: Sequence[WebhookHandler], kind: WebhookType = kind) -> list[Json]:
+                made: list[Json] = build_configuration(
+                    reason=kind,
+                    name=self._name,
+                    handlers=handlers,
+                    resources=self._operator.cluster_view.resources,
+                    client_config=config,
+                    exclusions=exclusions,
+                )["webhooks"]
+                return made
+
+            webhooks[kind] = build(self._handlers)
+            owners = [handler for handler in self._handlers for _ in build([handler])]
+            for webhook, handler in zip(webhooks[kind], owners, strict=True):
+                if is_default if handler.persistent is None else handler.persistent:
+                    persistent.add((kind, webhook["name"]))
+        return build_offer(webhooks, frozenset(persistent), config)
 
     def _build_exclusions(self) -> Exclusions:
         admission = self._operator.settings.admission
         namespace = self._client.vault.default_namespace if admission.exempt_namespace else None
-        username = self._clock.username if admission.exempt_account else None
+        username = self._username if admission.exempt_account else None
         for name, value in (("exempt_namespace", namespace), ("exempt_account", username)):
             if getattr(admission, name) and value is None:
                 self._warn_once(
@@ -326,18 +399,28 @@ class ConfigurationManager:
                 )
         return Exclusions(namespace=namespace, username=username, secret=self._secret)
 
-    def _report_waiting(self, names: list[str]) -> None:
-        """Log which webhooks wait for other replicas, and when none does any more."""
-        if names and names != self._waiting:
+    def _report_waiting(self, *, is_waiting: bool) -> None:
+        """Log that other webhooks are in force than those of this replica, and when that ends."""
+        if is_waiting and not self._is_waiting:
             logger.info(
-                "Waiting for all replicas to serve these webhooks before enabling them: %s. "
-                "(A replica that was killed counts for up to %g seconds.)",
-                ", ".join(names),
-                self._lifetime,
+                "Waiting until all replicas serve the same webhooks; those in force stay meanwhile."
+                " (A replica that was killed counts for up to %g seconds.)",
+                self._operator.settings.admission.replica_lifetime,
             )
-        elif self._waiting and not names:
-            logger.info("All webhooks are enabled.")
-        self._waiting = names
+        elif self._is_waiting and not is_waiting:
+            logger.info("The webhooks of this replica are in force.")
+        self._is_waiting = is_waiting
+
+    def _report_boss(self, newest: ReplicaRecord | None) -> None:
+        """Log that a replica at another address has taken over, and when that ends."""
+        assert self._offer is not None  # noqa: S101 - for the type checker
+        is_taken = newest is not None and newest.address != self._offer.address
+        boss = f"{newest.identity} at {newest.place}" if newest and is_taken else ""
+        if boss and boss != self._boss:
+            logger.warning("The webhooks %r were taken over by %s.", self._name, boss)
+        elif self._boss and not boss:
+            logger.info("API servers call this operator again, no longer %s.", self._boss)
+        self._boss = boss
 
     def _report_absent(self) -> None:
         """Warn once of each handler that has no webhook, or a dangerous one."""
@@ -359,3 +442,7 @@ class ConfigurationManager:
     def _warn_once(self, text: str) -> None:
         if self._warned.is_new(text):
             logger.warning(text)
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")

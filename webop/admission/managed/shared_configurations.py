@@ -1,37 +1,36 @@
-"""The two webhook configurations in the cluster: read them, plan the changes, write them.
+"""The two webhook configurations in the cluster: read them, and write what was decided.
 
 All replicas do so. They need the verbs ``create`` and ``patch`` only: an empty patch changes
-nothing and returns the object. A write succeeds only if nobody else has written since the read
-(by the resource version); after a conflict, the replica reads and plans again.
+nothing and returns the object. The records of replicas are in the validating configuration, which
+is written first. A write succeeds only if nobody else has written since the read (by the resource
+version); after a conflict, the replica reads and decides again. A replica that writes the
+validating one also writes the mutating one, with a note of the version, so no outdated decision
+overwrites it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from webop.admission.managed.agreement import Webhooks, is_same
 from webop.admission.managed.configurations import KINDS
-from webop.admission.managed.replica_records import Json, ReplicaRecord
-from webop.admission.managed.replicas import (
-    Configuration,
-    Plan,
-    build_annotations,
-    build_patch,
-    is_same,
-    parse_configuration,
-)
+from webop.admission.managed.records import PREFIX, Json
 from webop.backoff import Backoff
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError
 from webop.handling.handlers import WebhookType
-from webop.identities import is_former_self
 
 logger = logging.getLogger(__name__)
 
-Decide = Callable[[WebhookType, Configuration, Mapping[str, ReplicaRecord]], Plan]
+MARK = "webop.dev/written-by"
+"""The annotation of managed configurations: the replica that wrote it last, and with the records of
+which version of the validating configuration."""
+
+_PENDING = "webop.dev/pending"
 
 # Seconds after each of 50 conflicts in a row. In each round, one replica wins, so all succeed in
 # the end; the jitter saves rounds.
@@ -43,82 +42,121 @@ _RULE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A webhook configuration as it was read.
+
+    Attributes:
+        version: its resource version; None if the object does not exist.
+        records: the annotations of replicas.
+        webhooks: the webhooks in force.
+        pending: those that wait for an agreement of the replicas, as text.
+    """
+
+    version: str | None = None
+    records: Mapping[str, str] = field(default_factory=dict)
+    webhooks: Sequence[Json] = ()
+    pending: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The content to write: the records, the webhooks, and those that wait."""
+
+    records: Mapping[str, str]
+    webhooks: Webhooks
+    pending: str = ""
+
+
+Decide = Callable[[Mapping[WebhookType, Configuration]], Plan | None]
+
+
+def is_managed(metadata: Json) -> bool:
+    """Return whether replicas keep a configuration, or have kept it, by its metadata."""
+    names = metadata.get("annotations") or {}
+    return any(name == MARK or name.startswith(PREFIX) for name in names)
+
+
+def parse_configuration(body: Json | None) -> Configuration:
+    """Parse an object of the API server; None stands for no object."""
+    if body is None:
+        return Configuration()
+    annotations = body["metadata"].get("annotations") or {}
+    records = {key: text for key, text in annotations.items() if key.startswith(PREFIX)}
+    version, webhooks = body["metadata"]["resourceVersion"], body.get("webhooks") or ()
+    return Configuration(version, records, webhooks, annotations.get(_PENDING, ""))
+
+
 class SharedConfigurations:
     """The validating and the mutating configuration of one name, which all replicas change."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, identity: str) -> None:
         self._client = client
         self._name = name
+        self._identity = identity
 
-    async def settle(self, decide: Decide, now: dt.datetime) -> dict[WebhookType, Plan]:
-        """Change both configurations as planned, and return the plans.
-
-        Args:
-            decide: plans one configuration, given its present state and the records in the
-                other one. It is called again after each conflict.
-            now: the time for judging which records are fresh.
+    async def settle(self, decide: Decide) -> None:
+        """Change both configurations as decided; ``decide`` is called again after a conflict.
 
         Raises:
             APIError: the API server is not available or refuses; or the conflicts do not end.
         """
         backoff = Backoff(_CONFLICT_PAUSES, is_endless=False, jitter=1.0)
         while True:
-            found = {kind: await self._read(kind, now) for kind in KINDS}
-            records = [found[kind].records for kind in KINDS]
-            others = dict(
-                zip(KINDS, reversed(records), strict=True)
-            )  # each kind, those of the other
-            plans = {kind: decide(kind, found[kind], others[kind]) for kind in KINDS}
+            found = {kind: parse_configuration(await self._patch(kind, {})) for kind in KINDS}
+            plan = decide(found)
+            if plan is None:
+                return
             try:
-                written = {
-                    kind: await self._write(kind, found[kind], plans[kind]) for kind in KINDS
-                }
-                # Each plan depends on the other configuration, which must still be the same.
-                unwritten = [kind for kind in KINDS if any(written.values()) and not written[kind]]
-                for kind in unwritten:
-                    if (await self._read(kind, now)).version != found[kind].version:
-                        raise self._build_conflict("another replica has changed them")
+                await self._write(found, plan)
             except APIConflictError:
                 pause = backoff.next()
                 if pause is None:
                     raise self._build_conflict("other replicas keep changing them") from None
                 await asyncio.sleep(pause)
             else:
-                return plans
+                return
 
-    async def _read(self, kind: WebhookType, now: dt.datetime) -> Configuration:
-        def is_alive(record: ReplicaRecord) -> bool:
-            return record.is_alive(now) and not is_former_self(record.process)
+    async def _write(self, found: Mapping[WebhookType, Configuration], plan: Plan) -> None:
+        note, is_written = self._identity, False
+        for kind in (WebhookType.VALIDATING, WebhookType.MUTATING):
+            present, webhooks = found[kind], plan.webhooks[kind]
+            is_first = kind is WebhookType.VALIDATING
+            records = plan.records if is_first else present.records
+            pending = plan.pending if is_first else ""
+            is_changed = not is_same(present.webhooks, webhooks)
+            is_noted = present.records == records and present.pending == pending
+            if is_noted and not is_changed and not is_written:
+                continue
+            if present.version is None and not records and not webhooks:
+                continue
+            annotations: Json = {**dict.fromkeys(present.records), **records, MARK: note}
+            if present.pending != pending:
+                annotations[_PENDING] = pending or None
+            body: Json = {"metadata": {"annotations": annotations}}
+            if is_changed or present.version is None:
+                body["webhooks"] = list(webhooks)
+            version = await self._send(kind, present.version, body)
+            note, is_written = f"{self._identity} {version}", True
+            if is_changed:
+                names = ", ".join(webhook["name"] for webhook in webhooks)
+                place = f"{KINDS[kind].plural}/{self._name}"
+                logger.info("Webhooks in %s: %s.", place, names or "none")
 
-        return parse_configuration(await self._patch(kind, {}), is_alive)
-
-    async def _write(self, kind: WebhookType, found: Configuration, plan: Plan) -> bool:
-        """Write a plan if it changes anything; return whether it does."""
-        if found.version is not None:
-            patch = build_patch(found, plan)
-            if patch is None:
-                return False
-            if await self._patch(kind, patch) is None:
-                raise self._build_conflict("one was deleted meanwhile")
-        elif plan.records:
-            resource = KINDS[kind]
-            body = {
-                "apiVersion": resource.api_version,
-                "kind": resource.kind,
-                "metadata": {"name": self._name, "annotations": build_annotations(plan.records)},
-                "webhooks": list(plan.webhooks),
-            }
+    async def _send(self, kind: WebhookType, version: str | None, body: Json) -> str:
+        """Create or change a configuration; return its new version."""
+        resource = KINDS[kind]
+        if version is None:
+            body["metadata"]["name"] = self._name
+            made = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
             with _explain_permissions(self._name):
-                await self._client.create(resource, None, body)
+                written: Json | None = await self._client.create(resource, None, made)
         else:
-            return False
-        place = f"{KINDS[kind].plural}/{self._name}"
-        if found.stale:
-            logger.info("Removed records of dead replicas from %s: %d.", place, len(found.stale))
-        if not is_same(found.webhooks, plan.webhooks):
-            names = ", ".join(webhook["name"] for webhook in plan.webhooks)
-            logger.info("Webhooks in %s: %s.", place, names or "none")
-        return True
+            body["metadata"]["resourceVersion"] = version
+            written = await self._patch(kind, body)
+        if written is None:
+            raise self._build_conflict("one was deleted meanwhile")
+        return str(written["metadata"]["resourceVersion"])
 
     async def _patch(self, kind: WebhookType, patch: Json) -> Json | None:
         with _explain_permissions(self._name):

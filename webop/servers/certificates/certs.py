@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -199,7 +199,10 @@ def split_certificates(pem: bytes) -> tuple[bytes, ...]:
     Raises:
         ValueError: there are none, or one cannot be read.
     """
-    return tuple(dict.fromkeys(map(_to_pem, x509.load_pem_x509_certificates(pem))))
+    try:
+        return tuple(dict.fromkeys(map(_to_pem, x509.load_pem_x509_certificates(pem))))
+    except x509.InvalidVersion as error:
+        raise ValueError(str(error)) from error
 
 
 def read_hostnames(pem: bytes) -> frozenset[str]:
@@ -245,7 +248,7 @@ def is_signed_by(pem: bytes, ca: bytes) -> bool:
     cert = x509.load_pem_x509_certificate(pem)
     try:
         cert.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 

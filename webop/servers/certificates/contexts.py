@@ -6,6 +6,7 @@ start that names the file, not a handshake that fails later.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import ssl
@@ -19,16 +20,16 @@ StrPath = str | os.PathLike[str]
 
 
 class LiveContext:
-    """The current TLS context of a server: a new one for each certificate.
+    """The current TLS context of a server: a new one for each certificate, and for changed CAs.
 
-    OpenSSL keeps one certificate per type of key in a context, and prefers ECDSA. So a certificate
-    is never loaded into a context that already has one. The listener calls this object for each
-    connection (in ``sni_callback``) to get the current context.
+    OpenSSL keeps one certificate per type of key in a context, and prefers ECDSA; and it does not
+    forget CAs. So nothing is loaded into a context that is in use. The listener calls this object
+    for each connection to get the current context.
 
     Args:
         given: the user's context, if any. It cannot be copied, so everything is loaded into it.
         mode: whether client certificates are requested and required. With CA certificates but no
-            mode, client certificates are optional. With either, sessions are not resumed and
+            mode, client certificates are required. With either, sessions are not resumed and
             clients must use TLS 1.3, unless a context is given.
         cafile: the CA certificates that verify clients; read again for each new context.
         capath: the same in a directory, as OpenSSL expects it.
@@ -53,6 +54,8 @@ class LiveContext:
             cadata = cadata.decode("ascii", "replace")  # bytes would count as DER
         self._locations = (cafile, capath, cadata)
         self._current = self._build()
+        self._pair: tuple[bytes, bytes | None, str | None] | None = None
+        self._lock = asyncio.Lock()
         #: Whether the given context already has a certificate.
         self.has_certificate = given is not None and find_presented(given) is not None
 
@@ -67,15 +70,51 @@ class LiveContext:
             ConfigurationError: a test handshake presents another certificate.
             ssl.SSLError: this is not PEM, or the key does not belong to the certificate.
         """
+        async with self._lock:
+            await self._replace((cert, key, password))
+
+    async def read_clients(self) -> list[bytes]:
+        """Read what verifies clients: the content of ``cafile`` and of the files in ``capath``.
+
+        Raises:
+            ConfigurationError: it cannot be read.
+        """
+        return await call_in_dedicated_thread(self._read_clients)
+
+    async def reload_clients(self) -> None:
+        """Verify new connections by what the files contain now.
+
+        Raises:
+            ConfigurationError: they cannot be loaded; the previous CAs stay in use.
+        """
+        async with self._lock:
+            await self._replace(self._pair)
+
+    async def _replace(self, pair: tuple[bytes, bytes | None, str | None] | None) -> None:
         if self._given is not None:
             # Not in a thread: no handshake may see the certificate without its key.
-            self._current = self._load(cert, key, password)
+            self._current = self._load(pair)
         else:
-            self._current = await call_in_dedicated_thread(self._load, cert, key, password)
+            self._current = await call_in_dedicated_thread(self._load, pair)
+        self._pair = pair
 
-    def _load(self, cert: bytes, key: bytes | None, password: str | None) -> ssl.SSLContext:
+    def _read_clients(self) -> list[bytes]:
+        cafile, capath, _ = self._locations
+        contents = [] if cafile is None else [read_file(cafile, "verify_cafile")]
+        try:
+            files = sorted(Path(capath).iterdir()) if capath is not None else []
+        except OSError as error:
+            raise _build_error("verify_capath", capath, error) from error
+        return contents + [read_file(file, "verify_capath") for file in files if file.is_file()]
+
+    def _load(self, pair: tuple[bytes, bytes | None, str | None] | None) -> ssl.SSLContext:
         context = self._build()
+        if pair is None:
+            return context
+        cert, key, password = pair
         load_key_material(context, cert, key, password)
+        if self._given is None:
+            return context
         shown, found = find_presented(context), find_certificates(cert)
         if shown and found and shown != ssl.PEM_cert_to_DER_cert(found[0].decode("ascii")):
             raise ConfigurationError(
@@ -107,8 +146,8 @@ class LiveContext:
                 "Cannot load the CA certificates that verify clients from "
                 f"verify_cafile={cafile!r}, verify_capath={capath!r}, or verify_cadata: {error}."
             ) from error
-        if context.verify_mode == ssl.CERT_NONE:
-            context.verify_mode = ssl.CERT_OPTIONAL
+        if self._mode is None and context.verify_mode == ssl.CERT_NONE:
+            context.verify_mode = ssl.CERT_REQUIRED
         return context
 
 
@@ -166,9 +205,13 @@ def read_file(path: StrPath, option: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise ConfigurationError(
-            f"Cannot read {option}={os.fspath(path)!r} of the webhook server: {error.strerror}."
-        ) from error
+        raise _build_error(option, path, error) from error
+
+
+def _build_error(option: str, path: StrPath | None, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"Cannot read {option}={str(path)!r} of the webhook server: {error.strerror}."
+    )
 
 
 def write_file(path: StrPath, data: bytes, option: str) -> None:

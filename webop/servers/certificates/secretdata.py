@@ -148,8 +148,12 @@ def read_leaf(cert: bytes, key: bytes, cas: tuple[bytes, ...]) -> Leaf:
         load_key_material(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key)
     except (ssl.SSLError, ConfigurationError) as error:
         raise ValueError(f"The key does not belong to the certificate: {error}") from error
-    ca = next((pem for pem in cas if certs.is_signed_by(cert, pem)), None)
-    return Leaf(cert, key, ca, certs.get_expiry(cert), certs.read_hostnames(cert))
+    try:
+        certs.split_certificates(cert)  # the whole chain must be readable
+        ca = next((pem for pem in cas if certs.is_signed_by(cert, pem)), None)
+        return Leaf(cert, key, ca, certs.get_expiry(cert), certs.read_hostnames(cert))
+    except Exception as error:  # cryptography has many
+        raise ValueError(f"The certificate cannot be parsed: {error}") from error
 
 
 def _digest(pem: bytes) -> str:

@@ -3,6 +3,8 @@
 Flow: :meth:`ReviewEndpoint.__call__` checks the head of the request, reads the body within its
 limits, decodes the JSON, calls the function, and responds before the client's deadline. A wrong
 request gets a 4xx response with a Kubernetes ``Status`` object, which API servers show to the user.
+For API servers, a 4xx is a failed call, which ``failure_policy="Ignore"`` allows. So what is wrong
+with the content of a review, such as its size, denies the request with 200 if its uid is known.
 This is the hot path of admission, so it uses no web framework.
 """
 
@@ -22,11 +24,17 @@ import orjson
 
 from webop.backoff import Once
 from webop.errors import ReviewError
-from webop.servers.decoding import decode_review
+from webop.servers.decoding import HEAD_SIZE, decode_review, find_request
 from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.deadlines import compute_budget, read_timeout
 from webop.servers.http.headers import RequestHeaders
-from webop.servers.http.responses import RETRY, SSLPEER_EXTENSION, Response, build_refusal
+from webop.servers.http.responses import (
+    RETRY,
+    SSLPEER_EXTENSION,
+    Response,
+    build_denial,
+    build_refusal,
+)
 
 if TYPE_CHECKING:
     from webop.servers.base import WebhookFn
@@ -85,22 +93,26 @@ class ReviewEndpoint:
         loop, deadlines = asyncio.get_running_loop(), self._deadlines
         if deadlines is None or deadlines.loop is not loop:
             self._deadlines = deadlines = _Deadlines(loop)
-        exchange = _Exchange(send, self._hosting, deadlines, self._logged)
+        exchange = _Exchange(send, self._hosting, deadlines, self._logged, scope.get("client"))
         response: Response | None = None
         webhook: str | None = None
+        rejected = 0  # the status, even if the response is a denial
         try:
             webhook = self._find_webhook(scope)
-            self._check_head(scope)
+            length = self._check_head(scope)
             exchange.start(read_timeout(scope["query_string"]), webhook)
             result = await self._fn(  # no variable: a slow client would keep it in memory
-                decode_review(await exchange.read_body(receive), exchange.hold),
+                decode_review(
+                    await exchange.read_body(receive, length), exchange.hold, exchange.share
+                ),
                 webhook=webhook,
                 headers=RequestHeaders(scope["headers"]),
                 sslpeer=scope.get("extensions", {}).get(SSLPEER_EXTENSION),
             )
             response = Response(200, orjson.dumps(result))
         except ReviewError as error:
-            response = self._build_refusal(scope, error)
+            response = self._build_refusal(scope, error, exchange.head)
+            rejected = error.status
         except _DisconnectedError as error:
             logger.debug("%s (a review at %r)", error, scope["path"])
         except asyncio.CancelledError:
@@ -109,27 +121,31 @@ class ReviewEndpoint:
                     raise
                 reason = "The operator is stopping, and the review took too long."
                 response = build_refusal(503, reason, headers=RETRY, closes=True)
+                rejected = 503
         except Exception as error:
             if not exchange.is_expired:
                 logger.exception("Failed to serve a review at %r", scope["path"][:99])
                 reason = f"The operator failed: {type(error).__name__}; see its log for details."
                 response = build_refusal(500, reason)
+                rejected = 500
         finally:
             exchange.end()
-        if response is not None and response.status != 200:
-            self._hosting.counters.reject(webhook, response.status)
+        if rejected:
+            self._hosting.counters.reject(webhook, rejected)
         await exchange.finish(response, receive)
 
-    def _check_head(self, scope: Scope) -> None:
-        """Refuse what is wrong with the head of a request, before its body is read."""
+    def _check_head(self, scope: Scope) -> int:
+        """Refuse what is wrong with the head of a request, before its body is read.
+
+        Returns:
+            The size of the body if it is announced, else 0.
+        """
         if scope["method"] != "POST":
             raise ReviewError(f"Send reviews by POST, not by {scope['method']}.", status=405)
+        length = 0
         for name, value in scope["headers"]:
             if name == b"content-length" and len(value) > 5:  # else it is small
                 length = int(value[:20]) if value.isdigit() else 0
-                if length > self._hosting.limits.max_body:
-                    raise build_too_large(length, self._hosting.limits.max_body)
-                self._hosting.gate.check(length)
             elif name == b"content-type":
                 check_content_type(value)
             elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
@@ -137,8 +153,9 @@ class ReviewEndpoint:
                 raise ReviewError(
                     f"The content encoding {encoding!r} is not supported.", status=415
                 )
+        return length
 
-    def _build_refusal(self, scope: Scope, error: ReviewError) -> Response:
+    def _build_refusal(self, scope: Scope, error: ReviewError, head: bytes) -> Response:
         # Any client can send garbage: one line a minute for each status.
         level = self._logged.choose_level(error.status)
         extra = {"k8s_request": error.request}
@@ -150,6 +167,8 @@ class ReviewEndpoint:
             headers = (*headers, (b"retry-after", b"%d" % error.retry_after))
         # After a 503, the retry must open a new connection, to reach another replica.
         closes = isinstance(error, _UnreadError) or error.status == 503
+        if error.status in (400, 413) and (request := find_request(head)) is not None:
+            return build_denial(*request, error.status, str(error), closes=closes)
         return build_refusal(error.status, str(error), headers=headers, closes=closes)
 
     def _find_webhook(self, scope: Scope) -> str | None:
@@ -170,15 +189,25 @@ class _Exchange:
     At the deadline, the timer sends the response, even if the function ignores its cancellation.
     """
 
-    def __init__(self, send: Send, hosting: Hosting, deadlines: _Deadlines, logged: Once) -> None:
+    def __init__(
+        self,
+        send: Send,
+        hosting: Hosting,
+        deadlines: _Deadlines,
+        logged: Once,
+        client: tuple[str, int] | None,
+    ) -> None:
         self._logged = logged
+        self._peer = None if client is None else client[0]
         self._send = send
         self._hosting = hosting
         self._deadlines = deadlines
         self._loop = deadlines.loop
         self._task: asyncio.Task[Any] = asyncio.current_task(self._loop)  # type: ignore[assignment]
         self._sending: asyncio.Task[None] | None = None
-        self._held = 0  # bytes of the body, or more
+        self._held = 0  # bytes of the body, or of memory
+        self.share = 0  # bytes of memory that it may take
+        self.head = b""  # of the body
         self._arrival: float | None = None
         self._is_read = False
         self.is_expired = False
@@ -186,14 +215,18 @@ class _Exchange:
     def start(self, timeout: float | None, webhook: str | None) -> None:
         """Set the deadline: at first for the body, then for the whole review."""
         limits = self._hosting.limits
+        self.share = self._hosting.gate.share
         self._timeout = limits.review_timeout if timeout is None else timeout
         self._budget = compute_budget(self._timeout)
         self._webhook = webhook
         self._arrival = self._loop.time()
         self._deadlines.set(self, self._arrival + min(self._budget, limits.read_timeout))
 
-    async def read_body(self, receive: Receive) -> bytes:
-        """Read and return the body; its size is counted until :meth:`end`."""
+    async def read_body(self, receive: Receive, length: int) -> bytes:
+        """Read and return the body; what has arrived of it is counted until :meth:`end`.
+
+        One that is announced to be too large is refused as soon as its head is here.
+        """
         limits = self._hosting.limits
         chunks: list[bytes] = []
         while True:
@@ -201,30 +234,33 @@ class _Exchange:
             if message["type"] != "http.request":
                 raise _DisconnectedError("The client has disconnected")
             chunk: bytes = message.get("body", b"")
-            if self._held + len(chunk) > limits.max_body:
-                raise build_too_large(self._held + len(chunk), limits.max_body)
+            if len(self.head) < HEAD_SIZE:
+                self.head += chunk[: HEAD_SIZE - len(self.head)]
+            self._is_read = not message.get("more_body", False)
+            size = self._held + len(chunk)
+            expected = max(size, length) if length and len(self.head) == HEAD_SIZE else size
+            if expected > limits.max_body:
+                raise build_too_large(expected, limits.max_body)
+            if self._is_read:  # the decoder counts the memory for all of it
+                return b"".join(chunks) + chunk if chunks else chunk
             try:
-                self.hold(len(chunk))
+                self.hold(size)
             except ReviewError as error:
                 raise _UnreadError(str(error), status=429, retry_after=1) from None
-            if not message.get("more_body", False):
-                self._is_read = True
-                return b"".join(chunks) + chunk if chunks else chunk
             chunks.append(chunk)
 
     def hold(self, size: int) -> None:
-        """Count bytes until :meth:`end`, but at most the size of the largest body.
+        """Count so many bytes for the review until :meth:`end`, in place of those until now.
 
         Raises:
             ReviewError: they do not fit (429).
         """
-        size = min(size, self._hosting.limits.max_body - self._held)
-        self._hosting.gate.hold(size)
-        self._held += size
+        self._hosting.gate.hold(size - self._held, self._peer, self.share)
+        self._held = size
 
     def end(self) -> None:
         """Release the body and the deadline, as the response is known."""
-        self._hosting.gate.release(self._held)
+        self._hosting.gate.release(self._held, self._peer)
         self._deadlines.drop(self)
         if self._arrival is not None:
             self._hosting.counters.add(self._webhook, self._loop.time() - self._arrival)

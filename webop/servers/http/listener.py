@@ -22,8 +22,8 @@ import uvicorn
 
 from webop.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
-from webop.servers.hosting import Hosting, ServingLimits, get_hosting
-from webop.servers.http.protocol import HTTPProtocol, report_full
+from webop.servers.hosting import Hosting, get_hosting
+from webop.servers.http.protocol import HTTPProtocol
 
 if TYPE_CHECKING:
     import ssl
@@ -38,6 +38,7 @@ _CLOSING_SECONDS = 1.5  # for clients that do not close their side
 _SETTLE_SECONDS = 0.05  # seconds for data that has arrived but was not read or accepted
 _FREE_PORT_ATTEMPTS = 10
 _TLS_BUFFER = 64 * 1024  # bytes
+_ACCEPTED_AT_ONCE = 64
 _ACCEPT_PAUSE = 1.0  # seconds after a failure
 
 # "localhost" can resolve to an IPv6 address on hosts without IPv6.
@@ -94,13 +95,18 @@ class Listener:
             timeout_keep_alive=0,  # the protocol uses the setting
             timeout_graceful_shutdown=hosting.limits.drain_timeout,  # type: ignore[arg-type]
         )
-        self._server = _Server(self._config, ssl_context, hosting.limits)
+        self._server = _Server(self._config, ssl_context)
         self._server.server_state.hosting = hosting  # type: ignore[attr-defined]
 
     @property
     def connections(self) -> Collection[Any]:
         """The connections that are open now."""
         return self._server.server_state.connections
+
+    def close_connections(self) -> None:
+        """Close each connection after its requests in flight; clients can open new ones."""
+        for connection in list(self.connections):
+            connection.shutdown()
 
     async def __aenter__(self) -> Self:
         self._config.load()
@@ -141,22 +147,14 @@ class _Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         get_context: Callable[[], ssl.SSLContext] | None,
-        limits: ServingLimits,
     ) -> None:
         super().__init__(config)
-        self._limits = limits
+        self._get_context = get_context
         self._sockets: list[socket.socket] = []
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._accepted: list[socket.socket] = []  # open ones, and some that were closed
-        self._tls: dict[str, Any] = {}
         if get_context is not None:
             # The buffer of each TLS connection; asyncio's default is 256 KiB.
             asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
-            self._tls = {
-                "ssl": _build_switching_context(get_context),
-                "ssl_handshake_timeout": _HANDSHAKE_SECONDS,
-                "ssl_shutdown_timeout": _CLOSING_SECONDS,
-            }
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections on sockets that already listen."""
@@ -165,16 +163,14 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets or []
         for sock in self._sockets:
-            self._loop.add_reader(sock, self._accept, sock)
+            self._loop.add_reader(sock, self._accept_waiting, sock, _ACCEPTED_AT_ONCE)
         self.started = True
 
     def stop_accepting(self) -> None:
         """Accept the connections in the backlog, then close the port."""
         for sock in self._sockets:
             self._loop.remove_reader(sock)
-            for _ in range(_BACKLOG):
-                if not self._accept(sock):
-                    break
+            self._accept_waiting(sock, _BACKLOG)
             sock.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -188,13 +184,19 @@ class _Server(uvicorn.Server):
         for task in self._handshakes:
             task.cancel()
 
+    def _accept_waiting(self, sock: socket.socket, limit: int) -> None:
+        """Accept the connections that wait: in a flood, most make way before their handshakes."""
+        for _ in range(limit):
+            if not self._accept(sock):
+                break
+
     def _accept(self, sock: socket.socket) -> bool:
-        """Accept a connection, within the limit; return whether there was one.
+        """Accept a connection, if there is a slot; return whether there was one.
 
         It does not use a task with ``sock_accept()``, whose cancellation can lose a connection.
         """
         try:
-            connection, _address = sock.accept()
+            connection, address = sock.accept()
         except BlockingIOError:
             return False
         except ConnectionError:  # the client has disconnected
@@ -205,41 +207,37 @@ class _Server(uvicorn.Server):
             self._loop.remove_reader(sock)
             self._loop.call_later(_ACCEPT_PAUSE, self._resume, sock)
             return False
-        limit = self._limits.max_connections
-        if len(self._accepted) >= limit:
-            self._accepted = [each for each in self._accepted if each.fileno() >= 0]
-        if len(self._accepted) >= limit:
-            report_full(self._limits)
-            connection.close()
-        else:
-            self._accepted.append(connection)
-            task = self._loop.create_task(self._connect(connection))
+        protocol = HTTPProtocol(self.config, self.server_state, {}, self._loop)
+        if self.server_state.slots.take(protocol, address[0]):  # type: ignore[attr-defined]
+            protocol.cancel = connection.close
+            task = self._loop.create_task(self._connect(connection, protocol))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
+        else:
+            connection.close()
         return True
 
     def _resume(self, sock: socket.socket) -> None:
         if sock.fileno() >= 0:
-            self._loop.add_reader(sock, self._accept, sock)
+            self._loop.add_reader(sock, self._accept_waiting, sock, _ACCEPTED_AT_ONCE)
 
-    async def _connect(self, connection: socket.socket) -> None:
-        protocol = partial(HTTPProtocol, self.config, self.server_state, {}, self._loop)
+    async def _connect(self, connection: socket.socket, protocol: HTTPProtocol) -> None:
+        if connection.fileno() < 0:
+            return  # it had to make way
+        protocol.cancel = asyncio.current_task(self._loop).cancel  # type: ignore[union-attr]
+        tls: dict[str, Any] = {}
+        if self._get_context is not None:
+            # No callback for SNI: ssl prints a traceback before the call if the name is not ASCII.
+            tls = {
+                "ssl": self._get_context(),
+                "ssl_handshake_timeout": _HANDSHAKE_SECONDS,
+                "ssl_shutdown_timeout": _CLOSING_SECONDS,
+            }
         try:
-            await self._loop.connect_accepted_socket(protocol, connection, **self._tls)
+            await self._loop.connect_accepted_socket(lambda: protocol, connection, **tls)
         except OSError as error:  # a failed handshake, too
             error.__traceback__ = None  # a reference cycle, which only the collector would free
-
-
-def _build_switching_context(get_context: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-    """Return a context that switches each new connection to the current context."""
-
-    def switch(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = get_context()
-
-    context = get_context()
-    if context.sni_callback is None:  # otherwise it is the user's context
-        context.sni_callback = switch
-    return context
+            self.server_state.slots.free(protocol)  # type: ignore[attr-defined]
 
 
 async def _open_sockets(host: str, port: int) -> list[socket.socket]:

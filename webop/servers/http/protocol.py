@@ -10,7 +10,8 @@ client certificate. A review costs less CPU than under uvicorn: the head and the
 are one write, and each request has fewer objects and callbacks.
 
 Guarantees:
-    - Heads, trailers, pipelined requests and connections are limited in number and in bytes.
+    - Heads, trailers, pipelined requests and connections are limited in number and in bytes. At
+      the limit of connections, an idle one makes way (:class:`~webop.servers.http.slots.Slots`).
     - A connection is closed if a request is not received, or a response not read, within
       ``read_timeout``; and if it is idle for ``idle_timeout``.
     - A request that crosses the end of an idle connection gets a response: 503 with Retry-After.
@@ -23,9 +24,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
@@ -38,21 +38,18 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from webop.backoff import Once
-from webop.servers.hosting import Hosting, ServingLimits, get_hosting
+from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.responses import RETRY, SSLPEER_EXTENSION, Response, build_refusal
-
-logger = logging.getLogger(__name__)
+from webop.servers.http.slots import Slots
 
 _MAX_HEAD = 64 * 1024  # bytes of the URL, the headers and the trailers
 _HEADER_OVERHEAD = 32  # bytes that count for each header beside its text
 _VERSIONS = ("1.0", "1.1")
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 _FRESH_SECONDS = 1.0  # for the first request of a connection while the server stops
+_MAKE_WAY_SECONDS = 0.1
 _READ_SIZE = 64 * 1024  # bytes
 _MAX_PIPELINED = 8  # requests that wait for earlier responses; API servers never pipeline
-
-_logged = Once()
 
 
 class _RefusedError(Exception):
@@ -71,22 +68,49 @@ class HTTPProtocol(asyncio.BufferedProtocol):
     protocols, asyncio and uvloop allocate 256 KiB twice for each read of a TLS connection.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, config: Any, server_state: Any, *args: Any, **kwargs: Any) -> None:
         # Built after the TLS handshake: if that fails, connection_lost() is never called.
-        self._build = partial(_Connection, *args, **kwargs)
+        self._build = partial(_Connection, config, server_state, *args, **kwargs)
+        self._connection: _Connection | None = None
+        self._began = asyncio.get_running_loop().time()
+        if not hasattr(server_state, "slots"):
+            server_state.slots = Slots(lambda: _find_hosting(config, server_state).limits)
+            server_state.read_buffer = memoryview(bytearray(_READ_SIZE))
+        self._slots: Slots = server_state.slots
+        self._buffer: memoryview = server_state.read_buffer
+        #: Ends the TLS handshake.
+        self.cancel: Callable[[], object] | None = None
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when there is no complete request; None if one is being served."""
+        return self._began if self._connection is None else self._connection.waiting_since
+
+    def make_way(self) -> None:
+        """Close the connection in favour of another one."""
+        if self._connection is not None:
+            self._connection.make_way()
+        elif self.cancel is not None:
+            self.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve a connection, after the TLS handshake if there is one."""
+        if self.cancel is None:  # the server is not ours: it has not asked for a slot
+            address = transport.get_extra_info("peername")
+            if not self._slots.take(self, address[0] if isinstance(address, tuple) else ""):
+                transport.abort()  # type: ignore[attr-defined]
+                return
         self._connection = connection = self._build()
-        state: Any = connection.server_state
-        if not hasattr(state, "read_buffer"):
-            state.read_buffer = memoryview(bytearray(_READ_SIZE))
-        self._buffer: memoryview = state.read_buffer
-        self.connection_lost = connection.connection_lost  # type: ignore[method-assign]
         self.eof_received = connection.eof_received  # type: ignore[method-assign]
         self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
         self.resume_writing = connection.resume_writing  # type: ignore[method-assign]
         connection.connection_made(transport)  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Clean up a closed connection."""
+        self._slots.free(self)
+        if self._connection is not None:
+            self._connection.connection_lost(exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature of asyncio
         """Return the buffer for the next read."""
@@ -94,7 +118,8 @@ class HTTPProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse the data of a read."""
-        self._connection.data_received(self._buffer[:nbytes])
+        if self._connection is not None:
+            self._connection.data_received(self._buffer[:nbytes])
 
 
 class _Connection(HttpToolsProtocol):
@@ -119,11 +144,6 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to serve a connection, after the TLS handshake if there is one."""
-        if len(self.connections) >= self._limits.max_connections:
-            report_full(self._limits)
-            self.transport = transport
-            transport.abort()
-            return
         super().connection_made(_Transport(transport))  # type: ignore[arg-type]
         # Empty for a certificate that the context does not verify.
         if peer := transport.get_extra_info("peercert"):
@@ -138,6 +158,20 @@ class _Connection(HttpToolsProtocol):
             super().shutdown()
         elif self._idle_limit > _FRESH_SECONDS or self.cycle is not None:
             self._close_idle()
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Since when there is no complete request; None if one is being served."""
+        if self._pending and not self._pending[0].more_body:
+            return None
+        return self._idle_since if self._arrival is None else self._arrival
+
+    def make_way(self) -> None:
+        """Close the connection in favour of another one."""
+        transport = self.transport
+        self._close_idle()
+        # A client that does not close its side of a TLS connection would keep it in memory.
+        self.loop.call_later(_MAKE_WAY_SECONDS, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Clean up a closed connection."""
@@ -451,13 +485,6 @@ class _Cycle(RequestResponseCycle):
             self.transport.close()
         self.on_response()
         return True
-
-
-def report_full(limits: ServingLimits) -> None:
-    """Log that a connection was refused."""
-    level, limit = _logged.choose_level("connections"), limits.max_connections
-    text = "Refused a connection: %d are open, which is the limit (settings.admission.%s)."
-    logger.log(level, text, limit, "max_connections")
 
 
 def _find_hosting(config: Any, server_state: Any) -> Hosting:

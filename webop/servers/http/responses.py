@@ -54,3 +54,20 @@ def build_refusal(
         "code": status,
     }
     return Response(status, orjson.dumps(body), headers, closes)
+
+
+def build_denial(
+    api_version: str, uid: str, code: int, reason: str, *, closes: bool = False
+) -> Response:
+    """Build the response to a review that denies its request (Kubernetes API, admission/v1).
+
+    Args:
+        api_version: that of the review.
+        uid: that of its request.
+        code: the HTTP status that the user of the API server gets.
+        reason: for this user.
+        closes: whether the connection is closed after it.
+    """
+    response = {"uid": uid, "allowed": False, "status": {"message": reason, "code": code}}
+    body = {"apiVersion": api_version, "kind": "AdmissionReview", "response": response}
+    return Response(200, orjson.dumps(body), closes=closes)

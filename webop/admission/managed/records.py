@@ -1,8 +1,8 @@
-"""The records of replicas in a webhook configuration: who is alive, and serves which webhooks.
+"""The records of replicas: who is there, where, and with which webhooks.
 
-Pure. Each replica has one record: an annotation of the configuration object. Replicas know each
-other by these records only, so they need no other permissions than those for the object.
-:mod:`webop.admission.managed.replicas` derives the webhooks from the records.
+Pure. Each replica has one record: an annotation of the validating webhook configuration. Replicas
+know each other by these records only, so they need no other permissions than those for the object.
+A record has a digest of the replica's webhooks, not the webhooks: records stay small.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import datetime as dt
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
 from typing import Any
 
 import orjson
 
 from webop.errors import ConfigurationError
+from webop.escaping import escape
 from webop.keymaterial import find_certificates
 
 Json = dict[str, Any]
@@ -26,19 +26,7 @@ Json = dict[str, Any]
 PREFIX = "replica.webop.dev/"
 _DEFAULT_PORT = 443  # of a Service, by the API server
 _LONGEST_PAUSE = 60.0  # seconds; between renewals
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A webhook as a replica serves it.
-
-    Attributes:
-        path: the path of its URL, by which the replica finds the handlers.
-        targets: the resources that the replica judges there, such as "apps/v1/deployments".
-    """
-
-    path: str
-    targets: frozenset[str]
+_LIFETIME = 180.0  # seconds; of a record that does not say it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,91 +35,88 @@ class ReplicaRecord:
 
     Attributes:
         identity: its name, for people.
-        since: when it was started; the newest replica decides on the fields of the webhooks.
-        renewed: when it renewed the record last.
-        lifetime: how many seconds after that it counts as dead.
-        address: where it is reached: a ``clientConfig`` without path and CA bundle. Replicas
-            behind one Service have the same address, and calls meet any of them.
-        served: its webhooks by their names, in order.
         process: which process it is (:mod:`webop.identities`).
+        since: when it was started, in ISO format by its own clock.
+        renewed: when it renewed the record last. Others do not compare it with their clocks: they
+            notice that it changes.
+        lifetime: after how many seconds without a change it counts as dead.
+        address: where it is reached: a ``clientConfig`` without path and CA bundle. Replicas
+            behind one Service have the same address, and calls meet any of them. It is empty if
+            the replica has retired: it takes no more calls, but its CAs must stay trusted.
         cas: its CA certificates in PEM.
-        definitions: its webhooks that differ from those in the cluster, by name, without
-            ``clientConfig``: another replica may be the first that can write them.
-        is_in_both: whether the other configuration has a record of the replica, too. If that
-            record is missing, the replica was stopped in the middle of its withdrawal.
+        digest: of its webhooks; empty in records of other versions of webop.
     """
 
     identity: str
-    since: dt.datetime
-    renewed: dt.datetime
-    lifetime: float
-    address: Json
-    served: Mapping[str, Served]
     process: str = ""
+    since: str = ""
+    renewed: str = ""
+    lifetime: float = _LIFETIME
+    address: Json = field(default_factory=dict)
     cas: tuple[str, ...] = ()
-    definitions: Mapping[str, Json] = field(default_factory=dict)
-    is_in_both: bool = False
-
-    def is_alive(self, now: dt.datetime) -> bool:
-        """Return whether the record is fresh; one from the future is: a clock is wrong."""
-        return (now - self.renewed).total_seconds() <= self.lifetime
+    digest: str = ""
 
     @property
     def is_retired(self) -> bool:
         """Whether the replica takes no more calls."""
         return not self.address
 
+    @property
+    def place(self) -> str:
+        """The address as text, for messages."""
+        service = self.address.get("service")
+        if not service:
+            return str(self.address.get("url"))
+        port = service.get("port", _DEFAULT_PORT)
+        return f"the Service {service.get('namespace')}/{service.get('name')}, port {port}"
+
+    def is_fresh(self, now: dt.datetime) -> bool:
+        """Return whether it was renewed lately, if clocks agree: for people, not for replicas."""
+        try:
+            age = now - dt.datetime.fromisoformat(self.renewed)
+        except (ValueError, TypeError):
+            return False
+        return age.total_seconds() <= self.lifetime
+
     def retire(self) -> ReplicaRecord:
         """Return the record of a replica that takes no more calls: only its CAs remain."""
-        return replace(self, address={}, served={}, definitions={})
-
-    def get_targets(self, path: str) -> frozenset[str]:
-        """Return the resources that the replica judges at a path; empty for an unknown path."""
-        found = (served.targets for served in self.served.values() if served.path == path)
-        return frozenset[str]().union(*found)
+        return replace(self, address={}, digest="")
 
     def encode(self) -> str:
         """Return the text of the annotation."""
-        served = {
-            name: {"path": webhook.path, "targets": sorted(webhook.targets)}
-            for name, webhook in self.served.items()
-        }
         document = {
             "identity": self.identity,
             "process": self.process,
-            "since": self.since.isoformat(),
-            "renewed": self.renewed.isoformat(),
+            "since": self.since,
+            "renewed": self.renewed,
             "lifetime": self.lifetime,
             "address": self.address,
-            "webhooks": served,
             "ca": "".join(f"{pem}\n" for pem in self.cas),
-            "pending": dict(self.definitions),
-            "both": self.is_in_both,
+            "digest": self.digest,
         }
         return orjson.dumps(document).decode()
 
 
-def decode_record(text: str) -> ReplicaRecord | None:
-    """Read an annotation; return None if it is not a valid record (somebody has edited it)."""
+def decode_record(text: str) -> ReplicaRecord:
+    """Read an annotation, also of another version of webop, or one that somebody has edited.
+
+    A text that cannot be read counts as a replica that has retired, until it has not changed for
+    long.
+    """
     try:
         document = orjson.loads(text)
         return ReplicaRecord(
-            identity=str(document["identity"]),
+            identity=escape(str(document["identity"])),
             process=str(document.get("process") or ""),
-            since=_parse_time(document["since"]),
-            renewed=_parse_time(document["renewed"]),
+            since=str(document["since"]),
+            renewed=str(document["renewed"]),
             lifetime=float(document["lifetime"]),
             address=dict(document["address"]),
-            served={
-                name: Served(str(webhook["path"]), frozenset(map(str, webhook["targets"])))
-                for name, webhook in document["webhooks"].items()
-            },
             cas=split_certificates(document["ca"]),
-            definitions={name: dict(value) for name, value in document["pending"].items()},
-            is_in_both=bool(document.get("both")),
+            digest=str(document.get("digest") or ""),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
-        return None
+        return ReplicaRecord(identity="an unreadable record")
 
 
 def get_renewal(lifetime: float) -> float:
@@ -173,17 +158,6 @@ def join_address(address: Mapping[str, Any], path: str) -> Json:
     return {"service": {**address["service"], "path": path}}
 
 
-def list_targets(rules: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Return the resources in the rules of a webhook, such as "apps/v1/deployments"."""
-    return frozenset(
-        "/".join(parts)
-        for rule in rules
-        for parts in product(
-            *(rule.get(key) or () for key in ("apiGroups", "apiVersions", "resources"))
-        )
-    )
-
-
 def split_certificates(text: str) -> tuple[str, ...]:
     """Return the certificates in a PEM text, one by one.
 
@@ -215,15 +189,3 @@ def build_bundle(cas: Iterable[str]) -> Json:
     """Return the ``caBundle`` part of a ``clientConfig``; empty without certificates."""
     text = "".join(f"{pem}\n" for pem in dict.fromkeys(cas))
     return {"caBundle": base64.b64encode(text.encode()).decode("ascii")} if text else {}
-
-
-def _parse_time(text: str) -> dt.datetime:
-    """Parse an ISO time.
-
-    Raises:
-        ValueError: it is not a time, or has no time zone.
-    """
-    time = dt.datetime.fromisoformat(text)
-    if time.tzinfo is None:
-        raise ValueError(text)
-    return time

@@ -1,0 +1,264 @@
+"""What replicas decide about the webhooks of their operator, by their records."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import pytest
+
+from webop.admission.managed.agreement import Decision, Offer, build_offer, decide, is_same
+from webop.admission.managed.management import Attendance
+from webop.admission.managed.records import ReplicaRecord, build_bundle, parse_bundle
+from webop.handling.handlers import WebhookType
+
+Json = dict[str, Any]
+V, M = WebhookType.VALIDATING, WebhookType.MUTATING
+HERE, THERE = "https://here", "https://there"
+
+
+def build_webhook(name: str, url: str = HERE, ca: str = "", **fields: Any) -> Json:
+    config = {"url": f"{url}/{name}", **build_bundle([pem for pem in [build_pem(ca)] if ca])}
+    return {"name": f"{name}.x", "rules": [], "clientConfig": config, **fields}
+
+
+def build_pem(name: str) -> str:
+    return f"-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----"
+
+
+def offer(names: str, url: str = HERE, ca: str = "", persistent: str = "", **more: Any) -> Offer:
+    """Return the offer of a replica: ``x`` validates, ``~x`` mutates."""
+    webhooks = {
+        V: [build_webhook(n, url, ca, **more) for n in names.split() if n[0] != "~"],
+        M: [build_webhook(n[1:], url, ca, **more) for n in names.split() if n[0] == "~"],
+    }
+    kept = frozenset((V, f"{name}.x") for name in persistent.split())
+    config = {"url": url, **build_bundle([build_pem(ca)])} if ca else {"url": url}
+    return build_offer(webhooks, kept, config)
+
+
+def record(one: Offer, since: int = 1, **fields: Any) -> ReplicaRecord:
+    values: Json = {"identity": f"{since}", "since": f"2026-11-26T14:{since:02}", "renewed": ""}
+    return ReplicaRecord(
+        **{**values, "address": one.address, "cas": one.cas, "digest": one.digest, **fields}
+    )
+
+
+def describe(decision: Decision) -> tuple[str, set[str], set[str]]:
+    """Return the names, the addresses and the CAs that were decided."""
+    found = [(kind, webhook) for kind in WebhookType for webhook in decision.webhooks[kind]]
+    names = [f"{'~' * (kind is M)}{w['name'].removesuffix('.x')}" for kind, w in found]
+    configs = [webhook["clientConfig"] for _, webhook in found]
+    places = {config["url"].rpartition("/")[0] for config in configs}
+    cas = {pem.split()[2] for config in configs for pem in parse_bundle(config.get("caBundle"))}
+    return " ".join(sorted(names)), places, cas
+
+
+OLD, NEW = offer("same old ~m", ca="a"), offer("same new ~m", ca="b")
+NONE = offer("").webhooks
+
+
+@pytest.mark.parametrize(
+    ("found", "others", "own", "since", "expected"),
+    [
+        (NONE, [], OLD, 1, ("old same ~m", {HERE}, {"a"})),  # the first replica
+        (OLD.webhooks, [record(OLD)], NEW, 2, ("old same ~m", {HERE}, {"a", "b"})),  # in a rollout
+        (OLD.webhooks, [record(NEW, 2)], OLD, 1, ("old same ~m", {HERE}, {"a", "b"})),  # both
+        (OLD.webhooks, [record(OLD).retire()], NEW, 2, ("new same ~m", {HERE}, {"a", "b"})),
+        (NONE, [record(OLD)], NEW, 2, ("", set(), set())),  # nobody has agreed to anything yet
+        (OLD.webhooks, [record(NEW, 2)], NEW, 3, ("new same ~m", {HERE}, {"b"})),
+        (OLD.webhooks, [record(OLD, digest="")], OLD, 2, ("old same ~m", {HERE}, {"a"})),
+        (OLD.webhooks, [record(NEW, 2, digest="")], NEW, 3, ("old same ~m", {HERE}, {"b"})),
+    ],
+)
+def test_webhooks_change_when_all_replicas_that_do_not_retire_agree(
+    found: Any, others: list[ReplicaRecord], own: Offer, since: int, expected: Any
+) -> None:
+    assert describe(decide(found, others, own, record(own, since))) == expected
+
+
+def test_one_that_retires_puts_the_webhooks_that_wait_into_force() -> None:
+    joined = decide(OLD.webhooks, [record(OLD)], NEW, record(NEW, 2))
+    assert describe(joined)[0] == "old same ~m"
+    checked = decide(joined.webhooks, [record(NEW, 2)], OLD, record(OLD), pending=joined.pending)
+    assert checked.pending == joined.pending != ""
+    retiring = record(OLD).retire()
+    retired = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, pending=joined.pending)
+    assert describe(retired) == ("new same ~m", {HERE}, {"a", "b"})
+    assert retired.pending == ""
+    for broken in ("x", joined.pending[:-9], ""):  # the new ones do it at their next check
+        kept = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, pending=broken)
+        assert describe(kept)[0] == "old same ~m"
+
+
+def test_a_replica_that_has_taken_over_decides_alone_until_it_leaves() -> None:
+    boss = offer("same", THERE, ca="c")
+    taken = decide(OLD.webhooks, [record(OLD)], boss, record(boss, 2))
+    assert describe(taken) == ("same", {THERE}, {"a", "c"})
+    kept = decide(taken.webhooks, [record(boss, 2)], OLD, record(OLD))
+    assert describe(kept) == describe(taken)
+    assert not kept.is_own
+    assert kept.newest == record(boss, 2)
+    left = decide(taken.webhooks, [record(OLD)], boss, None)
+    assert describe(left) == ("same", {HERE}, {"a"})
+    assert describe(decide(left.webhooks, [], OLD, record(OLD))) == ("old same ~m", {HERE}, {"a"})
+
+
+@pytest.mark.parametrize(
+    ("others", "is_final", "names"),
+    [
+        ([], True, "stays"),
+        ([], False, "goes stays"),  # nobody has asked for the stop
+        ([record(OLD).retire()], True, "goes stays"),  # it withdraws later, and then decides
+        ([ReplicaRecord(identity="unreadable")], True, "goes stays"),
+        ([record(NEW)], True, "goes stays"),
+    ],
+)
+def test_the_last_one_takes_all_but_the_persistent_webhooks_along_if_it_was_asked_to_stop(
+    others: list[ReplicaRecord], is_final: bool, names: str
+) -> None:
+    own = offer("stays goes", persistent="stays")
+    decision = decide(own.webhooks, others, own, None, is_final=is_final)
+    assert describe(decision)[0] == names
+
+
+def test_a_digest_is_of_the_webhooks_and_their_order_not_of_addresses_and_authorities() -> None:
+    filled: Json = {"failurePolicy": "Fail", "timeoutSeconds": 10, "objectSelector": {}}
+    assert offer("x y").digest == offer("x y", THERE, ca="a", **filled).digest
+    others = ("y x", "x", "x ~y", "x z")
+    assert len({offer(names).digest for names in others} | {offer("x y").digest}) == 5
+    assert offer("x", timeoutSeconds=5).digest != offer("x").digest
+
+
+@pytest.mark.parametrize(
+    ("filled", "is_equal"),
+    [
+        ({"failurePolicy": "Fail", "namespaceSelector": {}, "timeoutSeconds": 10}, True),
+        ({"matchPolicy": "Equivalent", "reinvocationPolicy": "Never"}, True),
+        ({"failurePolicy": "Ignore"}, False),
+        ({"timeoutSeconds": 11}, False),
+        ({"clientConfig": {"url": f"{THERE}/x"}}, False),
+        ({"clientConfig": {"url": f"{HERE}/x", "caBundle": "YQ=="}}, False),
+    ],
+)
+def test_what_the_api_server_fills_in_is_no_change(filled: Json, is_equal: bool) -> None:
+    webhook = build_webhook("x")
+    assert is_same([webhook], [{**webhook, **filled}]) is is_equal
+
+
+def test_replicas_are_alive_until_their_records_have_not_changed_in_three_renewals() -> None:
+    one, two = Attendance(), record(OLD, lifetime=180.0)
+
+    def is_alive(renewed: str) -> bool:
+        text = ReplicaRecord(identity="2", lifetime=two.lifetime, renewed=renewed).encode()
+        return bool(one.select({"k": text}, renewal=60.0))
+
+    assert is_alive("1")
+    for number in range(100):  # the API server is away: nobody can renew, and this one cannot
+        assert is_alive("1"), number
+    for _ in range(3):
+        one.renewals += 1
+        assert is_alive("1")
+    one.renewals += 1
+    assert not is_alive("1")
+    assert is_alive("2")
+
+
+def test_replicas_with_longer_lifetimes_are_waited_for() -> None:
+    one = Attendance()
+    records = {"k": record(OLD, lifetime=180.0).encode()}
+    one.select(records, renewal=10.0)
+    one.renewals = 18
+    assert one.select(records, renewal=10.0)
+    one.renewals = 19
+    assert not one.select(records, renewal=10.0)
+
+
+_VERSIONS = ("a b ~c", "b d ~c", "d a e")
+
+
+class Story:
+    """Replicas of several versions behind one address that start, check, retire, leave and die."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.found: Any = NONE
+        self.records: dict[int, ReplicaRecord] = {}
+        self.offers: dict[int, Offer] = {}
+        self.dead: set[int] = set()
+        self.numbers = itertools.count(1)
+
+    def go_on(self) -> None:
+        """Let one thing happen, and check what is promised."""
+        number = self.chance.choice([0, *self.offers])
+        action = self.chance.choice([self.check, self.check, self.retire, self.leave, self.kill])
+        before = {*self.names.split()}
+        if number:
+            action(number)
+        elif len(self.offers) < 5:
+            number = next(self.numbers)
+            self.offers[number] = offer(self.chance.choice(_VERSIONS), ca=f"ca{number}")
+            self.check(number)
+        lost = before & self.list_served() - {*self.names.split()}
+        assert not lost, f"not checked any more: {lost}"
+        assert self.names in {"", *(" ".join(sorted(v.split())) for v in _VERSIONS)}
+        if self.names and self.records:
+            cas = {pem.split()[2] for one in self.records.values() for pem in one.cas}
+            assert self.trusted == cas
+
+    def decide(self, number: int, mine: ReplicaRecord | None) -> None:
+        for dead in self.dead:
+            self.records.pop(dead, None)
+        others = [one for key, one in self.records.items() if key != number]
+        own, pending = self.offers[number], self.pending
+        decision = decide(self.found, others, own, mine, pending=pending, is_final=True)
+        self.pending = decision.pending
+        self.found, (self.names, _, self.trusted) = decision.webhooks, describe(decision)
+        self.records.pop(number, None)
+        if mine is not None:
+            self.records[number] = mine
+
+    names = pending = ""
+    trusted: AbstractSet[str] = frozenset()
+
+    def check(self, number: int) -> None:
+        old = self.records.get(number)
+        is_retired = old is not None and old.is_retired
+        new = record(self.offers[number], number)
+        self.decide(number, new.retire() if is_retired else new)
+
+    def retire(self, number: int) -> None:
+        acting = [k for k, one in self.records.items() if k != number and not one.is_retired]
+        new = record(self.offers[number], number)
+        self.decide(number, new.retire() if acting else new)
+
+    def leave(self, number: int) -> None:
+        self.decide(number, None)
+        del self.offers[number]
+
+    def kill(self, number: int) -> None:
+        del self.offers[number]
+        self.dead.add(number)  # the others find out before they do anything else
+
+    def list_served(self) -> set[str]:
+        """Return the webhooks that any replica serves which does not retire."""
+        acting = [k for k, one in self.records.items() if not one.is_retired and k in self.offers]
+        offered = [self._list(self.offers[k].webhooks) for k in acting]
+        return {name.removesuffix(".x") for names in offered for name in names}
+
+    def _list(self, webhooks: Any) -> list[str]:
+        return [f"{'~' * (kind is M)}{w['name']}" for kind in webhooks for w in webhooks[kind]]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_in_force_stays_so_as_long_as_any_replica_serves_it(seed: int) -> None:
+    story = Story(seed)
+    for _ in range(60):
+        story.go_on()
+    for number in list(story.offers):
+        story.check(number)
+    for number in list(story.offers):
+        story.leave(number)
+        assert story.names == "" or story.records

@@ -1,0 +1,75 @@
+"""``webop webhooks``: what operators have left in the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import Result
+
+from tests.admission.managing import KINDS
+from tests.admission.replicating import Crew, define_crews, open_crew
+from tests.cli.invoking import invoke
+from tests.operating import Kind
+from webop.client.api import Client
+from webop.handling.handlers import WebhookType
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Run = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
+    """Runs the command as the administrator."""
+    variables = {"KUBECONFIG": str(webop_cluster.kubeconfig), "HOME": str(tmp_path)}
+
+    def call(*args: str) -> Awaitable[Result]:
+        return asyncio.to_thread(invoke, "webhooks", *args, env=variables)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
+    return define_crews(webop_cluster, "leftover", 2)
+
+
+@pytest.fixture
+async def crew(
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
+) -> AsyncIterator[Crew]:
+    async with open_crew(webop_cluster, client, webop_namespace, next(kinds)) as crew:
+        yield crew
+
+
+async def test_webhooks_of_a_stopped_operator_are_listed_and_removed(crew: Crew, run: Run) -> None:
+    member = await crew.start("x!", "~y!")
+    name = crew.site.name
+    running = await run("remove", name)  # there is nobody to answer
+    assert (running.exit_code, "It is running, and will restore" in running.stderr) == (1, True)
+    await member.leave()
+    assert not await crew.is_allowed("any")
+    listed = await run("list")
+    (line,) = [line.split() for line in listed.output.splitlines() if name in line]
+    assert line == [name, "x,", "y", "none"]
+    asked = await run("remove", name)
+    assert (asked.exit_code, f"{name}: x, y" in asked.output) == (1, True)
+    assert await crew.site.has_names("x", "y")
+    removed = await run("remove", name, "--yes")
+    assert (removed.exit_code, removed.output.count("Removed ")) == (0, 2)
+    assert [await crew.site.get_webhooks(which) for which in KINDS] == [None, None]
+    await crew.wait_allowed()
+
+
+async def test_webhooks_of_others_are_not_removed(crew: Crew, run: Run) -> None:
+    body = {"metadata": {"name": crew.site.name}, "webhooks": []}
+    await crew.site.client.create(KINDS[WebhookType.VALIDATING], None, body)
+    result = await run("remove", crew.site.name, "--yes")
+    assert result.exit_code == 2
+    assert f"No operator keeps webhook configurations {crew.site.name}" in result.stderr
+    assert await crew.site.get_webhooks(WebhookType.VALIDATING) == []

@@ -1,0 +1,203 @@
+"""Decide the webhooks of an operator from the records of its replicas.
+
+Pure. All replicas decide by the same rule, so they do not overwrite each other:
+
+- If all replicas that do not retire have the same webhooks, these come into force.
+- Else, as in a rollout, the webhooks in force stay as they are. So a new version changes nothing
+  before the last replica of the old version retires. The newest replica leaves its webhooks beside
+  the records, so that the one that retires puts them into force while it still serves its own.
+- API servers call the address of the newest replica, and trust the CAs of all replicas. Only
+  replicas at that address must agree: no calls meet the others.
+- If no replica is left, only persistent webhooks stay.
+
+Caveats:
+    In a rollout that removes or renames a handler, calls of its webhook can meet replicas that do
+    not have the handler any more. They refuse, so that nothing passes unchecked.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from webop.admission.managed.records import (
+    Json,
+    ReplicaRecord,
+    build_bundle,
+    join_address,
+    parse_bundle,
+    split_address,
+)
+from webop.handling.handlers import WebhookType
+
+Webhooks = Mapping[WebhookType, Sequence[Json]]
+
+# Defaults of the API server (Kubernetes API, admissionregistration.k8s.io/v1).
+_DEFAULTS: Json = {
+    "failurePolicy": "Fail",
+    "matchPolicy": "Equivalent",
+    "reinvocationPolicy": "Never",
+    "timeoutSeconds": 10,
+}
+
+_MAX_PENDING = 64 * 1024  # bytes; all annotations of an object have 256 KiB
+_MAX_DECODED = 4 * 1024 * 1024  # bytes; more than an object can have
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one replica serves.
+
+    Attributes:
+        webhooks: its webhooks, with the address and the CAs of its server.
+        persistent: the names of those that stay when no replica is left.
+        address: where it is reached (:attr:`ReplicaRecord.address`).
+        cas: its CA certificates in PEM.
+        digest: of its webhooks.
+    """
+
+    webhooks: Webhooks
+    persistent: frozenset[tuple[WebhookType, str]]
+    address: Json
+    cas: tuple[str, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The webhooks to write.
+
+    Attributes:
+        webhooks: of both configurations.
+        is_own: whether these are the webhooks that the deciding replica serves.
+        newest: the replica that API servers call; None if none is left.
+        pending: the webhooks that wait for an agreement, as text; empty if none do.
+    """
+
+    webhooks: Webhooks
+    is_own: bool
+    newest: ReplicaRecord | None
+    pending: str = ""
+
+
+def build_offer(
+    webhooks: Webhooks,
+    persistent: frozenset[tuple[WebhookType, str]],
+    config: Mapping[str, Any],
+) -> Offer:
+    """Return the offer of a replica whose server has yielded a config.
+
+    Raises:
+        ConfigurationError: the config is not usable.
+    """
+    address, cas = split_address(config)[0], parse_bundle(config.get("caBundle"))
+    return Offer(webhooks, persistent, address, cas, build_digest(webhooks))
+
+
+def build_digest(webhooks: Webhooks) -> str:
+    """Return a digest of webhooks without their address and CAs."""
+    contents = [[_reduce(one) for one in webhooks[kind]] for kind in WebhookType]
+    text = orjson.dumps(contents, option=orjson.OPT_SORT_KEYS)
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+def decide(
+    found: Webhooks,
+    others: Collection[ReplicaRecord],
+    offer: Offer,
+    mine: ReplicaRecord | None,
+    *,
+    pending: str = "",
+    is_final: bool = False,
+) -> Decision:
+    """Decide what must be in force.
+
+    Args:
+        found: the webhooks in the cluster.
+        others: the live replicas except this one.
+        offer: what this replica serves.
+        mine: the record of this replica; None if it leaves.
+        pending: the webhooks in the cluster that wait for an agreement, as text.
+        is_final: whether only persistent webhooks stay if it is the last one that leaves.
+    """
+    records = [*others, *([] if mine is None else [mine])]
+    acting = [record for record in records if not record.is_retired]
+    if not acting and not others:
+        kept = offer.webhooks
+        if is_final:
+            kept = {
+                kind: [one for one in webhooks if (kind, one["name"]) in offer.persistent]
+                for kind, webhooks in offer.webhooks.items()
+            }
+        return Decision(kept, is_own=True, newest=None)
+    newest = max(acting, key=lambda record: record.since, default=None)
+    crew = [record for record in acting if record.address == (newest and newest.address)]
+    digests, content = {record.digest for record in crew}, found
+    if digests == {offer.digest}:
+        content, pending = offer.webhooks, ""
+    elif len(digests) == 1 and (waiting := decode_webhooks(pending)):
+        if {build_digest(waiting)} == digests:
+            content, pending = waiting, ""
+    elif mine is not None and newest is not None and newest.digest == offer.digest:
+        pending = encode_webhooks(offer.webhooks)
+    bundle = build_bundle(pem for record in records for pem in record.cas)
+    webhooks = {}
+    for kind, several in content.items():
+        webhooks[kind] = list[Json]()
+        for webhook in several:
+            address, path = split_address(webhook["clientConfig"])
+            config = join_address(newest.address if newest else address, path)
+            webhooks[kind].append({**webhook, "clientConfig": {**config, **bundle}})
+    return Decision(webhooks, build_digest(webhooks) == offer.digest, newest, pending)
+
+
+def encode_webhooks(webhooks: Webhooks) -> str:
+    """Return webhooks without their CAs as a text for an annotation; empty if it is too long."""
+    plain = [
+        [
+            {**one, "clientConfig": join_address(*split_address(one["clientConfig"]))}
+            for one in webhooks[kind]
+        ]
+        for kind in WebhookType
+    ]
+    text = base64.b64encode(zlib.compress(orjson.dumps(plain))).decode()
+    return text if len(text) < _MAX_PENDING else ""
+
+
+def decode_webhooks(text: str) -> Webhooks | None:
+    """Reverse :func:`encode_webhooks`; None if there are none, or they cannot be read."""
+    try:
+        data = zlib.decompressobj().decompress(base64.b64decode(text), _MAX_DECODED)
+        return dict(zip(WebhookType, orjson.loads(data), strict=True))
+    except (ValueError, TypeError, zlib.error):
+        return None
+
+
+def is_same(one: Sequence[Json], other: Sequence[Json]) -> bool:
+    """Return whether webhooks are equal, except for defaults that the API server has added."""
+    if [_reduce(webhook) for webhook in one] != [_reduce(webhook) for webhook in other]:
+        return False
+    places = [
+        [(split_address(config), config.get("caBundle") or "") for config in configs]
+        for configs in (
+            [webhook["clientConfig"] for webhook in several] for several in (one, other)
+        )
+    ]
+    return places[0] == places[1]
+
+
+def _reduce(webhook: Mapping[str, Any]) -> Json:
+    """Drop the address, the CAs, and the fields that are empty or have their defaults."""
+    reduced = {k: v for k, v in webhook.items() if v and v != _DEFAULTS.get(k)}
+    reduced["clientConfig"] = split_address(webhook["clientConfig"])[1]
+    rules = webhook.get("rules") or ()
+    reduced["rules"] = [
+        {k: v for k, v in rule.items() if (k, v) != ("scope", "*")} for rule in rules
+    ]
+    return reduced
