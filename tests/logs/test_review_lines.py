@@ -193,7 +193,7 @@ async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> Non
     assert [line for line in lines if line.startswith("Traceback")] == [
         "Traceback (most recent call last):"
     ]
-    assert lines[-1].endswith("ValueError: a bug [check]")
+    assert lines[-1].endswith(": ValueError: a bug [check]")
 
 
 async def test_warnings_are_counted_and_several_handlers_are_named(read: Read) -> None:
