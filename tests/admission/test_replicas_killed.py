@@ -110,3 +110,41 @@ async def test_a_process_that_was_paused_for_longer_than_it_counts_comes_back(
         assert len(await site.get_records()) == 1
         await command.stop(signal.SIGTERM)
     assert await crew.is_clean()
+
+
+_FAILING = """
+@webop.on.startup()
+def fail_later(settings, **_):
+    from webop.servers.hosting import get_hosting
+    inner = settings.admission.server
+
+    async def serve(fn):
+        async for config in inner(fn):
+            yield config
+            await get_hosting().confirm(config)  # the webhooks are in the cluster
+            break
+        raise RuntimeError('This certificate cannot be parsed.')
+
+    settings.admission.server = serve
+"""
+
+
+@pytest.mark.parametrize("end", ["an error", "SIGTERM in a pod"])
+async def test_nobody_opens_the_webhooks_by_ending_the_operator(
+    workshop: Workshop, site: Site, end: str
+) -> None:
+    args = write(workshop, site, lifetime=180)
+    variables = {"KUBECONFIG": str(site.cluster.kubeconfig)}
+    if end == "an error":
+        workshop.write((workshop.folder / args[0]).read_text() + _FAILING)
+    else:
+        variables["KUBERNETES_SERVICE_HOST"] = "127.0.0.1"
+    async with workshop.start(*args, **variables) as command:
+        if end == "an error":
+            await command.wait_for("This certificate cannot be parsed.")
+            assert await command.process.wait() == 1
+        else:
+            await site.wait_for_names("x", "y")
+            await command.stop(signal.SIGTERM)
+    assert await site.has_names("x", "y")
+    assert (await site.create("any")).status_code == 500
