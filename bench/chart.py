@@ -16,7 +16,7 @@ _PANELS = {
 }
 _SIDES = ("webop", "kopf")  # names of classes in the style
 _WIDTH, _HEIGHT = 390, 100  # of the plot in a panel
-_LEFT, _TOP = 45, 80
+_LEFT, _TOP = 45, 90
 _STEP = _HEIGHT + 60
 _STYLE = """<style>
     text { font: 13px system-ui, sans-serif; fill: #1f2328; }
@@ -91,7 +91,7 @@ def _draw_panel(title: str, rows: list[tuple[int, dict[str, dict[str, float]]]])
     """Draw axes that begin at zero, and a label at each point."""
     right = rows[-1][0]
     top = 1.15 * max(cell["median"] for _, cells in rows for cell in cells.values()) or 1
-    parts = [_write(0, -8, title, "name")]
+    parts = [_write(0, -16, title, "name")]
     parts.append(f'<path class="axes" d="M0 0V{_HEIGHT}H{_WIDTH}"/>')
     parts += [
         _write(_WIDTH * n / right, _HEIGHT + 18, _format(n), anchor="middle") for n, _ in rows

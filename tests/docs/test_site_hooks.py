@@ -48,13 +48,13 @@ def test_names_in_tables_can_break_between_words_only(html: str, broken: str) ->
     assert on_page_content(html) == broken
 
 
-def test_the_search_finds_names_of_code_by_their_parts() -> None:
+def test_the_search_finds_names_of_code_in_paths_and_in_calls() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").replace("!ENV ", "")
     (search,) = (one["search"] for one in yaml.safe_load(text)["plugins"])
     # The expression is JavaScript's; Python's engine agrees on it.
     for name, words in {
-        "settings.execution.max_workers": ["settings", "execution", "max", "workers"],
-        "AdmissionError": ["Admission", "Error"],
+        "settings.execution.max_workers": ["settings", "execution", "max_workers"],
+        "webop.AdmissionError(code=422": ["webop", "AdmissionError", "code", "422"],
         "version 0.25": ["version", "0.25"],
     }.items():
         assert re.split(search["separator"], name) == words
