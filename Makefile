@@ -5,19 +5,26 @@ BIN := $(VENV)/bin
 WORKERS ?= 3
 # Tests of a file share fixtures, so each worker starts with its own part of the files.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# The pip of Python 3.11 cannot read dependency groups; uv can, and it installs exactly what uv.lock names.
+UV := UV_PROJECT_ENVIRONMENT=$(VENV) UV_PYTHON_DOWNLOADS=never $(BIN)/uv
+# The version of Kubernetes, for example: make test KUBERNETES=1.33
+ifdef KUBERNETES
+export WEBOP_KUBERNETES := $(KUBERNETES)
+endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test parity reference manifests lint format bench wild rollout leadership simulate chaos fuzz docs clean
+.PHONY: help demo test lowest coverage parity reference manifests lint format bench wild rollout leadership simulate chaos fuzz docs clean
 
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml uv.lock
 	@echo "Setting up $(VENV) (a minute or two, once) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "webop needs Python 3.11 or newer: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
+	@$(UV) sync --quiet --inexact --locked --all-extras
 	@touch $@
 
 demo: $(VENV)/.installed ## Run the example operator on a real API server; ARGS=--once stops after the checks.
@@ -25,6 +32,19 @@ demo: $(VENV)/.installed ## Run the example operator on a real API server; ARGS=
 
 test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
 	@$(PYTEST) $(ARGS)
+
+lowest: ## Run a part of the tests on the oldest dependencies that pyproject.toml allows.
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --resolution lowest-direct \
+	  -e '.[full-auth,ngrok,test,tracing,uvloop]' --group test
+	@$(PYTEST) $(ARGS)
+
+coverage: $(VENV)/.installed ## Run all tests, and print how much of webop/ they execute, in all processes.
+	@$(BIN)/coverage erase
+	-@$(PYTEST:%/python=%/coverage run) $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report --skip-covered --sort=miss
 
 parity: $(VENV)/.installed ## Run all tests, and write their results to docs/parity.md.
 	@$(PYTEST) -p tests.parity.plugin --parity docs/parity.md $(ARGS)
@@ -40,6 +60,7 @@ lint: $(VENV)/.installed ## Check style, types and import layers.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/zizmor --offline --quiet .github
 
 format: $(VENV)/.installed ## Format the code.
 	$(BIN)/ruff check --fix .
@@ -67,11 +88,11 @@ fuzz: $(VENV)/.installed ## Send 100 000 hostile admission reviews; ARGS=--help 
 	@$(BIN)/python -m tests.admission.fuzzing --count 100000 $(ARGS)
 
 $(VENV)/.documented: $(VENV)/.installed
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	@$(UV) sync --quiet --inexact --locked --all-extras --group docs
 	@touch $@
 
 docs: $(VENV)/.documented ## Build the documentation in site/; broken links are errors.
 	@$(BIN)/mkdocs build --strict $(ARGS)
 
 clean: ## Remove generated files (not the cached control plane).
-	rm -rf $(VENV) .venv-newest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist site
+	rm -rf $(VENV) .venv-newest .venv-lowest .mypy_cache .pytest_cache .ruff_cache .import_linter_cache dist site

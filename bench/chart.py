@@ -1,4 +1,4 @@
-"""Draw the results of ``scale``: ``python -m bench.chart scale.json docs/scale.svg``."""
+"""Draw the results of ``scale``: ``python -m bench.chart scale.json docs/images/scale.svg``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,28 @@ _PANELS = {
     "rss_peak_mb": "peak RSS, MB",
     "change_to_called_max_ms": "slowest live change, ms",
 }
-_COLORS = {"webop": "#1f6feb", "kopf": "#bf5700"}
-_WIDTH, _HEIGHT = 300, 170  # of the plot in a panel
-_LEFT, _TOP = 50, 70
-_STEP_X, _STEP_Y = _WIDTH + 80, _HEIGHT + 60
-_STYLE = "text{font:12px sans-serif;fill:#333}.title{font-size:14px;font-weight:bold}"
+_SIDES = ("webop", "kopf")  # names of classes in the style
+_WIDTH, _HEIGHT = 390, 100  # of the plot in a panel
+_LEFT, _TOP = 45, 90
+_STEP = _HEIGHT + 60
+_STYLE = """<style>
+    text { font: 13px system-ui, sans-serif; fill: #1f2328; }
+    .name { font-size: 14px; font-weight: 600; }
+    .ground { fill: #ffffff; }
+    .axes { fill: none; stroke: #818b98; }
+    .webop { fill: #0969da; }
+    .kopf { fill: #bc4c00; }
+    polyline.webop { fill: none; stroke: #0969da; stroke-width: 2; }
+    polyline.kopf { fill: none; stroke: #bc4c00; stroke-width: 2; }
+    @media (prefers-color-scheme: dark) {
+      text { fill: #e6edf3; }
+      .ground { fill: #0d1117; }
+      .webop { fill: #58a6ff; }
+      .kopf { fill: #f0883e; }
+      polyline.webop { stroke: #58a6ff; }
+      polyline.kopf { stroke: #f0883e; }
+    }
+  </style>"""
 
 
 def main() -> None:
@@ -41,51 +58,61 @@ def build_chart(document: dict[str, Any]) -> str:
     about = (
         f"Restart with handled objects, {facts['machine'].split(', ')[-1]}, {facts['date'][:10]}"
     )
-    parts = [_write(_LEFT, 22, about, "title")]
-    for number, (side, color) in enumerate(_COLORS.items()):
+    parts = [_write(_LEFT, 22, about, "name")]
+    for number, side in enumerate(_SIDES):
         if any(result["samples"].get(side) for result in results):
-            parts.append(_write(_LEFT + 70 * number, 42, f"● {side}", style=f"fill:{color}"))
+            parts.append(_write(_LEFT + 70 * number, 42, f"● {side}", side))
+    told = []
     for number, (figure, title) in enumerate(_PANELS.items()):
-        x, y = _LEFT + number % 2 * _STEP_X, _TOP + number // 2 * _STEP_Y
-        panel = _draw_panel(title, [(item["objects"], item["summary"][figure]) for item in results])
-        parts.append(f'<g transform="translate({x},{y})">{panel}</g>')
-    width, height = _LEFT + 2 * _STEP_X, _TOP + 2 * _STEP_Y
+        rows = [(item["objects"], item["summary"][figure]) for item in results]
+        panel = _draw_panel(title, rows)
+        parts.append(f'<g transform="translate({_LEFT},{_TOP + number * _STEP})">{panel}</g>')
+        told.append(f"{title}: {_describe(rows)}")
+    width, height = 480, _TOP + len(_PANELS) * _STEP - 20
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img" aria-labelledby="title desc">\n'
+        f'  <title id="title">{escape(about)}</title>\n'
+        f'  <desc id="desc">{escape("; ".join(told))}.</desc>\n  {_STYLE}'
     )
-    ground = f'<style>{_STYLE}</style><rect width="{width}" height="{height}" fill="#fff"/>'
+    ground = f'<rect class="ground" width="{width}" height="{height}"/>'
     return "\n".join([head, ground, *parts, "</svg>", ""])
+
+
+def _describe(rows: list[tuple[int, dict[str, dict[str, float]]]]) -> str:
+    return ", ".join(
+        f"{side} {_format(cell['median'])} for {_format(objects)} objects"
+        for objects, cells in rows
+        for side, cell in cells.items()
+    )
 
 
 def _draw_panel(title: str, rows: list[tuple[int, dict[str, dict[str, float]]]]) -> str:
     """Draw axes that begin at zero, and a label at each point."""
     right = rows[-1][0]
     top = 1.15 * max(cell["median"] for _, cells in rows for cell in cells.values()) or 1
-    parts = [_write(0, -8, title, "title")]
-    parts.append(f'<path d="M0 0V{_HEIGHT}H{_WIDTH}" fill="none" stroke="#999"/>')
+    parts = [_write(0, -16, title, "name")]
+    parts.append(f'<path class="axes" d="M0 0V{_HEIGHT}H{_WIDTH}"/>')
     parts += [
         _write(_WIDTH * n / right, _HEIGHT + 18, _format(n), anchor="middle") for n, _ in rows
     ]
-    for side, color in _COLORS.items():
+    for side in _SIDES:
         line = []
         for objects, cells in (row for row in rows if side in row[1]):
             value = cells[side]["median"]
             x, y = _WIDTH * objects / right, _HEIGHT * (1 - value / top)
             line.append(f"{x:.1f},{y:.1f}")
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>')
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" class="{side}"/>')
             is_highest = value == max(cell["median"] for cell in cells.values())
             label_y = y - 7 if is_highest or y > _HEIGHT - 20 else y + 17
-            parts.append(_write(x, label_y, _format(value), anchor="middle", style=f"fill:{color}"))
-        path = " ".join(line)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>')
+            parts.append(_write(x, label_y, _format(value), side, anchor="middle"))
+        if line:
+            parts.append(f'<polyline class="{side}" points="{" ".join(line)}"/>')
     return "".join(parts)
 
 
-def _write(
-    x: float, y: float, text: str, kind: str = "", *, anchor: str = "start", style: str = ""
-) -> str:
+def _write(x: float, y: float, text: str, kind: str = "", *, anchor: str = "start") -> str:
     more = f' class="{kind}"' if kind else ""
-    more += f' style="{style}"' if style else ""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 

@@ -33,7 +33,7 @@ def find_other_copy() -> str:
         return ""
     return (
         f"the webop in {other} differs from this clone, and would be tested instead: "
-        f"run {sys.executable} -m pip install -e '{_ROOT}[dev]'"
+        f"run {sys.executable} -m pip install -e '{_ROOT}'"
     )
 
 

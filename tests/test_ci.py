@@ -63,6 +63,7 @@ def test_ci_runs_the_whole_suite_on_the_oldest_python_and_a_part_on_the_newest(
     lines = machine.run()
     assert f"make test PYTHON={oldest}" in lines
     assert any(line.startswith(f"make test PYTHON={newest} VENV=.venv-newest ") for line in lines)
+    assert any(line.startswith(f"make lowest PYTHON={oldest} VENV=.venv-lowest ") for line in lines)
     assert "3.12" not in " ".join(lines)
     assert lines[-1] == "CI: the whole suite passed on Python 3.11.7, a part of it on Python 3.13.0"
 

@@ -1,3 +1,3 @@
 """The version of webop, read by the build, the command line and the user agent."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

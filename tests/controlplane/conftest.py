@@ -51,6 +51,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WEBOP_ENVTEST_INDEX", "off")
     monkeypatch.setenv("WEBOP_KUBERNETES_RELEASES", "off")
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.delenv("WEBOP_KUBERNETES", raising=False)
     return folder
 
 

@@ -36,7 +36,9 @@ with (here / "calls").open("a") as calls:
     calls.write(" ".join(sys.argv[1:]) + "\\n")
 (here / "pid").write_text(str(os.getpid()))
 what = sys.argv[1:3]
-if what[0] == "env":
+if what == ["env", "GOSUMDB"]:
+    print((here / "sumdb").read_text())
+elif what[0] == "env":
     print(json.dumps({"GOVERSION": (here / "version").read_text(), "GOTOOLCHAIN": "local"}))
 elif what == ["list", "-m"]:
     version = sys.argv[-1].partition("@v")[2]
@@ -124,6 +126,7 @@ class Recorder:
 def write_go(folder: Path) -> Path:
     """Write a ``go`` into a folder, and return it; files beside it steer what it does."""
     (folder / "version").write_text("go1.26.8", encoding="utf-8")
+    (folder / "sumdb").write_text("sum.golang.org", encoding="utf-8")
     (folder / "kubernetes.mod").write_text(KUBERNETES_GO_MOD, encoding="utf-8")
     return _write_script(folder / "go", _GO)
 

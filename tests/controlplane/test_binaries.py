@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from tests.controlplane.controlplane_standins import Recorder
 from webop.controlplane import reaper
 from webop.controlplane.binaries import find_binaries, provide_binaries
+from webop.controlplane.versions import detect_platform
 from webop.errors import ClusterError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -98,6 +100,64 @@ def test_a_folder_of_kubebuilder_without_binaries_is_an_error_and_not_passed_ove
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     with pytest.raises(ConfigurationError, match="unset it"):
         provide_binaries(recorder)
+
+
+def test_a_folder_of_kubebuilder_that_everybody_can_write_to_is_refused(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("etcd", "kube-apiserver"):
+        _write_executable(tmp_path / "assets" / name)
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path / "assets"))
+    for path in (tmp_path / "assets", tmp_path / "assets" / "etcd"):
+        path.chmod(0o757)
+        with pytest.raises(ConfigurationError, match=f"every user can write to {path}"):
+            find_binaries()
+        path.chmod(0o755)
+    assert find_binaries()
+
+
+@pytest.mark.parametrize("place", ["..", "../..", ".", "etcd", "kube-apiserver"])
+@pytest.mark.parametrize("how", ["group", "others", "owner"])
+def test_binaries_that_another_user_could_have_replaced_are_not_executed(
+    cache: Path, tmp_path: Path, place: str, how: str
+) -> None:
+    folder = cache.joinpath("bin", "-".join(("1.36.7", *detect_platform())))
+    for name in ("etcd", "kube-apiserver"):
+        _write_executable(folder / name)
+        (folder / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/executed\n")
+    path = (folder / place).resolve()
+    if how == "owner":
+        if os.geteuid() != 0:
+            pytest.skip("only root can make a file of another user")
+        os.chown(path, 4242, -1)
+    else:
+        path.chmod(0o775 if how == "group" else 0o757)
+    command = [sys.executable, "-m", "webop", "cluster", "start"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"{path} is not safe to use" in done.stderr
+    assert f"chmod -R go-w {cache}" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_cache_that_webop_made_is_safe_whatever_the_umask(go: Path, recorder: Recorder) -> None:
+    before = os.umask(0)
+    try:
+        assert provide_binaries(recorder) == find_binaries()
+    finally:
+        os.umask(before)
+
+
+def test_the_environment_can_choose_the_version(
+    go: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, recorder: Recorder
+) -> None:
+    monkeypatch.setenv("WEBOP_KUBERNETES", "1.33")
+    assert provide_binaries(recorder).version == "1.33.13"
+    assert provide_binaries(recorder, "1.36").version == "1.36.3"
+    monkeypatch.setenv("WEBOP_KUBERNETES", "newest")
+    with pytest.raises(ConfigurationError, match="is not a version of Kubernetes"):
+        find_binaries()
 
 
 def test_what_has_been_built_once_is_taken_from_the_cache(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.controlplane.controlplane_standins import KUBERNETES_GO_MOD, Recorder
 from webop.controlplane.build import build_binaries, build_go_mod
-from webop.controlplane.versions import PINNED_VERSION
+from webop.controlplane.versions import PINNED_VERSION, PINNED_VERSIONS
 from webop.errors import ClusterError, SourceError
 
 if TYPE_CHECKING:
@@ -39,11 +39,12 @@ def test_a_module_of_another_layout_is_refused_with_a_way_out() -> None:
         build_go_mod("module k8s.io/kubernetes\n\ngo 1.40.0\n", "1.60.0")
 
 
-def test_the_checksums_of_the_pinned_version_are_part_of_the_package() -> None:
-    name = f"kubernetes-v{PINNED_VERSION}.sum"
+@pytest.mark.parametrize("version", PINNED_VERSIONS)
+def test_the_checksums_of_the_pinned_versions_are_part_of_the_package(version: str) -> None:
+    name = f"kubernetes-v{version}.sum"
     text = (resources.files("webop.controlplane") / "checksums" / name).read_text()
-    assert f"k8s.io/kubernetes v{PINNED_VERSION} h1:" in text
-    assert f"k8s.io/apiserver v0{PINNED_VERSION[1:]} h1:" in text
+    assert f"k8s.io/kubernetes v{version} h1:" in text
+    assert f"k8s.io/apiserver v0{version[1:]} h1:" in text
 
 
 def test_a_build_names_the_binaries_and_counts_the_packages(
@@ -72,6 +73,18 @@ def test_a_release_line_is_built_in_its_newest_version(
 ) -> None:
     assert build_binaries(_NAMES, "1.35", target=tmp_path, progress=recorder) == "1.35.9"
     assert "-mod=mod" in (go / "calls").read_text()
+    assert recorder.notes == []
+
+
+def test_a_build_that_nothing_verifies_says_so(
+    go: Path, tmp_path: Path, recorder: Recorder
+) -> None:
+    (go / "sumdb").write_text("off")
+    build_binaries(_NAMES, "1.35", target=tmp_path, progress=recorder)
+    assert recorder.notes == ["GOSUMDB=off: nothing verifies the modules of Kubernetes 1.35.9."]
+    recorder.notes.clear()
+    build_binaries(_NAMES, PINNED_VERSION, target=tmp_path, progress=recorder)
+    assert recorder.notes == []
 
 
 def test_a_failed_build_names_its_log_and_shows_the_end_of_it(

@@ -89,6 +89,8 @@ def test_an_archive_is_verified_unpacked_and_cached(
     assert binaries.folder == cache / "bin" / f"1.36.1-{_SUFFIX}"
     names = {path.name for path in binaries.folder.iterdir()}
     assert names == {"etcd", "kube-apiserver", "kubectl"}
+    (note,) = recorder.notes
+    assert "is verified only with the checksum that is published beside it" in note
     size = len(site.files[f"/envtest-v1.36.1-{_SUFFIX}.tar.gz"])
     assert recorder.steps[-1][1:] == (size, size, "bytes")
     site.files.clear()
@@ -100,9 +102,30 @@ def test_an_archive_with_another_checksum_is_not_used(
     site: Site, cache: Path, recorder: Recorder
 ) -> None:
     site.publish("1.36.1", checksum="0" * 128)
-    with pytest.raises(ClusterError, match="does not match its published checksum"):
+    with pytest.raises(ClusterError, match="does not match its checksum"):
         provide_binaries(recorder)
     assert not list((cache / "bin").glob("*/*"))
+
+
+def test_an_archive_and_an_index_that_were_both_replaced_are_refused(
+    site: Site, cache: Path, recorder: Recorder
+) -> None:
+    site.publish("1.36.2")  # with another content than the official one, and the checksum of that
+    with pytest.raises(ClusterError, match="does not match its checksum"):
+        provide_binaries(recorder)
+    assert not list((cache / "bin").glob("*/*"))
+
+
+def test_versions_with_a_known_checksum_are_preferred() -> None:
+    entries = {
+        f"v{version}": {f"envtest-v{version}-{_SUFFIX}.tar.gz": {"hash": "0", "selfLink": "here"}}
+        for version in ("1.36.0", "1.36.2", "1.36.9", "1.35.1")
+    }
+    index = yaml.safe_dump({"releases": entries})
+    chosen = choose_archive(index, parse_wanted("1.36"))
+    assert (chosen.version, chosen.is_pinned, len(chosen.sha512)) == ("1.36.2", True, 128)
+    assert choose_archive(index, parse_wanted("1.36.9")) == Archive("1.36.9", "here", "0")
+    assert choose_archive(index, parse_wanted("1.35")) == Archive("1.35.1", "here", "0")
 
 
 def test_without_a_fitting_archive_the_binaries_are_built(

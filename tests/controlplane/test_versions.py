@@ -47,7 +47,14 @@ def test_the_newest_fitting_version_is_chosen_by_number_and_not_by_letters() -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "version"), [(None, PINNED_VERSION), ("1.35", "1.35"), ("1.35.4", "1.35.4")]
+    ("text", "version"),
+    [
+        (None, PINNED_VERSION),
+        ("1.35", "1.35"),
+        ("1.35.4", "1.35.4"),
+        ("1.33", "1.33.13"),
+        ("1.33.6", "1.33.6"),
+    ],
 )
 def test_the_pinned_version_is_built_where_it_fits(text: str | None, version: str) -> None:
     assert choose_for_build(parse_wanted(text)) == version

@@ -127,3 +127,10 @@ def test_all_pages_are_in_the_navigation() -> None:
     assert sorted(walk(config["nav"])) == sorted(
         str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")
     )
+
+
+def test_figures_of_the_benchmark_stand_on_one_page_only() -> None:
+    rows = re.findall(r"^\| .*? \| ([\d.]+ (?:ms|MB)) \|", TEXTS["docs/bench.md"], re.MULTILINE)
+    assert len(rows) > 4
+    for page in ("README.md", "docs/index.md"):
+        assert [figure for figure in rows if figure in TEXTS[page]] == [], page

@@ -2,13 +2,15 @@
 
 The sources, in order:
 
-1. ``KUBEBUILDER_ASSETS``: a folder, as other tools of Kubernetes use it.
+1. ``KUBEBUILDER_ASSETS``: a folder, as other tools of Kubernetes use it. Any owner is fine, since
+   the user has named it.
 2. The cache.
 3. The official archive of envtest, or a release of Kubernetes, if they are reachable.
 4. A build from Go modules.
 
 Guarantees: binaries appear in the cache complete or not at all (by a rename). If two processes
-need them at the same time, one gets them and the other waits.
+need them at the same time, one gets them and the other waits. Binaries that another user could
+have replaced are refused.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -38,6 +41,7 @@ APISERVER = "kube-apiserver"
 CONTROLLER_MANAGER = "kube-controller-manager"
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+VERSION_VARIABLE = "WEBOP_KUBERNETES"  # used where no version is given
 _REQUIRED = (ETCD, APISERVER)
 _TEMPORARY = "unfinished-"
 _LOCK_TICK = 1.0
@@ -59,13 +63,19 @@ class Binaries:
     source: str
 
 
+def get_wanted(version: str | None = None) -> Wanted:
+    """Return the wanted version: the given one, or that of WEBOP_KUBERNETES, or the default."""
+    return parse_wanted(version or os.environ.get(VERSION_VARIABLE) or None)
+
+
 def find_binaries(version: str | None = None) -> Binaries | None:
     """Find etcd and kube-apiserver on this machine; None if they are missing.
 
     Raises:
-        ConfigurationError: KUBEBUILDER_ASSETS names an unusable folder.
+        ConfigurationError: KUBEBUILDER_ASSETS names an unusable folder, or others could have
+            replaced the binaries.
     """
-    wanted = parse_wanted(version)
+    wanted = get_wanted(version)
     assets = os.environ.get(ASSETS_VARIABLE)
     if not assets:
         return _find_in_cache(wanted, _REQUIRED)
@@ -76,7 +86,13 @@ def find_binaries(version: str | None = None) -> Binaries | None:
             f"{' and '.join(_REQUIRED)}. Correct the variable, or unset it to download or build "
             "them."
         )
-    if version:
+    for path in (folder, *(folder / name for name in _REQUIRED)):
+        if path.stat().st_mode & stat.S_IWOTH:
+            raise ConfigurationError(
+                f"{ASSETS_VARIABLE} is {folder}, but every user can write to {path}, and so "
+                f"replace the programs that webop runs. If you trust it: chmod o-w {path}"
+            )
+    if version or os.environ.get(VERSION_VARIABLE):
         found = detect_version(folder)
         if not wanted.is_met_by(found):
             raise ConfigurationError(
@@ -96,7 +112,7 @@ def provide_binaries(progress: Progress, version: str | None = None) -> Binaries
     found = find_binaries(version)
     if found is not None:
         return found
-    wanted = parse_wanted(version)
+    wanted = get_wanted(version)
 
     def download(target: Path) -> str:
         from . import download  # noqa: PLC0415 - not needed if the binaries are in the cache
@@ -155,6 +171,8 @@ def _find_in_cache(wanted: Wanted, names: Collection[str]) -> Binaries | None:
     if version is None:
         return None
     folder = cache.get_binaries_folder(version)
+    for name in names:
+        cache.check_safe(folder / name)
     return Binaries(folder, version, f"cache {folder}")
 
 
@@ -173,10 +191,10 @@ def _provide(
             ) as unfinished:
                 folder = Path(unfinished)
                 version = _try_sources(names, wanted, folder, download, progress)
-                target = cache.get_binaries_folder(version)
-                target.mkdir(parents=True, exist_ok=True)
+                target = cache.make_folder("bin", cache.get_binaries_folder(version).name)
                 for path in folder.iterdir():
                     if path.is_file() and os.access(path, os.X_OK):
+                        path.chmod(0o755)
                         path.replace(target / path.name)
             found = _find_in_cache(wanted, names)
     if found is None:
@@ -227,8 +245,8 @@ def _lock(progress: Progress) -> Iterator[None]:
     """Hold the lock of the cache; the system releases it if this process dies."""
     from filelock import FileLock, Timeout  # noqa: PLC0415 - not at the load of the pytest plugin
 
-    folder = cache.get_root() / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = cache.make_folder("bin")
+    cache.check_safe(folder)
     lock = FileLock(folder / "lock")
     waited = 0
     while True:

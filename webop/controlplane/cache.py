@@ -15,8 +15,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from webop.errors import ConfigurationError
 
 from .versions import Wanted, choose_newest, detect_platform
 
@@ -34,6 +37,37 @@ def get_root() -> Path:
     from platformdirs import user_cache_path  # noqa: PLC0415 - not at the load of the pytest plugin
 
     return user_cache_path("webop", appauthor=False)
+
+
+def make_folder(*names: str) -> Path:
+    """Create a folder below the root, whatever the umask: only this user can write to it."""
+    folder = get_root()
+    for name in ("", *names):
+        folder /= name
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    return folder
+
+
+def check_safe(path: Path) -> None:
+    """Check that only this user and root can replace a file of the cache, before it is executed.
+
+    This includes the folders above it, up to the root of the cache.
+
+    Raises:
+        ConfigurationError: the owner is another user, or the group or others can write.
+    """
+    root = get_root()
+    for one in (path, *path.parents):
+        if one.is_relative_to(root):
+            found = one.stat()
+            mode = stat.S_IMODE(found.st_mode)
+            if found.st_uid not in (os.geteuid(), 0) or mode & 0o022:
+                raise ConfigurationError(
+                    f"{one} is not safe to use: its owner is user {found.st_uid}, its mode is "
+                    f"{mode:04o}. Other users could have replaced the programs that webop runs. "
+                    f"Remove {root / 'bin'}, or set WEBOP_CACHE to a new folder. If you trust "
+                    f"this one: chown -R {os.geteuid()} {root}; chmod -R go-w {root}"
+                )
 
 
 def get_binaries_folder(version: str) -> Path:

@@ -357,7 +357,7 @@ class LocalCluster:
         folder = cache.get_root() / "clusters" / self.name
         make_private_folder(folder)
         shutil.rmtree(self._logs, ignore_errors=True)
-        self._logs.mkdir(parents=True)
+        self._logs = cache.make_folder("logs", self.name)
         owner = None if detached else Owner(os.getpid(), reaper.get_start_time(os.getpid()) or "")
         state = ClusterState(
             name=self.name,

@@ -3,6 +3,9 @@
 The archives contain etcd, kube-apiserver and kubectl; the project controller-tools of Kubernetes
 publishes them with an index of SHA-512 sums, which ``setup-envtest`` also reads.
 Each release of Kubernetes has kube-controller-manager for Linux.
+
+Guarantees: archives whose SHA-512 sums come with this package are preferred, and verified with
+these. Other files are verified with the sums that are published beside them; a note says so.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import shutil
 import tarfile
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -42,11 +46,12 @@ _ARCHIVED = frozenset({"etcd", "kube-apiserver", "kubectl"})
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive as the index lists it."""
+    """An archive as the index lists it; ``is_pinned``: the checksum comes with this package."""
 
     version: str
     url: str
     sha512: str
+    is_pinned: bool = False
 
 
 def find_archive(wanted: Wanted) -> Archive:
@@ -60,7 +65,7 @@ def find_archive(wanted: Wanted) -> Archive:
 
 
 def choose_archive(index: str, wanted: Wanted, *, source: str = "index") -> Archive:
-    """Return the newest matching archive of an index for this platform.
+    """Return the newest matching archive of an index for this platform; prefer known checksums.
 
     Raises:
         SourceError: there is no such version, or this is not an index.
@@ -74,13 +79,23 @@ def choose_archive(index: str, wanted: Wanted, *, source: str = "index") -> Arch
             name.removeprefix("v"): files.get(f"envtest-{name}-{suffix}.tar.gz")
             for name, files in releases.items()
         }
-        version = choose_newest(wanted, [name for name, file in archives.items() if file])
+        pins = {name: read_pin(f"envtest-v{name}-{suffix}.tar.gz") for name in archives}
+        listed = [name for name, file in archives.items() if file]
+        version = choose_newest(wanted, list(filter(pins.get, listed)))
+        version = version or choose_newest(wanted, listed)
         if version is None:
             raise SourceError(f"{source} has no archive of Kubernetes {wanted} for {suffix}")
-        chosen = archives[version]
-        return Archive(version, chosen["selfLink"], chosen["hash"])
+        chosen, pin = archives[version], pins[version]
+        return Archive(version, chosen["selfLink"], pin or chosen["hash"], is_pinned=bool(pin))
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(f"{source} is not an index of archives: {error!r}") from None
+
+
+def read_pin(name: str) -> str | None:
+    """Return the SHA-512 sum of an archive that comes with this package, or None."""
+    text = (resources.files(__package__) / "checksums" / "envtest.sha512").read_text("utf-8")
+    found = (line.split() for line in text.splitlines())
+    return next((digest for digest, known in found if known == name), None)
 
 
 def download_archive(archive: Archive, target: Path, progress: Progress) -> None:
@@ -90,6 +105,8 @@ def download_archive(archive: Archive, target: Path, progress: Progress) -> None
         SourceError: the download failed.
         ClusterError: the checksum is wrong.
     """
+    if not archive.is_pinned:
+        _note_beside(archive.url, progress)
     packed = target / "envtest.tar.gz"
     found = _download(archive.url, packed, hashlib.sha512(), progress)
     _check(archive.url, found, archive.sha512)
@@ -119,6 +136,7 @@ def download_release(name: str, version: str, target: Path, progress: Progress) 
     expected = _fetch_text(f"{url}.sha256").split()
     if not expected:
         raise SourceError(f"{url}.sha256 is empty")
+    _note_beside(url, progress)
     found = _download(url, target / name, hashlib.sha256(), progress)
     _check(url, found, expected[0])
     (target / name).chmod(0o755)
@@ -131,10 +149,14 @@ def _get_url(variable: str, default: str) -> str:
     return url
 
 
+def _note_beside(url: str, progress: Progress) -> None:
+    progress.note(f"{url} is verified only with the checksum that is published beside it.")
+
+
 def _check(url: str, found: str, expected: str) -> None:
     if found != expected.lower():
         raise ClusterError(
-            f"{url} does not match its published checksum "
+            f"{url} does not match its checksum "
             f"(expected {expected[:16]}…, got {found[:16]}…). Try again. If it fails again, "
             "a proxy probably changes the file: set KUBEBUILDER_ASSETS to binaries that you trust."
         )

@@ -23,7 +23,7 @@ from webop.errors import ConfigurationError
 
 from . import reaper
 from .binaries import APISERVER, ETCD
-from .cache import get_root
+from .cache import get_root, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,9 +175,7 @@ def lock_name(name: str) -> Iterator[None]:
     """Let one process at a time start the cluster of a name."""
     from filelock import FileLock  # noqa: PLC0415 - not at the load of the pytest plugin
 
-    folder = get_root() / "clusters"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f".{name}.lock"
+    path = make_folder("clusters") / f".{name}.lock"
     with FileLock(path):
         yield
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from webop.errors import ConfigurationError
 
-# The default version of a build: the package contains the checksums of all its modules.
-# Any 1.36.x in the cache or as an archive is as good.
-PINNED_VERSION = "1.36.3"
+# The newest and the oldest version that the tests run on; the first one is the default. The package
+# contains the checksums of all their modules. Any 1.36.x in the cache or as an archive is as good.
+PINNED_VERSIONS = ("1.36.3", "1.33.13")
+PINNED_VERSION = PINNED_VERSIONS[0]
 
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 _SYSTEMS = {"Linux": "linux", "Darwin": "darwin"}
@@ -69,8 +70,8 @@ def choose_newest(wanted: Wanted, versions: list[str]) -> str | None:
 
 
 def choose_for_build(wanted: Wanted) -> str:
-    """Return the version to build: the pinned one if it matches, else the requested one."""
-    return PINNED_VERSION if wanted.is_met_by(PINNED_VERSION) else str(wanted)
+    """Return the version to build: a pinned one if it matches, else the requested one."""
+    return next(filter(wanted.is_met_by, PINNED_VERSIONS), str(wanted))
 
 
 def detect_platform() -> tuple[str, str]:

@@ -140,13 +140,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> str:
     """Return the version of Kubernetes that tests would use."""
     from webop.controlplane import binaries  # noqa: PLC0415 - xdist workers have no header
-    from webop.controlplane.versions import PINNED_VERSION  # noqa: PLC0415
+    from webop.controlplane.versions import choose_for_build  # noqa: PLC0415
     from webop.errors import WebopError  # noqa: PLC0415
 
     try:
         found = binaries.find_binaries()
         if found is None:
-            return f"webop: Kubernetes v{PINNED_VERSION}, downloaded or built at first use"
+            version = choose_for_build(binaries.get_wanted())
+            return f"webop: Kubernetes v{version}, downloaded or built at first use"
         version = found.version or binaries.detect_version(found.folder)
     except WebopError as error:
         return f"webop: no local Kubernetes. {error}"
