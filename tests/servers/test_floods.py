@@ -103,7 +103,9 @@ async def test_idle_and_half_sent_requests_do_not_keep_a_client_out(
 
 @pytest.mark.parametrize("new_loop", LOOPS)
 @pytest.mark.parametrize("is_required", [False, True])
-@pytest.mark.parametrize("sent", [b"", say_hello()[:20], say_hello()])
+@pytest.mark.parametrize(
+    "sent", [b"", say_hello()[:20], say_hello()], ids=["silent", "half", "hello"]
+)
 def test_unfinished_handshakes_do_not_keep_a_client_out(
     pair: KeyPair, sent: bytes, is_required: bool, new_loop: Callable[[], Any]
 ) -> None:
