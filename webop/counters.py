@@ -157,6 +157,7 @@ class ReviewCounters:
 
 
 _REASONS = {
+    403: "unknown_client",
     404: "unknown_webhook",
     408: "slow_request",
     413: "too_large",

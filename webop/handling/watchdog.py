@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import selectors
 import sys
@@ -91,7 +92,7 @@ class Watchdog:
         If this thread runs late and the process used no CPU meanwhile, the process was stopped or
         got no CPU. If it used CPU, the loop did not let other threads run.
         """
-        top = sys._current_frames().get(self._thread)  # noqa: SLF001  as traceback dumps do
+        top = self._find_frame()
         if top is None or top.f_code.co_filename in _IDLE:
             return
         began, used = time.monotonic(), time.process_time()
@@ -125,12 +126,26 @@ class Watchdog:
         level = min(level, logging.INFO)
         logger.log(level, "%s no longer blocks the event loop, after %.1f s.", culprit, seconds)
 
+    def _find_frame(self) -> FrameType | None:
+        """Return the innermost frame of the loop's thread.
+
+        The garbage collector pauses: a finalizer or a callback of it that lets another thread run
+        blocks all threads for ever in some versions of Python 3.11 and 3.12 (CPython issue 106883).
+        """
+        is_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(self._thread)  # noqa: SLF001  as traceback dumps do
+        finally:
+            if is_enabled:
+                gc.enable()
+
     def _walk_stack(self) -> list[tuple[FrameType, int]]:
         """Return the frames of the loop's thread and their lines, the innermost one first."""
         # Nothing else is done in this loop: in Python 3.11, the callers of a frame that has ended
         # meanwhile are garbage.
         frames = []
-        frame = sys._current_frames().get(self._thread)  # noqa: SLF001
+        frame = self._find_frame()
         while isinstance(frame, FrameType):
             frames.append(frame)
             frame = frame.f_back

@@ -295,7 +295,7 @@ DEFINITIONS = (
         *("webop_webhook_rejections_total", _COUNTER, ("webhook", "reason")),
         "Requests that were not allowed. Reasons: denied (by a handler, on purpose); error "
         "(a handler or webop failed); timeout; overloaded (429); unavailable (503); "
-        "unknown_webhook; malformed; too_large; slow_request.",
+        "unknown_webhook; unknown_client; malformed; too_large; slow_request.",
         read_rejections,
     ),
     Definition(

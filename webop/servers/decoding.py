@@ -50,7 +50,7 @@ def decode_review(body: bytes, hold: Callable[[int], None], limit: int) -> dict[
     memory, opened = _estimate(body)
     if memory > limit:
         text = f"The review takes about {memory} bytes of memory; the limit is {limit} bytes"
-        raise ReviewError(f"{text} (half of settings.admission.max_held_bytes).", status=413)
+        raise ReviewError(f"{text} (see settings.admission.max_held_bytes).", status=413)
     hold(memory)
     try:
         review = _load(body, is_deep=opened > _MAX_DEPTH)
@@ -128,5 +128,4 @@ def _check_growth(review: dict[str, Any], limit: int) -> None:
     new, old = (_estimate(orjson.dumps(request.get(key)))[0] for key in ("object", "oldObject"))
     if new > limit >= old:
         text = f"The object takes about {new} bytes of memory; the limit is {limit} bytes"
-        setting = f"{_STATE // 2} % of settings.admission.max_held_bytes"
-        raise ReviewError(f"{text} ({setting}).", status=413)
+        raise ReviewError(f"{text} (see settings.admission.max_held_bytes).", status=413)

@@ -35,8 +35,8 @@ class OverloadGate:
     def share(self) -> int:
         """The bytes of memory that one review, or all reviews of one peer, may take at most.
 
-        It is half of the budget, so that one peer cannot keep out all others. A review of the
-        largest size is served even if the budget is smaller.
+        It is half of the budget, so that one peer cannot keep out all others; but at least what a
+        review of the largest size with few values takes, and then it is the budget.
         """
         limits = self._get_limits()
         return max(limits.max_held_bytes // 2, _LARGEST * limits.max_body)
@@ -53,10 +53,10 @@ class OverloadGate:
             ReviewError: they do not fit (429), and are not counted.
         """
         mine = self._shares.get(peer, 0) + size
-        if self._held + size > 2 * share:
-            raise _refuse(f"Reviews take more than {2 * share} bytes of memory", "max_held_bytes")
+        if self._held + size > (budget := max(self._get_limits().max_held_bytes, share)):
+            raise _refuse(f"Reviews take more than {budget} bytes of memory", "max_held_bytes")
         if mine > share:
-            text = f"Reviews from one address take more than {share} bytes of memory: half of all"
+            text = f"Reviews from one address take more than {share} bytes of memory"
             raise _refuse(text, "max_held_bytes")
         self._held += size
         self._shares[peer] = mine

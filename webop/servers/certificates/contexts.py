@@ -102,10 +102,11 @@ class LiveContext:
         cafile, capath, _ = self._locations
         contents = [] if cafile is None else [read_file(cafile, "verify_cafile")]
         try:
-            files = sorted(Path(capath).iterdir()) if capath is not None else []
+            found = Path(capath).iterdir() if capath is not None else ()
+            files = sorted(file for file in found if file.is_file())
         except OSError as error:
             raise _build_error("verify_capath", capath, error) from error
-        return contents + [read_file(file, "verify_capath") for file in files if file.is_file()]
+        return contents + [read_file(file, "verify_capath") for file in files]
 
     def _load(self, pair: tuple[bytes, bytes | None, str | None] | None) -> ssl.SSLContext:
         context = self._build()
