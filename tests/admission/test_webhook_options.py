@@ -136,7 +136,7 @@ def test_the_scope_is_a_field_of_the_rules(scope: Any) -> None:
 @pytest.mark.parametrize("policy", ["Never", "IfNeeded"])
 def test_the_reinvocation_policy_is_of_mutating_webhooks_only(policy: Any) -> None:
     assert build(declare(MUTATING, reinvocation_policy=policy))["reinvocationPolicy"] == policy
-    with pytest.raises(TypeError, match=r"reinvocation_policy= is for @on\.mutate only"):
+    with pytest.raises(TypeError, match=r"reinvocation_policy= is for @webop\.on\.mutate only"):
         declare(VALIDATING, reinvocation_policy=policy)
 
 

@@ -25,6 +25,7 @@ _COLLECTIONS = {
     "Deployment": "/apis/apps/v1/namespaces/default/deployments",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies",
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+    "ResourceQuota": "/api/v1/namespaces/default/resourcequotas",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
     "Service": "/api/v1/namespaces/default/services",
