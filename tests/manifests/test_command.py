@@ -378,6 +378,14 @@ def test_rights_to_a_kind_without_a_definition_are_granted_with_a_warning(make: 
     assert "The right 'example.com/dogs:get': the definition of dogs" in made.warnings
 
 
+def test_declared_rights_are_granted_if_the_handlers_name_a_version_of_the_unknown_kind(
+    make: Maker,
+) -> None:
+    handlers = '@webop.on.create("example.com", "v1", "pages")\ndef fn(**_): ...\n'
+    made = make(handlers, "--rules", "example.com/pages:delete")
+    assert "delete" in made.get_verbs("pages")
+
+
 def test_metrics_are_served_to_the_namespace_that_asks_for_them(make: Maker) -> None:
     for handlers in (_PODS, _WEBHOOK + _SERVER):
         made = make(handlers, "--metrics", "monitoring")

@@ -162,6 +162,8 @@ def find_kinds(
                 raise ConfigurationError(f"{user}: {selector} is ambiguous: {names}.")
             kinds.update(found)
         elif (assumed := _assume(selector)) is not None:
+            if selector.version is None and any(map(selector.check, kinds)):
+                continue  # a right, and handlers that name a version
             if assumed not in kinds:  # one warning for all its handlers
                 warnings[
                     f"{user}: the definition of {assumed} is unknown. Assuming that it is "

@@ -42,7 +42,7 @@ _MANAGED = "WEBOP_ADMISSION__MANAGED"
 _SERVICE = "WEBOP_SERVICE"
 _OPEN = (
     "The NetworkPolicy is open: all pods of the cluster can connect to the webhooks. Pass the "
-    "network of your pods with --pod-network, or read it from the nodes with --cluster."
+    "network of your pods with --pod-network; --cluster reads it from the nodes, if they have one."
 )
 
 
