@@ -265,3 +265,28 @@ if __name__ == "__main__":
         [sys.executable, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.count("id='check'") == 1
+
+
+def test_a_file_that_failed_and_is_imported_again_registers_all_handlers(
+    registry: webop.OperatorRegistry, tmp_path: Path
+) -> None:
+    path = tmp_path / "handlers.py"
+    other = HANDLER.replace("def fn", "def other").replace("import webop", "")
+    path.write_text(f"{HANDLER}raise RuntimeError('not yet')\n{other}")
+    with pytest.raises(ConfigurationError, match="not yet"):
+        load_file(path)
+    assert len(registry) == 0
+    path.write_text(HANDLER + other)
+    load_file(path)
+    assert len(registry) == 2
+
+
+def test_a_folder_with_the_name_of_a_library_does_not_replace_its_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "xml").mkdir()
+    (tmp_path / "xml" / "sax.py").write_text(HANDLER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "xml.sax", raising=False)
+    load_file(Path("xml/sax.py"))
+    assert getattr(sys.modules.get("xml.sax"), "__file__", "") != str(tmp_path / "xml" / "sax.py")

@@ -268,6 +268,7 @@ class OperatorApp:
 
         This must happen before the server gets the signal, as it closes its port first.
         """
+        workers.release()
         if self.operator is not None and self.operator.is_started:
             await self.operator.retire()
             await self.operator.webhooks.withdraw(is_asked=True)

@@ -31,6 +31,7 @@ from webop.logs.terminal import find_formatter
 from webop.reactor.observer import Scope
 from webop.reactor.scopes import NamespacePattern
 from webop.running import Operator, OperatorOptions
+from webop.servers.addresses import build_url, get_reachable_address
 from webop.settings import OperatorSettings
 from webop.signals import end_tasks, listening_to_signals
 from webop.status.banner import showing_banner
@@ -42,7 +43,6 @@ Flag = asyncio.Event | threading.Event | asyncio.Future[Any] | concurrent.future
 _FLAGS = (asyncio.Event, threading.Event, asyncio.Future, concurrent.futures.Future)
 
 _HUNG_TIMEOUT = 5.0  # seconds; then remaining tasks are cancelled
-_PLACES = {"0.0.0.0": "localhost", "::": "localhost", "::1": "[::1]"}  # noqa: S104  in URLs
 _FLAG_POLLING = 0.1  # seconds; threading events cannot be awaited
 
 
@@ -233,13 +233,9 @@ def _parse_endpoints(options: EmbeddingOptions) -> Endpoints:
 
 def _build_services(endpoints: Endpoints) -> list[Any]:
     """Return the services: one for each port, and the banner."""
-    pages = (
-        f"http://{_PLACES.get(host, host)}:{port}{paths['status']}"
-        for (host, port), paths in endpoints.items()
-        if "status" in paths
-    )
-    services = [_build_service(*address, paths) for address, paths in endpoints.items()]
-    return [*services, partial(showing_banner, page=next(pages, None))]
+    pages: list[str] = []
+    services = [_build_service(*address, paths, pages) for address, paths in endpoints.items()]
+    return [*services, partial(showing_banner, pages=pages)]
 
 
 def _parse_endpoint(title: str, url: str, example: str) -> tuple[tuple[str, int], str]:
@@ -258,7 +254,7 @@ def _parse_endpoint(title: str, url: str, example: str) -> tuple[tuple[str, int]
     return (parts.hostname or "localhost", 80 if port is None else port), parts.path
 
 
-def _build_service(host: str, port: int, paths: Mapping[str, str]) -> Any:
+def _build_service(host: str, port: int, paths: Mapping[str, str], pages: list[str]) -> Any:
     @asynccontextmanager
     async def serve(made: Operator) -> AsyncIterator[None]:
         from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is the next one
@@ -273,7 +269,10 @@ def _build_service(host: str, port: int, paths: Mapping[str, str]) -> Any:
             metrics_path=paths.get("metrics"),
             page=None if page is None else Page(page, host, reporter.build),
         )
-        async with reporter.running(), Listener(app, host, port):
+        async with reporter.running(), Listener(app, host, port) as listener:
+            if page is not None:
+                place = get_reachable_address(host)
+                pages.append(f"{build_url('http', place, listener.port, None)}{page}")
             yield
 
     return serve

@@ -72,7 +72,7 @@ def is_former_self(identity: str) -> bool:
 
 def is_in_pod() -> bool:
     """Return whether this process runs in a pod of Kubernetes."""
-    return "KUBERNETES_SERVICE_HOST" in os.environ
+    return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
 
 def detect_own_identity() -> str:

@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -88,19 +89,28 @@ def load_file(path: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     names = {name, *(other for other in _list_names(real) if other not in sys.modules)}
     sys.modules.update(dict.fromkeys(names, module))
+    registry = get_default_registry()
+    before = len(registry)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as exc:
         for each in names:
             sys.modules.pop(each, None)
+        registry.truncate(before)  # else a second try would skip the file
         raise ConfigurationError(_explain(str(path), exc)) from exc
 
 
 def _list_names(path: Path) -> Iterator[str]:
     """Yield the names as which ``import`` would find a file."""
-    for folder in {*map(Path, sys.path), Path.cwd()}:
+    folders = [*map(Path, sys.path), Path.cwd()]
+    for folder in set(folders):
         if path.is_relative_to(folder.resolve()):
-            yield ".".join(path.relative_to(folder.resolve()).with_suffix("").parts)
+            parts = path.relative_to(folder.resolve()).with_suffix("").parts
+            # A folder can have the name of a library, such as "logging".
+            package = PathFinder.find_spec(parts[0], list(map(str, folders)))
+            places = (package and package.submodule_search_locations) or ()
+            if len(parts) == 1 or str(folder.resolve() / parts[0]) in map(os.path.realpath, places):
+                yield ".".join(parts)
 
 
 def load_module(name: str) -> None:

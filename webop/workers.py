@@ -43,3 +43,12 @@ def claim(what: Iterable[str]) -> bool:
         stack.pop_all()
     _claims.append(claimed)
     return True
+
+
+def release() -> None:
+    """Release all claims of this process, as it handles no objects any more.
+
+    So the worker that replaces it in a reload can start while this one still drains.
+    """
+    while _claims:
+        _claims.pop().close()

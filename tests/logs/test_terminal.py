@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
@@ -160,6 +161,21 @@ async def test_a_terminal_shows_a_banner_short_coloured_lines_and_the_end(
     assert said in text
     assert "\x1b[32mINFO   \x1b[0m" in terminal.text
     assert re.search(r"Stopped after [\d.]+ s\.\n$", text)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("localhost", "localhost"), ("[0:0:0:0:0:0:0:1]", "[0:0:0:0:0:0:0:1]"), ("[::]", "[::1]")],
+)
+async def test_the_page_of_the_banner_can_be_opened_at_a_free_port_and_by_ipv6(
+    workshop: Workshop, host: str, shown: str
+) -> None:
+    options = ("-A", f"--status=http://{host}:0/ui", str(workshop.write(LONELY)))
+    async with at_terminal(workshop.folder, *options) as terminal, httpx.AsyncClient() as http:
+        await terminal.wait_for("/ui\n")
+        (url,) = re.findall(r"Status +(\S+)\n", strip_colours(terminal.text))
+        assert url.startswith(f"http://{shown}:")
+        assert (await http.get(url)).status_code == 200
 
 
 async def test_a_banner_of_many_kinds_behind_a_service_has_short_lines(workshop: Workshop) -> None:

@@ -113,7 +113,7 @@ def test_the_values_of_a_chart_are_options_of_the_command(
     }
 
 
-def test_a_chart_is_made_again_in_place_and_only_where_no_other_is(
+def test_a_chart_is_made_again_in_place_and_replaces_only_its_own_files(
     make: Maker, tmp_path: Path
 ) -> None:
     chart = tmp_path / "chart"
@@ -122,9 +122,14 @@ def test_a_chart_is_made_again_in_place_and_only_where_no_other_is(
     make(_WEBHOOK + _SERVER, "--helm", str(chart), "--ca", str(tmp_path / "ca.crt"))
     assert (templates / "webhooks.yaml").exists()
     (templates / "mine.yaml").write_text("kind: Mine\n")
+    printed = make(_PODS, "--name", "other").text
+    for folder in (chart, templates):
+        (folder / "other.yaml").write_text(printed)
     make(_PODS, "--helm", str(chart), "--image", "registry:5000/pages:2.0.0")
-    files = sorted(path.name for path in templates.iterdir())
-    assert files == ["deployment.yaml", "mine.yaml", "network.yaml", "rbac.yaml"]
+    assert not yaml.safe_load((templates / "webhooks.yaml").read_text())
+    for folder in (chart, templates):
+        assert (folder / "other.yaml").read_text() == printed
+    assert (templates / "mine.yaml").read_text() == "kind: Mine\n"
     about = yaml.safe_load((chart / "Chart.yaml").read_text())
     assert (about["name"], about["version"], about["appVersion"]) == (
         "my-operator",

@@ -442,6 +442,23 @@ def test_files_for_kustomize_make_the_same_objects(make: Maker, tmp_path: Path) 
     assert "Not a directory." in said
 
 
+def test_printed_manifests_of_another_operator_beside_a_base_are_kept(
+    make: Maker, tmp_path: Path
+) -> None:
+    base = tmp_path / "deploy"
+    base.mkdir()
+    text = make(_PODS, "--name", "other").text
+    (base / "other.yaml").write_text(text)
+    for _ in range(2):
+        make(_PODS, "--kustomize", str(base))
+        assert (base / "other.yaml").read_text() == text
+    (base / "kustomization.yaml").unlink()
+    for file in ("deployment.yaml", "network.yaml", "rbac.yaml"):
+        (base / file).write_text(text)
+    assert "this command did not make it" in make.fail(_PODS, "--kustomize", str(base))
+    assert (base / "rbac.yaml").read_text() == text
+
+
 def test_handlers_for_kopf_run_aliased_in_the_cluster_too(make: Maker) -> None:
     make.file.write_text("import kopf\n" + _PODS.replace("webop", "kopf"))
     command = [sys.executable, "-m", "webop", "manifests", "--aliased", "handlers.py"]

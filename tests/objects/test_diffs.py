@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+import weakref
 from typing import Any
 
 import pytest
@@ -195,3 +196,16 @@ def test_a_diff_is_a_sequence() -> None:
     assert hash(found) == hash(Diff(found))
     assert repr(found) == "(('change', ('a',), 1, 2), ('change', ('b',), 1, 2))"
     assert not Diff()
+
+
+def test_a_diff_that_was_read_does_not_keep_the_objects() -> None:
+    old, new = Held({"a": 1, "b": 2}), Held({"a": 1, "b": 3})
+    watched = weakref.ref(old)
+    found = diff(old, new)
+    assert len(found) == 1
+    del old
+    assert watched() is None
+
+
+class Held(dict[str, int]):
+    """A mapping that can be watched."""

@@ -116,7 +116,7 @@ async def test_a_daemon_is_told_then_cancelled_then_abandoned(
         if not is_sync:
             stages |= Why.DAEMON_CANCELLED
         assert flags["one"].reason == Why.RESOURCE_DELETED | stages
-        assert "still runs, later than its cancellation_timeout=" in caplog.text
+        assert "still runs after its cancellation_timeout=" in caplog.text
         released.set()
         await timeline.wait("ended")
         await eventually(lambda: flags["one"].is_set(Why.DONE))

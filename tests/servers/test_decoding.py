@@ -170,6 +170,24 @@ def test_what_could_not_be_changed_again_is_refused(value: bytes, reason: str, o
     decode(b'{"request":{"object":null,"oldObject":{"x":%b}}}' % value)  # a deletion
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'{"status":%b,"spec":{}}', b'{"status":%b,"spec":%b}'),
+        (b'{"spec":%b}', b'{"spec":[%b,%b]}'),
+        (b'{"spec":%b}', b'{"spec":%b,"same":%b}'),
+    ],
+)
+def test_deep_values_do_not_hide_others_from_handlers(old: bytes, new: bytes) -> None:
+    stored, added = nest(300), nest(260).replace(b"0", b'"forbidden"')
+    states = new % (stored, added), old % stored
+    with pytest.raises(ReviewError, match="nested deeper than 254 levels"):
+        decode(b'{"request":{"object":%b,"oldObject":%b}}' % states)
+    moved = nest(300)
+    with pytest.raises(ReviewError, match="nested deeper than 254 levels"):
+        decode(b'{"request":{"object":{"b":%b},"oldObject":{"a":%b}}}' % (moved, moved))
+
+
 # The head of a review.
 
 _HEAD = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"a-1","x":'

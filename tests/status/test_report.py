@@ -8,7 +8,6 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pydantic
 import pytest
 
 import webop
@@ -22,16 +21,35 @@ from webop.counters import FailedCall, FailedCalls
 from webop.errors import ConfigurationError
 from webop.status.page import Page
 from webop.status.recent import Recent
-from webop.status.report import LIMIT, Report, build_command
+from webop.status.report import LIMIT, build_command
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
+_MAPS = {"calls", "recent", "watches", "restarts", "oldest", "rejections", "recent_rejections"}
+
+
 def is_shaped(report: Json) -> bool:
     """Tell whether a report has the documented shape, and nothing more."""
-    shaped: object = pydantic.TypeAdapter(Report).validate_python(report, strict=True)
-    return shaped == report
+    (text,) = (
+        block.code for block in find_blocks(DOCS / "status_page.md") if block.language == "json"
+    )
+    return has_shape(report, json.loads(text))
+
+
+def has_shape(value: Any, model: Any, name: str = "") -> bool:
+    if value is None or model is None:
+        return True
+    if isinstance(model, list):
+        return isinstance(value, list) and all(has_shape(one, model[0]) for one in value)
+    if not isinstance(model, dict):
+        return isinstance(value, (int, float) if isinstance(model, float) else type(model))
+    if name in _MAPS or model.keys() >= {"idle", "held"}:
+        return all(isinstance(number, int | float) for number in value.values())
+    return value.keys() == model.keys() and all(
+        has_shape(value[key], model[key], key) for key in model
+    )
 
 
 async def test_a_failing_object_is_in_the_report_until_its_handlers_succeed(
@@ -272,12 +290,6 @@ async def test_of_many_objects_those_are_listed_that_fail_most_and_the_others_ar
             )
         )
     assert len(report["objects"]["items"]) == LIMIT
-
-
-def test_the_report_in_the_documentation_has_the_shape_of_the_real_one() -> None:
-    blocks = find_blocks(DOCS / "status_page.md")
-    (text,) = (block.code for block in blocks if block.language == "json")
-    assert is_shaped(json.loads(text))
 
 
 # ---- who is answered

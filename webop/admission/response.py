@@ -15,6 +15,7 @@ import orjson
 
 from webop.admission.review import Review
 from webop.errors import AdmissionError, PermanentError, TemporaryError, WebopError
+from webop.handling.policy import describe
 from webop.objects.fields import is_lossy, unwrap_mapping
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _AUDIT_KEY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-class PatchError(TypeError):
+class PatchError(WebopError, TypeError):
     """The patch has a value that JSON cannot represent."""
 
 
@@ -100,11 +101,7 @@ def _build_status(review: Review, error: Exception) -> dict[str, Any]:
 
 def describe_error(error: BaseException) -> str:
     """Return why a request is denied: with the class of an exception that is no denial."""
-    text = str(error)
-    if not text:
-        return _clean(repr(error))
-    is_meant = isinstance(error, (PermanentError, TemporaryError, WebopError, PatchError))
-    return _clean(text if is_meant else f"{type(error).__name__}: {text}")
+    return _clean(describe(error) if str(error) else repr(error))
 
 
 def _get_name(review: Review) -> str | None:

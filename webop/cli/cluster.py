@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shlex
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
-import yaml
 
 from webop.cli.tables import build_table
 
@@ -24,7 +20,6 @@ if TYPE_CHECKING:
     from webop.controlplane.state import ClusterState
 
 _DEFAULT_NAME = "default"
-_TOKEN_LIFETIME = 24 * 3600  # seconds
 _name_option = click.option(
     "-n",
     "--name",
@@ -180,7 +175,7 @@ def env(name: str) -> None:
     "--service-account",
     "account",
     metavar="NAME",
-    help="The service account; by default, the administrator. Its token is valid for a day.",
+    help="The service account; by default, the administrator.",
 )
 @click.option(
     "--namespace", default="default", show_default=True, help="The namespace of the account."
@@ -196,39 +191,19 @@ def kubeconfig(name: str, account: str | None, namespace: str) -> None:
         KUBECONFIG=operator.yaml webop run --all-namespaces handlers.py
     """  # noqa: D301  \b keeps click from wrapping the lines
     from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - keeps --help fast
+    from webop.errors import ClusterError  # noqa: PLC0415
 
-    path = LocalCluster.attach(name).kubeconfig
-    if account is None:
-        click.echo(path.read_text(), nl=False)
-        return
-    config = yaml.safe_load(path.read_text())
-    token = asyncio.run(_request_token(path, namespace, account))
-    user = f"system:serviceaccount:{namespace}:{account}"
-    config["users"] = [{"name": user, "user": {"token": token}}]
-    config["contexts"][0]["context"] |= {"user": user, "namespace": namespace}
-    click.echo(yaml.safe_dump(config, sort_keys=False), nl=False)
-
-
-async def _request_token(path: Path, namespace: str, account: str) -> str:
-    """Return a token of a service account (Kubernetes API, TokenRequest).
-
-    Raises:
-        APIError: the API server refuses it.
-    """
-    from webop.client.connecting import connect_command  # noqa: PLC0415 - keeps --help fast
-
-    os.environ["KUBECONFIG"] = str(path)
-    async with connect_command() as client:
-        answer = await client.request(
-            "POST",
-            f"/api/v1/namespaces/{quote(namespace)}/serviceaccounts/{quote(account)}/token",
-            body={
-                "apiVersion": "authentication.k8s.io/v1",
-                "kind": "TokenRequest",
-                "spec": {"expirationSeconds": _TOKEN_LIFETIME},
-            },
-        )
-    return str(answer["status"]["token"])
+    running = LocalCluster.attach(name)
+    path = running.kubeconfig
+    if account is not None:
+        if running.get("v1", "ServiceAccount", account, namespace) is None:
+            raise ClusterError(
+                f"There is no service account {account!r} in the namespace {namespace!r}."
+            )
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+        user = f"system:serviceaccount:{namespace}:{account}"
+        path = running.kubeconfig_for(user, groups, namespace=namespace)
+    click.echo(path.read_text(), nl=False)
 
 
 @cluster.command(name="list", short_help="List all clusters of this user.")

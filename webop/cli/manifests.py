@@ -216,34 +216,35 @@ def manifests(
     if chart:
         _write_files(chart, build_chart(made.files, request, head, is_placed=is_placed))
     elif folder:
-        files = {f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items()}
+        files = {
+            f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items() if texts
+        }
         kinds = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
-        files["kustomization.yaml"] = kinds + "\n".join(f"  - {file}" for file in sorted(files))
-        _write_files(folder, {file: f"{head}\n{text}\n" for file, text in files.items()})
+        index = {"kustomization.yaml": kinds + "\n".join(f"  - {file}" for file in sorted(files))}
+        _write_files(folder, {file: f"{head}\n{text}\n" for file, text in (index | files).items()})
     else:
         click.echo(made.build_text(head), nl=False)
 
 
 def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files into a folder; replace, or remove, only files that this command has made.
+    """Write files into a folder; replace only files that this command has written there.
+
+    The first file names the others or their place: without it, the folder has no such files, but
+    perhaps printed manifests.
 
     Raises:
         click.ClickException: there are other files of these names, or the folder is not writable.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        before = [*folder.glob("*.yaml"), *folder.glob("templates/*.yaml")]
-        own = {path for path in before if path.read_bytes().startswith(_HEAD.encode())}
+        is_own = (folder / next(iter(texts))).exists()
         for path in [folder / file for file in texts]:
-            if path.exists() and path not in own:
+            if path.exists() and not (is_own and path.read_bytes().startswith(_HEAD.encode())):
                 raise click.ClickException(
                     f"Cannot replace '{path}': this command did not make it. Move it, or name "
                     "another folder."
                 )
-        for path in own:
-            path.unlink()
         for file, text in texts.items():
-            (folder / file).parent.mkdir(exist_ok=True)
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_text(text)
     except OSError as exc:
         raise click.ClickException(f"Cannot write to '{folder}': {exc.strerror}.") from exc

@@ -219,7 +219,7 @@ def logging_options(fn: Callable[..., Any]) -> Callable[..., Any]:
             log_refkey=log_refkey,
         )
         chosen = click.get_current_context().get_parameter_source("log_format")
-        if chosen is ParameterSource.DEFAULT and sys.stderr.isatty():
+        if chosen is ParameterSource.DEFAULT and sys.stderr is not None and sys.stderr.isatty():
             configure_terminal(has_prefix=log_prefix is not False)
         try:
             return fn(*args, **kwargs)

@@ -22,6 +22,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from webop.identities import is_in_pod
+
 logger = logging.getLogger(__name__)
 
 _VARIABLE = "WEBOP_RELOADED_BY"  # the file descriptor of the child's socket
@@ -121,7 +123,7 @@ def supervise(folders: Iterable[Path]) -> int:
     Args:
         folders: the folders to scan for Python files, with all folders below.
     """
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
+    if is_in_pod():
         logger.warning("--reload is for development. In a pod, replace the image instead.")
     return _Supervisor(sorted({folder.resolve() for folder in folders})).run()
 

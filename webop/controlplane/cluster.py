@@ -300,17 +300,20 @@ class LocalCluster:
         """
         self._get_store().delete(api_version, kind, name, namespace)
 
-    def kubeconfig_for(self, user: str, groups: Iterable[str] = ()) -> Path:
+    def kubeconfig_for(
+        self, user: str, groups: Iterable[str] = (), *, namespace: str = "default"
+    ) -> Path:
         """Write a kubeconfig of another user, who has only the rights that RBAC grants.
 
         Args:
             user: the user name in RBAC, e.g. "alice" or "system:serviceaccount:ns:name".
             groups: the groups, in addition to "system:authenticated".
+            namespace: the namespace of requests that name none.
         """
         runtime = self._get_runtime()
         path = runtime.folder / f"kubeconfig-{secrets.token_hex(4)}.yaml"
         fields = build_user_fields(runtime.files.read_ca(), user, groups)
-        runtime.write_kubeconfig(path, user, fields)
+        runtime.write_kubeconfig(path, user, fields, namespace)
         return path
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:

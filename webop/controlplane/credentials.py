@@ -119,11 +119,11 @@ def build_user_fields(ca: KeyPair, user: str, groups: Iterable[str]) -> dict[str
 
 
 def build_kubeconfig(
-    *, server: str, ca_data: str, context: str, user: str, fields: dict[str, str]
+    *, server: str, ca_data: str, context: str, user: str, fields: dict[str, str], namespace: str
 ) -> bytes:
     """Return a kubeconfig with one context."""
     cluster = {"server": server, "certificate-authority-data": ca_data}
-    fields_of_context = {"cluster": context, "user": user, "namespace": "default"}
+    fields_of_context = {"cluster": context, "user": user, "namespace": namespace}
     config: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",

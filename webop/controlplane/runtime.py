@@ -125,7 +125,9 @@ class Runtime:
         if process is not None:
             end_process(process)
 
-    def write_kubeconfig(self, path: Path, user: str, fields: dict[str, str]) -> None:
+    def write_kubeconfig(
+        self, path: Path, user: str, fields: dict[str, str], namespace: str = "default"
+    ) -> None:
         """Write a kubeconfig of a user of this cluster, readable for this user only."""
         content = build_kubeconfig(
             server=self.state.server,
@@ -133,6 +135,7 @@ class Runtime:
             context=f"webop-{self.state.name}",
             user=user,
             fields=fields,
+            namespace=namespace,
         )
         write_private(path, content)
 

@@ -23,6 +23,7 @@ from webop.handling.activities import run_activity
 from webop.handling.checks import names_argument
 from webop.handling.handlers import Activity, BackgroundHandler, ChangeHandler, EventHandler
 from webop.handling.registry import OperatorRegistry
+from webop.identities import is_in_pod
 from webop.objects.resources import Resource
 from webop.reactor.observer import Scope
 from webop.running import Operator, OperatorOptions
@@ -153,7 +154,7 @@ async def call_startup(context: Context, host: str) -> list[Finding]:
         stack.enter_context(contextlib.redirect_stdout(sys.stderr))
         logger.addHandler(log)
         stack.callback(logger.removeHandler, log)
-        if context.home and _POD_VARIABLE not in os.environ:
+        if context.home and not is_in_pod():
             os.environ[_POD_VARIABLE] = host
             stack.callback(os.environ.pop, _POD_VARIABLE)
         ended = asyncio.wrap_future(threads.submit(asyncio.run, call()))

@@ -15,7 +15,6 @@ import asyncio
 import base64
 import contextlib
 import datetime as dt
-import os
 import re
 import socket
 import ssl
@@ -33,6 +32,7 @@ from webop.doctor.findings import Finding, Level, approve, describe_seconds, fai
 from webop.doctor.records import has_required
 from webop.errors import APIError, APIForbiddenError
 from webop.handling.handlers import WebhookType
+from webop.identities import is_in_pod
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import read_serial, read_validity, split_certificates
 from webop.servers.local import WebhookServer
@@ -176,7 +176,7 @@ async def _check_address(context: Context, url: str, service: Json, bundle: str)
                 return [fail("address", f"{url}: the Service does not exist", remedy)]
             place = found["spec"].get("externalName")
             # Only pods resolve the names of Services reliably.
-            if not place and "KUBERNETES_SERVICE_HOST" not in os.environ:
+            if not place and not is_in_pod():
                 text = f"{url} is a Service, which is reachable only inside the cluster"
                 remedy = "Run the doctor in a pod: kubectl exec deploy/NAME -- webop doctor"
                 return [note("address", text, remedy)]

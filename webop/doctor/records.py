@@ -108,7 +108,7 @@ def check_replicas(
         text = f"none has been alive since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
         yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
     elif not alive:
-        text = f"none: the operator was stopped or removed, or it was written by hand: {effect}"
+        text = f"none: the operator does not run, or it did not write this configuration: {effect}"
         yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
     if not alive:
         return

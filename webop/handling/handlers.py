@@ -295,3 +295,11 @@ def name_decorator(handler: Handler) -> str:
         reason = handler.reason.value if handler.reason is not None else "field"
         return "resume" if handler.initial else reason
     return type(handler).__name__.removesuffix("Handler").lower()
+
+
+def name_kind(handler: ResourceHandler) -> str:
+    """Return the kind or the kinds of a handler, as its decorator names them."""
+    selector = handler.selector
+    if selector is None or selector.fn:
+        return "chosen by a function"
+    return str(selector).removeprefix("Marker.")  # of webop.EVERYTHING

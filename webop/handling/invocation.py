@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import Cause
@@ -24,7 +24,7 @@ from webop.handling.handlers import (
     WebhookHandler,
 )
 from webop.handling.threads import NO_POOL, Pool
-from webop.logs.calls import call_of_the_moment
+from webop.logs.reviews import call_of_the_moment
 from webop.settings import OperatorSettings
 
 _VITAL = (Activity.AUTHENTICATION, Activity.PROBE)
@@ -43,7 +43,7 @@ class Invocation:
     subrefs: set[str] = field(default_factory=set)
 
 
-current_invocation = cast("ContextVar[Invocation]", call_of_the_moment)  # log lines name it, too
+current_invocation: ContextVar[Invocation] = call_of_the_moment  # log lines name it, too
 
 
 def get_invocation(purpose: str) -> Invocation:

@@ -96,6 +96,10 @@ class OperatorRegistry:
         """Add a handler; the order of declaration is the order of calls."""
         self._handlers.append(handler)
 
+    def truncate(self, length: int) -> None:
+        """Remove the handlers that were added after the first ones, as their import has failed."""
+        del self._handlers[length:]
+
     def copy(self) -> OperatorRegistry:
         """Return a copy of the registry with the same handlers."""
         copied = OperatorRegistry()

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from webop.escaping import escape
-from webop.logs import calls, reviews
+from webop.logs import reviews
 from webop.tracing import find_trace_ids
 
 _SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
@@ -96,7 +96,7 @@ class JSONFormatter(logging.Formatter):
             "timestamp": moment.isoformat(timespec="microseconds"),
             "logger": record.name,
         }
-        handler = calls.find_handler()
+        handler = reviews.find_handler()
         if handler is not None:
             line["handler"] = handler
         reference = getattr(record, "k8s_ref", None)

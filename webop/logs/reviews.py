@@ -1,7 +1,7 @@
-"""Find the admission review that a log message belongs to.
+"""Find the admission review and the handler that a log message belongs to.
 
-The current review follows handlers into their threads and tasks, so that the messages of all
-loggers have it, also those of libraries that handlers call.
+The current review and call follow handlers into their threads and tasks, so that the messages of
+all loggers have them, also those of libraries that handlers call.
 """
 
 from __future__ import annotations
@@ -22,6 +22,14 @@ class Reviewed(Protocol):
 
 
 review_of_the_moment: ContextVar[Reviewed | None] = ContextVar("review_of_the_moment", default=None)
+#: The call of a handler, an ``Invocation``; its ``handler`` has an ``id``.
+call_of_the_moment: ContextVar[Any] = ContextVar("call_of_the_moment")
+
+
+def find_handler() -> str | None:
+    """Return the id of the handler that is called in this thread or task; None if there is none."""
+    call = call_of_the_moment.get(None)
+    return None if call is None else call.handler.id
 
 
 def find_request(record: logging.LogRecord) -> Mapping[str, Any] | None:

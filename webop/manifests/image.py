@@ -55,7 +55,7 @@ def build_dockerfile(
 
     Raises:
         ConfigurationError: there is no wheel of webop, but this webop is of no package index; or
-            the files import what the image would not have.
+            the files import other packages, and there is no list of them.
     """
     project = root / "pyproject.toml"
     folder = root / (wheels or "wheels")
@@ -74,8 +74,7 @@ def build_dockerfile(
         copied = {*named, Path(project.name), *files}
         installed.append(".")
     else:
-        provided = ["webop", *(wheel.name.partition("-")[0] for wheel in found)]
-        _check_imports(root, files, provided)
+        _check_imports(root, files, [wheel.name.partition("-")[0] for wheel in found])
         installed += [] if has_wheel else [f"webop=={__version__}"]
     copies = f"{_copy(copied)}\n" if copied else ""
     if found or wheels:
@@ -130,15 +129,15 @@ def _is_indexed() -> bool:
 
 
 def _check_imports(root: Path, files: Iterable[Path], provided: Iterable[str]) -> None:
-    """Check that an image with some distributions has what the files import, also in functions.
+    """Check that the files import, also in functions, only webop and what some wheels provide.
 
     Raises:
-        ConfigurationError: it has not, or nobody can know.
+        ConfigurationError: they import more, so the image needs requirements.
     """
     imported = {name: file for file in sorted(files) for name in _list_imports(root / file)}
     own = {part.removesuffix(".py") for file in files for part in file.parts}
     known = metadata.packages_distributions()
-    present = _collect_requirements(provided)
+    present = set(map(_normalize, provided))
     missing = {
         name: sorted(set(known.get(name, ())))
         for name in sorted(imported.keys() - own - sys.stdlib_module_names - {"webop", "kopf"})
@@ -152,8 +151,8 @@ def _check_imports(root: Path, files: Iterable[Path], provided: Iterable[str]) -
         if unknown:
             advice += f"; {', '.join(unknown)} cannot be found here, so its package is unknown"
         raise ConfigurationError(
-            f"The image would not have what the files import: {text}. Write a requirements.txt in "
-            f"'{root}' {advice}."
+            f"The files import packages that the image may not have: {text}. Write a "
+            f"requirements.txt in '{root}' {advice}."
         )
 
 
@@ -166,24 +165,6 @@ def _list_imports(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
     return names
-
-
-def _collect_requirements(names: Iterable[str]) -> set[str]:
-    """Return distributions and all that they require, without extras."""
-    found, waiting = set[str](), list(names)
-    while waiting:
-        name = _normalize(waiting.pop())
-        if name in found:
-            continue
-        found.add(name)
-        try:
-            requires = metadata.requires(name) or ()
-        except metadata.PackageNotFoundError:
-            continue
-        waiting += [
-            re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in requires if "extra" not in one
-        ]
-    return found
 
 
 def _normalize(name: str) -> str:

@@ -166,25 +166,25 @@ def _read_leadership(operator: Operator) -> Values:
     return {} if leadership is None else {(leadership[0],): float(leadership[1])}
 
 
-def measure_pools(operator: Operator) -> Iterator[tuple[Labels, int | None, int]]:
-    """Yield the name of each pool of threads, its size, its calls."""
+def measure_pools(operator: Operator) -> Iterator[tuple[str, int | None, int, int]]:
+    """Yield the name of each pool of threads, its size, its running and its waiting calls."""
     settings = operator.context.settings
     for pool in (settings.execution, settings.background, settings.admission):
-        yield (pool.threads.name,), pool.max_workers, count_calls(pool)
+        calls, size = count_calls(pool), pool.max_workers
+        busy = calls if size is None else min(calls, size)
+        yield pool.threads.name, size, busy, calls - busy
 
 
 def _read_sizes(operator: Operator) -> Values:
-    return {name: size for name, size, _ in measure_pools(operator) if size is not None}
+    return {(name,): size for name, size, _, _ in measure_pools(operator) if size is not None}
 
 
 def _read_busy_threads(operator: Operator) -> Values:
-    pools = measure_pools(operator)
-    return {name: calls if size is None else min(calls, size) for name, size, calls in pools}
+    return {(name,): busy for name, _, busy, _ in measure_pools(operator)}
 
 
 def _read_queued_calls(operator: Operator) -> Values:
-    pools = measure_pools(operator)
-    return {name: 0 if size is None else max(0, calls - size) for name, size, calls in pools}
+    return {(name,): queued for name, _, _, queued in measure_pools(operator)}
 
 
 _COUNTER, _GAUGE, _HISTOGRAM = MetricType.COUNTER, MetricType.GAUGE, MetricType.HISTOGRAM

@@ -91,6 +91,7 @@ class Diff(Sequence[DiffItem]):
         """The differences."""
         if self._items is None:
             self._items = tuple(_compare(get_raw(self._old), get_raw(self._new)))
+            self._old = self._new = None  # do not keep the objects in memory
         return self._items
 
     @overload

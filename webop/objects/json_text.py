@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -41,22 +42,29 @@ def load(text: bytes) -> Any:
             gc.enable()
 
 
-def cut(text: bytes, limit: int, mark: bytes = b"null") -> bytes:
-    """Return a JSON text with a mark in place of values that are nested deeper than the limit.
+def cut(text: bytes, limit: int, mark: Callable[[bytes], bytes] = lambda _: b"null") -> bytes:
+    """Return a JSON text with marks in place of values that are nested deeper than the limit.
 
     One more level remains if nothing is nested in it.
+
+    Args:
+        text: the JSON text.
+        limit: the number of levels that remain.
+        mark: returns the mark for the text of a value, as JSON.
     """
     kept: list[bytes] = []
-    depth = start = end = 0
+    depth = start = end = begin = 0
     while found := _BRACKETS.match(text, end):  # from here on only
         place, end = found.span(1)
         count = end - place
         if text[place] in b"{[":
             if depth <= limit < depth + count:
-                kept += text[start : place + limit - depth], mark
+                begin = place + limit - depth
+                kept.append(text[start:begin])
             depth += count
         else:
             depth -= count
             if depth <= limit < depth + count:
                 start = end - (limit - depth)
+                kept.append(mark(text[begin:start]))
     return b"".join((*kept, text[start:]))

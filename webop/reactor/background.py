@@ -180,8 +180,8 @@ class BackgroundTask:
     def _abandon(self) -> None:
         self.stopper.note(DaemonStoppingReason.DAEMON_ABANDONED)
         logger.warning(
-            "%s still runs, later than its cancellation_timeout=%g s. webop no longer waits for "
-            "it. Check `stopped` in its loop.",
+            "%s still runs after its cancellation_timeout=%g s. webop no longer waits for it. "
+            "Check `stopped` in its loop.",
             self,
             getattr(self.handler, "cancellation_timeout", None) or 0,
             extra=self._reference,

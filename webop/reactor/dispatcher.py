@@ -371,8 +371,8 @@ class Dispatcher:
             self._slots.block(owner.uid, task)
         if owned:
             logger.error(
-                "%d handlers or daemons still run after they were cancelled: of %s. These objects "
-                "wait until they end. Do not catch asyncio.CancelledError.",
+                "%d cancelled handlers or daemons still run, for %s. These objects wait until they "
+                "end. Do not catch asyncio.CancelledError.",
                 len(owned),
                 _join([*owned.values()]),
             )

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from hashlib import blake2b
 from secrets import token_hex
 from typing import Any
 
 import orjson
 
 from webop.errors import ReviewError
+from webop.objects.diffs import diff
 from webop.objects.json_text import cut, load
 
 # The limit of orjson's encoder, which is a cheap way to check the depth. Objects of this depth
@@ -81,12 +83,21 @@ def _load(body: bytes, *, is_deep: bool) -> Any:
         pass
     else:
         return review
-    mark = b'"%b"' % token_hex(16).encode()  # no user can put it into an object
-    text = cut(body, _MAX_DEPTH - 1, mark)
-    request = _get_request(load(text))
-    if mark not in orjson.dumps(request.get("oldObject")):
+    secret = token_hex(16).encode()  # no user can put it into an object
+
+    def mark(value: bytes) -> bytes:
+        return b'"%b%b"' % (secret, blake2b(value).hexdigest().encode())
+
+    def count(part: Any) -> int:
+        return orjson.dumps(part).count(secret)
+
+    review = load(cut(body, _MAX_DEPTH - 1, mark))
+    old, new = map(_get_request(review).get, ("oldObject", "object"))
+    is_elsewhere = count(review) > count(old) + count(new)
+    # Handlers could not see what is new.
+    if is_elsewhere or any(count(item.new) for item in diff(old, new)):
         raise ReviewError(f"The review is nested deeper than {_MAX_DEPTH} levels.", status=413)
-    return load(text.replace(mark, b"null"))
+    return load(cut(body, _MAX_DEPTH - 1))
 
 
 def _get_request(review: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class DefaultLimits:
     max_body: int = 7 * 1024 * 1024
     # With the operator's own 80 MiB, this fits into the 256 MiB of the sample Deployment.
     max_held_bytes: int = 128 * 1024 * 1024
-    max_connections: int = 256
+    max_connections: int = 320
     max_reviews: int = 1000
     max_calls: int = 100
     read_timeout: float = 10.0

@@ -10,7 +10,6 @@ import asyncio
 import base64
 import contextlib
 import logging
-import os
 import re
 import ssl
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from webop.backoff import Once
 from webop.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError, ReviewError
+from webop.identities import is_in_pod
 from webop.servers.addresses import build_url, get_reachable_address
 from webop.servers.base import (
     BaseWebhookServer,
@@ -282,8 +282,7 @@ class WebhookServer(BaseWebhookServer):
     def _get_addr(self) -> str:
         if self.addr is not None:
             return self.addr
-        is_in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
-        return "" if self.host or is_in_pod else self.DEFAULT_ADDR
+        return "" if self.host or is_in_pod() else self.DEFAULT_ADDR
 
     def _get_host(self) -> str:
         return self.host or self.DEFAULT_HOST or get_reachable_address(self._get_addr())

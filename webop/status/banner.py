@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from webop.escaping import escape
-from webop.handling.handlers import name_decorator
+from webop.handling.handlers import name_decorator, name_kind
 from webop.logs.terminal import find_formatter
 from webop.metrics import definitions as metrics
-from webop.status.report import name_kind
 from webop.version import __version__
 
 if TYPE_CHECKING:
@@ -26,15 +25,15 @@ _LIMIT = 4  # kinds on one line
 
 
 @asynccontextmanager
-async def showing_banner(operator: Operator, page: str | None) -> AsyncIterator[None]:
+async def showing_banner(operator: Operator, pages: Sequence[str]) -> AsyncIterator[None]:
     """Show the banner during a block, when all of it is known, if somebody reads at a terminal.
 
     Args:
         operator: what the banner is about; its startup handlers have ended.
-        page: the URL of the status page, if there is one.
+        pages: the URLs of the status page.
     """
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(_show(operator, page), name="banner")
+        task = group.create_task(_show(operator, next(iter(pages), None)), name="banner")
         try:
             yield
         finally:

@@ -7,10 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from webop.status.report import Report
+from typing import Any
 
 _FOLDER = Path(__file__).parent / "static"
 _TYPES = {
@@ -58,7 +55,7 @@ class Page:
         files: the names of the files by their paths.
     """
 
-    def __init__(self, path: str, bound: str, build_report: Callable[[], Report]) -> None:
+    def __init__(self, path: str, bound: str, build_report: Callable[[], dict[str, Any]]) -> None:
         folder = path.rpartition("/")[0]
         self.report_path = f"{folder}/status.json"
         self.files = {**{f"{folder}/{name}": name for name in _TYPES}, path: "ui.html"}

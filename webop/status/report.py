@@ -19,18 +19,17 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-from typing_extensions import TypedDict  # pydantic does not support that of typing before 3.12
+from typing import TYPE_CHECKING, Any
 
 from webop.counters import BOUNDS, Labels, Timings
+from webop.handling.handlers import name_kind
 from webop.handling.observing import name_type
+from webop.identities import is_in_pod
 from webop.metrics import definitions as metrics
 from webop.status.recent import Recent
 from webop.version import __version__
 
 if TYPE_CHECKING:
-    from webop.handling.handlers import ResourceHandler
     from webop.reactor.tracking import Tracked
     from webop.running import Operator
 
@@ -39,151 +38,8 @@ _FAILURES_LIMIT = 10  # of one object
 _POD_SUFFIX = re.compile(r"-[b-df-hj-np-tv-xz2-9]{6,10}-[b-df-hj-np-tv-xz2-9]{5}$|-\d{1,5}$")
 
 Growth = Counter[Labels]
-Row = TypeVar("Row")
-
-
-class Rows(TypedDict, Generic[Row]):
-    """A list, and the number of omitted items."""
-
-    items: list[Row]
-    left_out: int
-
-
-class OperatorRow(TypedDict):
-    """Whose report it is; ``pod`` is None outside of pods, ``cluster`` before the login."""
-
-    name: str
-    pod: str | None
-    namespace: str | None
-    cluster: str | None
-    since: str
-
-
-class LastError(TypedDict):
-    """The last error of a handler: its type, and its age in seconds."""
-
-    type: str
-    age: float
-
-
-class HandlerRow(TypedDict):
-    """A handler; ``calls`` are numbers by outcome, ``seconds`` is the duration of all calls.
-
-    ``recent`` are the calls in the last five minutes, as in all other rows.
-    """
-
-    id: str
-    type: str
-    resources: list[str]
-    calls: dict[str, int]
-    recent: dict[str, int]
-    seconds: float
-    last_error: LastError | None
-
-
-class KindRow(TypedDict):
-    """A watched kind: the age of its youngest stream, its watches and objects by state.
-
-    ``oldest`` is the longest time of an object in a state, in seconds.
-    """
-
-    resource: str
-    age: float
-    watches: dict[str, int]
-    restarts: dict[str, int]
-    objects: dict[str, int]
-    oldest: dict[str, float]
-    kubectl: str
-
-
-class FailureRow(TypedDict):
-    """A handler that will be retried; without an id, work of webop itself."""
-
-    handler: str
-    attempts: int
-    error: str
-
-
-class ObjectRow(TypedDict):
-    """An object in progress; ``since`` and ``retry_in`` are seconds, None if they do not apply."""
-
-    resource: str
-    namespace: str | None
-    name: str
-    state: str
-    since: float | None
-    retry_in: float | None
-    running: str
-    failures: list[FailureRow]
-    kubectl: str
-
-
-class FailedRow(TypedDict):
-    """A handler that has failed for good for an object: no retry follows; ``age`` in seconds."""
-
-    resource: str
-    namespace: str | None
-    name: str
-    handler: str
-    error: str
-    age: float
-    kubectl: str
-
-
-class WebhookRow(TypedDict):
-    """A webhook; ``counts`` are numbers of reviews by latency, by the report's ``bounds``."""
-
-    id: str
-    counts: list[int]
-    recent_counts: list[int]
-    seconds: float
-    in_flight: int
-    rejections: dict[str, int]
-    recent_rejections: dict[str, int]
-
-
-class LagRow(TypedDict):
-    """The delays of the event loop, measured twice a second, as numbers by ``bounds``."""
-
-    counts: list[int]
-    recent_counts: list[int]
-
-
-class PoolRow(TypedDict):
-    """A pool of threads for sync handlers; ``size`` is None if it has no limit."""
-
-    id: str
-    size: int | None
-    busy: int
-    queued: int
-
-
-class Lease(TypedDict):
-    """The Lease of the replicas."""
-
-    name: str
-    is_held: bool
-
-
-class Report(TypedDict):
-    """The report. ``bounds`` are the upper bounds of latencies; the last bucket has none."""
-
-    version: str
-    time: str
-    operator: OperatorRow
-    acting: bool
-    role: str
-    not_ready: list[str]
-    lease: Lease | None
-    certificate_expires: str | None
-    handlers: Rows[HandlerRow]
-    kinds: Rows[KindRow]
-    objects: Rows[ObjectRow]
-    failed: Rows[FailedRow]
-    bounds: list[float]
-    webhooks: Rows[WebhookRow]
-    loop_lag: LagRow
-    threads: list[PoolRow]
+Row = dict[str, Any]
+"""An item of a list; the documentation of the status page shows all of them."""
 
 
 class Reporter:
@@ -204,17 +60,16 @@ class Reporter:
             finally:
                 task.cancel()
 
-    def build(self) -> Report:
+    def build(self) -> Row:
         """Return the current report."""
         return _build_report(self._operator, self._since, self._recent.compute())
 
 
-def _identify(operator: Operator, since: str) -> OperatorRow:
+def _identify(operator: Operator, since: str) -> Row:
     """Return whose operator it is: its Lease or peering, else its Deployment, else its user."""
     settings, vault = operator.context.settings, operator.client.vault
     own = operator.context.identity.partition("/")[0]
-    is_pod = "KUBERNETES_SERVICE_HOST" in os.environ
-    pod = os.environ.get("POD_ID") or socket.gethostname() if is_pod else None
+    pod = os.environ.get("POD_ID") or socket.gethostname() if is_in_pod() else None
     peering = settings.peering.name if settings.peering.mandatory else None
     name = settings.leadership.lease_name or peering or (_POD_SUFFIX.sub("", pod) if pod else own)
     return {
@@ -255,7 +110,7 @@ def _restore(growth: Growth, *labels: str) -> list[int]:
     return [growth[*labels, str(index)] for index in range(len(BOUNDS) + 1)]
 
 
-def _build_report(operator: Operator, since: str, growth: Growth) -> Report:
+def _build_report(operator: Operator, since: str, growth: Growth) -> Row:
     leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
     return {
         "version": __version__,
@@ -277,13 +132,8 @@ def _build_report(operator: Operator, since: str, growth: Growth) -> Report:
             "recent_counts": _restore(growth, "lag"),
         },
         "threads": [
-            {
-                "id": labels[0],
-                "size": size,
-                "busy": calls if size is None else min(calls, size),
-                "queued": 0 if size is None else max(0, calls - size),
-            }
-            for labels, size, calls in metrics.measure_pools(operator)
+            {"id": name, "size": size, "busy": busy, "queued": queued}
+            for name, size, busy, queued in metrics.measure_pools(operator)
         ],
     }
 
@@ -294,7 +144,7 @@ def build_command(verb: str, resource: str, *names: str, namespace: str | None =
     return shlex.join(("kubectl", verb, "/".join((resource, *names)), *place))
 
 
-def _limit(rows: list[Row]) -> Rows[Row]:
+def _limit(rows: list[Row]) -> Row:
     return {"items": rows[:LIMIT], "left_out": max(0, len(rows) - LIMIT)}
 
 
@@ -306,12 +156,12 @@ def _group(values: Mapping[Labels, float]) -> defaultdict[Labels, dict[str, Any]
     return grouped
 
 
-def _list_handlers(operator: Operator, growth: Growth) -> list[HandlerRow]:
+def _list_handlers(operator: Operator, growth: Growth) -> list[Row]:
     counters, registry, now = operator.context.counters, operator.context.registry, time.monotonic()
     resources: defaultdict[Labels, dict[str, None]] = defaultdict(dict)
     for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
         resources[handler.id, name_type(handler)][name_kind(handler)] = None
-    rows: list[HandlerRow] = []
+    rows: list[Row] = []
     for labels, calls in _group(metrics.read_calls(operator)).items():
         error = counters.errors.get(labels)
         row = counters.durations.rows.get(labels)
@@ -329,21 +179,13 @@ def _list_handlers(operator: Operator, growth: Growth) -> list[HandlerRow]:
     return rows
 
 
-def name_kind(handler: ResourceHandler) -> str:
-    """Return the kind or the kinds of a handler, as its decorator names them."""
-    selector = handler.selector
-    if selector is None or selector.fn:
-        return "chosen by a function"
-    return str(selector).removeprefix("Marker.")  # of webop.EVERYTHING
-
-
 def _pick(growth: Growth, what: str, labels: Labels, last: Iterable[str]) -> dict[str, int]:
     """Return what has grown, by the last label."""
     grown = {each: growth[what, *labels, each] for each in last}
     return {each: count for each, count in grown.items() if count}
 
 
-def _list_kinds(operator: Operator) -> list[KindRow]:
+def _list_kinds(operator: Operator) -> list[Row]:
     watches, restarts, objects, oldest = map(
         _group,
         (
@@ -368,7 +210,7 @@ def _list_kinds(operator: Operator) -> list[KindRow]:
     ]
 
 
-def _list_objects(operator: Operator) -> Rows[ObjectRow]:
+def _list_objects(operator: Operator) -> Row:
     """Return the objects in progress: most failures first, then longest duration."""
     busy = [
         (stream.ctx.resource.plural_name, obj)
@@ -386,8 +228,8 @@ def _rank(obj: Tracked) -> tuple[int, bool, float]:
     return -max(attempts, default=0), not obj.since, obj.since
 
 
-def _build_object_row(resource: str, obj: Tracked) -> ObjectRow:
-    failures: list[FailureRow] = [
+def _build_object_row(resource: str, obj: Tracked) -> Row:
+    failures: list[Row] = [
         {"handler": key, "attempts": attempts, "error": error}
         for standing in obj.standings
         for key, (attempts, error) in standing.failures.items()
@@ -407,7 +249,7 @@ def _build_object_row(resource: str, obj: Tracked) -> ObjectRow:
     }
 
 
-def _list_failed(operator: Operator) -> Rows[FailedRow]:
+def _list_failed(operator: Operator) -> Row:
     """Return the handlers that failed for good, the newest first; not those of deleted objects."""
     failed, now = operator.context.counters.failed, time.monotonic()
     dispatchers = defaultdict(list)
@@ -419,7 +261,7 @@ def _list_failed(operator: Operator) -> Rows[FailedRow]:
         for (uid, _), call in reversed(failed.calls.items())
         if not (known := dispatchers[call.resource]) or any(each.has(uid) for each in known)
     ]
-    items: list[FailedRow] = [
+    items: list[Row] = [
         {
             "resource": call.resource,
             "namespace": call.namespace,
@@ -436,12 +278,12 @@ def _list_failed(operator: Operator) -> Rows[FailedRow]:
     return {"items": items, "left_out": len(kept) - len(items) + failed.dropped}
 
 
-def _list_webhooks(operator: Operator, growth: Growth) -> list[WebhookRow]:
+def _list_webhooks(operator: Operator, growth: Growth) -> list[Row]:
     latencies = operator.webhooks.hosting.counters.durations.rows
     in_flight = metrics.read_calls_in_flight(operator)
     rejections = _group(metrics.read_rejections(operator))
     empty = [0.0] * (len(BOUNDS) + 2)
-    rows: list[WebhookRow] = []
+    rows: list[Row] = []
     for labels in dict.fromkeys((*in_flight, *latencies, *rejections)):
         *counts, seconds = latencies.get(labels, empty)
         rows.append(

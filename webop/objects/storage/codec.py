@@ -106,7 +106,7 @@ def decode(text: str, *, place: str) -> dict[str, Any] | None:
         value = text
     if value is None or isinstance(value, dict):
         return value
-    text = "Ignored the damaged state in %s: not a JSON object. Was it changed by hand?"
+    text = "Ignored the damaged state in %s: not a JSON object. Perhaps somebody has edited it."
     logger.warning(text, place)  # no word of a Secret
     return None
 

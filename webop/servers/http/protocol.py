@@ -100,6 +100,9 @@ class HTTPProtocol(asyncio.BufferedProtocol):
             if not self._slots.take(self, address[0] if isinstance(address, tuple) else ""):
                 transport.abort()  # type: ignore[attr-defined]
                 return
+        elif transport.is_closing():  # it made way meanwhile; uvloop reports no end of it
+            transport.abort()  # type: ignore[attr-defined]
+            return
         self._connection = connection = self._build()
         self.eof_received = connection.eof_received  # type: ignore[method-assign]
         self.pause_writing = connection.pause_writing  # type: ignore[method-assign]
@@ -162,7 +165,9 @@ class _Connection(HttpToolsProtocol):
     @property
     def waiting_since(self) -> float | None:
         """Since when there is no complete request; None if one is being served."""
-        if self._pending and not self._pending[0].more_body:
+        if (self._pending and not self._pending[0].more_body) or (
+            self.transport.get_write_buffer_size()  # a response is being read; see _watch()
+        ):
             return None
         return self._idle_since if self._arrival is None else self._arrival
 
