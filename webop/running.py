@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -122,7 +122,7 @@ class Operator:
         self.observer: Observer | None = None
         self.loop_lag = Timings()
         self.problem = ""
-        self._has_failed = False
+        self._caller: asyncio.Task[Any] | None = None
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
         self._shared_slots = SharedSlots()
@@ -135,12 +135,18 @@ class Operator:
             LoginError: there are no credentials (unless hosted).
             ConfigurationError: the settings contradict the handlers.
         """
+        # What fails cancels only the task of the parts: so the task of the caller is cancelled if,
+        # and only if, somebody has asked for the stop.
+        self._caller = asyncio.current_task()
+        await asyncio.create_task(self._run_parts(), name="parts of the operator")
+
+    async def _run_parts(self) -> None:
         current_poster.set(self.context.poster)
         try:
             with watching_loop(self.context.settings.process):
                 async with self.client, asyncio.TaskGroup() as group:
                     keeping = self.login.run(needs_cluster=lambda: self.needs_cluster)
-                    group.create_task(self._note_failure(keeping), name="login")
+                    group.create_task(keeping, name="login")
                     await self._run_phases()
         except BaseExceptionGroup as failures:
             failure = _unwrap(failures)
@@ -254,29 +260,18 @@ class Operator:
             self.webhooks.connect(ClientAccess(client, on_use=self.login.wanted.set), manager)
             async with asyncio.TaskGroup() as group:
                 if self.webhooks.has_server:
-                    serving = self._note_failure(self.webhooks.run())
-                    group.create_task(serving, name="webhook server")
+                    group.create_task(self.webhooks.run(), name="webhook server")
                 group.create_task(measure_lag(self.loop_lag), name="lag of the event loop")
                 if self.needs_cluster:
                     self.login.wanted.set()
-                    work = self._note_failure(self._run_cluster_tasks(client))
-                    group.create_task(work, name="work with the cluster")
+                    group.create_task(self._run_cluster_tasks(client), name="work with the cluster")
                 try:
                     await asyncio.Event().wait()
                 finally:
                     self._stop_acting()
                     # While the server still runs.
-                    await self.webhooks.withdraw(is_asked=not self._has_failed)
-
-    async def _note_failure(self, task: Coroutine[Any, Any, None]) -> None:
-        """Run a part of the operator, and note if it fails: then nobody has asked for the stop."""
-        try:
-            await task
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
-            self._has_failed = True
-            raise
+                    is_asked = self._caller is not None and self._caller.cancelling() > 0
+                    await self.webhooks.withdraw(is_asked=is_asked)
 
     async def _run_cluster_tasks(self, client: Client) -> None:
         """Run all parts that need the API server; if hosted, whenever there are credentials."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 import random
+import zlib
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pytest
 
-from webop.admission.managed.agreement import Decision, Offer, build_offer, decide, is_same
-from webop.admission.managed.management import Attendance
-from webop.admission.managed.records import ReplicaRecord, build_bundle, parse_bundle
+from webop.admission.managed.agreement import Decision, Notes, Offer, build_offer, decide, is_same
+from webop.admission.managed.records import Attendance, ReplicaRecord, build_bundle, parse_bundle
 from webop.handling.handlers import WebhookType
 
 Json = dict[str, Any]
@@ -79,17 +81,41 @@ def test_webhooks_change_when_all_replicas_that_do_not_retire_agree(
     assert describe(decide(found, others, own, record(own, since))) == expected
 
 
+DAMAGED: Any = ([[{"name": "x"}], []], [[{"clientConfig": {}}], []], [["x"], []], [[], {}], 5, [])
+
+
+def pack(damaged: Any) -> str:
+    """Return something else than webhooks as a text for the annotation."""
+    return base64.b64encode(zlib.compress(json.dumps(damaged).encode())).decode()
+
+
+@pytest.mark.parametrize("which", [V, M])
+def test_what_somebody_deletes_or_edits_in_a_rollout_is_repaired(which: WebhookType) -> None:
+    one, two = offer("same old ~m"), offer("same new ~m")
+    joined = decide(one.webhooks, [record(one)], two, record(two, 2), notes=Notes(one.digest))
+    edited = [{**webhook, "failurePolicy": "Ignore"} for webhook in one.webhooks[which]]
+    for changed in ([], edited):
+        found = {**one.webhooks, which: changed}
+        waiting = decide(found, [record(one)], two, record(two, 2), notes=joined.notes)
+        assert waiting.webhooks[which] == changed
+        repaired = decide(found, [record(two, 2)], one, record(one), notes=waiting.notes)
+        assert repaired.webhooks == one.webhooks
+        assert repaired.notes == joined.notes
+
+
 def test_one_that_retires_puts_the_webhooks_that_wait_into_force() -> None:
     joined = decide(OLD.webhooks, [record(OLD)], NEW, record(NEW, 2))
     assert describe(joined)[0] == "old same ~m"
-    checked = decide(joined.webhooks, [record(NEW, 2)], OLD, record(OLD), pending=joined.pending)
-    assert checked.pending == joined.pending != ""
+    checked = decide(joined.webhooks, [record(NEW, 2)], OLD, record(OLD), notes=joined.notes)
+    assert checked.notes.pending == joined.notes.pending != ""
     retiring = record(OLD).retire()
-    retired = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, pending=joined.pending)
+    retired = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, notes=joined.notes)
     assert describe(retired) == ("new same ~m", {HERE}, {"a", "b"})
-    assert retired.pending == ""
-    for broken in ("x", joined.pending[:-9], ""):  # the new ones do it at their next check
-        kept = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, pending=broken)
+    assert retired.notes == Notes(NEW.digest)
+    # The new ones do it at their next check.
+    for broken in ("x", joined.notes.pending[:-9], "", *map(pack, DAMAGED)):
+        notes = Notes(OLD.digest, broken)
+        kept = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, notes=notes)
         assert describe(kept)[0] == "old same ~m"
 
 
@@ -212,15 +238,15 @@ class Story:
         for dead in self.dead:
             self.records.pop(dead, None)
         others = [one for key, one in self.records.items() if key != number]
-        own, pending = self.offers[number], self.pending
-        decision = decide(self.found, others, own, mine, pending=pending, is_final=True)
-        self.pending = decision.pending
+        own = self.offers[number]
+        decision = decide(self.found, others, own, mine, notes=self.notes, is_final=True)
+        self.notes = decision.notes
         self.found, (self.names, _, self.trusted) = decision.webhooks, describe(decision)
         self.records.pop(number, None)
         if mine is not None:
             self.records[number] = mine
 
-    names = pending = ""
+    names, notes = "", Notes()
     trusted: AbstractSet[str] = frozenset()
 
     def check(self, number: int) -> None:

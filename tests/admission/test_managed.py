@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,24 @@ import pytest
 
 import webop
 from tests.admission.managing import KINDS, Site, open_site, until
-from tests.operating import Calls, Kind, build_settings, define_kinds, eventually
+from tests.operating import (
+    Calls,
+    Kind,
+    build_settings,
+    define_kinds,
+    eventually,
+    get_connection,
+)
 from webop.client.api import Client
 from webop.errors import APIForbiddenError, APIStatusError
 from webop.handling.handlers import WebhookType
+from webop.running import Operator, OperatorOptions
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 16  # of the tests here, at least
+_COUNT = 18  # of the tests here, at least
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +278,46 @@ async def test_on_a_graceful_exit_only_the_persistent_webhooks_stay(
         assert (await site.create("one", {})).status_code == 201
     assert await site.has_names("stays", "stays")
     assert (await site.create("two", {})).status_code == 500  # nobody is there to judge
+
+
+@pytest.mark.feature("ADM-47")
+@pytest.mark.parametrize("names", ["goes stays", "stays"], ids=["failed", "asked"])
+async def test_webhooks_stay_if_a_service_of_the_operator_fails_but_go_if_it_is_cancelled(
+    registry: webop.OperatorRegistry, site: Site, names: str
+) -> None:
+    for name in ("goes", "stays"):
+        webop.on.validate(*site.names, id=name, persistent=name == "stays", registry=registry)(
+            lambda **_: None
+        )
+    ending = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def serve(_: Operator) -> AsyncIterator[None]:
+        async def fail() -> None:
+            await ending.wait()
+            raise OSError("Too many open files.")
+
+        async with asyncio.TaskGroup() as group:
+            failing = group.create_task(fail())
+            yield
+            failing.cancel()
+
+    admission = {"server": webop.WebhookServer(port=0), "managed": site.name, "shutdown_delay": 0.0}
+    options = OperatorOptions(
+        registry=registry,
+        settings=build_settings(admission=admission),
+        vault=webop.Vault({"test": get_connection(site.cluster)}),
+        services=[serve],
+    )
+    task = asyncio.create_task(Operator(options).run())
+    await site.wait_for_names("goes stays")
+    if names == "stays":
+        task.cancel()
+    else:
+        ending.set()
+    with pytest.raises((OSError, asyncio.CancelledError)):
+        await task
+    assert await site.has_names(names)
 
 
 @pytest.mark.feature("ADM-41")

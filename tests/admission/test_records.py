@@ -68,6 +68,14 @@ def test_a_record_of_an_earlier_version_is_read_without_a_digest() -> None:
         ("{}", "no fields"),
         (build_record().encode().replace('"lifetime":180.0', '"lifetime":"long"'), "a number"),
         (build_record().encode().replace('"address"', '"others"'), "no address"),
+        (build_record().encode().replace("180.0", '"nan"'), "a number"),
+        (build_record().encode().replace("180.0", '"-inf"'), "a finite number"),
+        (build_record().encode().replace("180.0", "1e999"), "a number of JSON"),
+        (build_record(address={"a": 1}).encode(), "neither a URL nor a service"),
+        (build_record(address={"service": "x"}).encode(), "no service"),
+        (build_record(since="x").encode(), "no start"),
+        (build_record(renewed="x").encode(), "no time"),
+        (build_record(since="9999-12-31T23:59:59.999+00:00").encode(), "the end of all times"),
     ],
 )
 def test_what_is_not_a_record_counts_as_a_replica_that_has_retired(text: str, why: str) -> None:

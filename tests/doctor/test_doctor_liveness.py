@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.doctor.consulting import build_record
-from webop.admission.managed.records import ReplicaRecord
+from webop.admission.managed.records import PREFIX, ReplicaRecord
 from webop.admission.managed.shared_configurations import Configuration
 from webop.doctor.records import check_replicas
 from webop.handling.handlers import WebhookType
@@ -30,7 +30,7 @@ THERE = {"url": "https://laptop:1"}
 def age_record(webhooks: list[Json], age: float = 0.0, **fields: Any) -> ReplicaRecord:
     """Return the record of a replica that was heard of so many seconds before NOW."""
     renewed = (NOW - dt.timedelta(seconds=age)).isoformat()
-    return build_record(webhooks, renewed=renewed, **fields)
+    return build_record(webhooks, **{"renewed": renewed, **fields})
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,7 @@ def age_record(webhooks: list[Json], age: float = 0.0, **fields: Any) -> Replica
         ([ONE], [age_record([ONE], age=999)], ["failure"]),
         ([LENIENT], [age_record([LENIENT], age=999)], ["warning"]),
         ([ONE], [], ["failure"]),
+        ([ONE], [age_record([ONE], renewed="x")], ["failure"]),
         ([LENIENT], [], ["warning"]),
         ([], [age_record([], age=999)], ["note"]),
         ([ONE], [age_record([ONE]), age_record([ONE, TWO])], ["note"]),
@@ -53,9 +54,9 @@ def age_record(webhooks: list[Json], age: float = 0.0, **fields: Any) -> Replica
 def test_records_are_judged(
     webhooks: list[Json], records: list[ReplicaRecord], levels: list[str]
 ) -> None:
-    texts = {str(n): record.encode() for n, record in enumerate(records)}
+    texts = {f"{PREFIX}{n}": record.encode() for n, record in enumerate(records)}
     found = {
-        WebhookType.VALIDATING: Configuration("1", texts, webhooks),
+        WebhookType.VALIDATING: Configuration("1", webhooks, texts),
         WebhookType.MUTATING: Configuration(),
     }
     findings = list(check_replicas(found, "webop webhooks remove it", NOW))

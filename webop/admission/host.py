@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from webop.admission.managed.records import describe_place
 from webop.admission.serve import AdmissionService
 from webop.errors import ConfigurationError, WebopError
 from webop.handling.context import OperatorContext
@@ -130,13 +131,7 @@ class WebhookHost:
                         f"API servers call webhooks by HTTPS only, not at {config['url']}. "
                         "Remove insecure=True, or do not set settings.admission.managed."
                     )
-                where = config.get("url") or config.get("service")
-                service = config.get("service")
-                self.address = config.get("url") or (
-                    f"Service {service.get('namespace')}/{service.get('name')}"
-                    if service
-                    else "unknown"
-                )
+                self.address = describe_place(config)
                 log = logger.debug if self._is_listening else logger.info
                 hint = (
                     ""
@@ -144,7 +139,7 @@ class WebhookHost:
                     else " settings.admission.managed is not set: write the webhook "
                     "configurations yourself."
                 )
-                log("Serving webhooks at %s.%s", where, hint)
+                log("Serving webhooks at %s.%s", self.address, hint)
                 if self.manager is not None:
                     self.manager.announce(config, self.hosting.secret)
                 elif self.hosting.secret is not None:

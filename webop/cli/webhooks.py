@@ -11,8 +11,8 @@ import click
 from webop.cli.tables import build_table
 
 if TYPE_CHECKING:
-    from webop.admission.managed.records import ReplicaRecord
-    from webop.client.api import Client
+    import datetime as dt
+
     from webop.handling.handlers import WebhookType
 
     Found = dict[WebhookType, dict[str, Any]]
@@ -51,27 +51,33 @@ def remove(names: tuple[str, ...], is_sure: bool) -> None:
 
 
 async def _list() -> None:
-    from webop.client.connecting import connect_command  # noqa: PLC0415 - keeps --help fast
+    from webop.admission.managed.shared_configurations import (  # noqa: PLC0415 - keeps --help fast
+        find_managed,
+    )
+    from webop.client.connecting import connect_command  # noqa: PLC0415
+    from webop.client.self_review import review_self  # noqa: PLC0415
 
     async with connect_command() as client:
-        found = await _find(client)
+        found, now = await find_managed(client), (await review_self(client)).now
         if not found:
             click.echo("There are no webhook configurations of webop.")
             return
         rows = [("NAME", "WEBHOOKS", "REPLICAS")]
         for name, both in sorted(found.items()):
-            alive = await _list_alive(client, both)
-            rows.append((name, ", ".join(_list_webhooks(name, both)) or "none", _describe(alive)))
+            names = ", ".join(_list_webhooks(name, both)) or "none"
+            rows.append((name, names, _describe_live(both, now) or "none"))
         click.echo(build_table(rows, shutil.get_terminal_size().columns))
 
 
 async def _remove(names: tuple[str, ...], *, is_sure: bool) -> None:
     from webop.admission.managed.configurations import KINDS  # noqa: PLC0415 - keeps --help fast
+    from webop.admission.managed.shared_configurations import find_managed  # noqa: PLC0415
     from webop.client.connecting import connect_command  # noqa: PLC0415
+    from webop.client.self_review import review_self  # noqa: PLC0415
     from webop.errors import APINotFoundError  # noqa: PLC0415
 
     async with connect_command() as client:
-        found = await _find(client)
+        found, now = await find_managed(client), (await review_self(client)).now
         if unknown := sorted(set(names) - set(found)):
             known = ", ".join(sorted(found)) or "none"
             raise click.UsageError(
@@ -79,8 +85,8 @@ async def _remove(names: tuple[str, ...], *, is_sure: bool) -> None:
             )
         for name in names:
             click.echo(f"{name}: {', '.join(_list_webhooks(name, found[name])) or 'no webhooks'}")
-            if alive := await _list_alive(client, found[name]):
-                click.echo(f"It is running, and will restore them: {_describe(alive)}", err=True)
+            if live := _describe_live(found[name], now):
+                click.echo(f"It is running, and will restore them: {live}", err=True)
         if not is_sure:
             click.confirm("Remove them? Objects are then no longer checked.", abort=True)
         for name in names:
@@ -92,36 +98,16 @@ async def _remove(names: tuple[str, ...], *, is_sure: bool) -> None:
                 click.echo(f"Removed {KINDS[kind].plural}/{name}.")
 
 
-async def _find(client: Client) -> dict[str, Found]:
-    """Return the configurations of operators, by their names."""
-    from webop.admission.managed.configurations import KINDS  # noqa: PLC0415 - keeps --help fast
-    from webop.admission.managed.shared_configurations import is_managed  # noqa: PLC0415
-
-    found: dict[str, Found] = {}
-    for kind, resource in KINDS.items():
-        listed = await client.request("GET", resource.get_url())
-        for body in listed.get("items") or ():
-            if is_managed(body["metadata"]):
-                found.setdefault(body["metadata"]["name"], {})[kind] = body
-    return found
-
-
 def _list_webhooks(name: str, both: Found) -> list[str]:
     names = [one["name"] for body in both.values() for one in body.get("webhooks") or ()]
     return [one.removesuffix(f".{name}") for one in names]
 
 
-async def _list_alive(client: Client, both: Found) -> list[ReplicaRecord]:
-    """Return the records of live replicas."""
-    from webop.admission.managed.records import decode_record  # noqa: PLC0415 - keeps --help fast
-    from webop.admission.managed.shared_configurations import parse_configuration  # noqa: PLC0415
-    from webop.client.self_review import review_self  # noqa: PLC0415
+def _describe_live(both: Found, now: dt.datetime) -> str:
+    from webop.admission.managed.shared_configurations import (  # noqa: PLC0415 - keeps --help fast
+        parse_configuration,
+    )
 
-    now = (await review_self(client)).now
-    texts = [text for body in both.values() for text in parse_configuration(body).records.values()]
-    return [record for record in map(decode_record, texts) if record.is_fresh(now)]
-
-
-def _describe(alive: list[ReplicaRecord]) -> str:
-    names = sorted({record.identity for record in alive})
-    return f"{len(names)} alive ({', '.join(names)})" if names else "none"
+    live = [one for body in both.values() for one in parse_configuration(body).list_live(now)]
+    names = sorted({record.identity for record in live})
+    return f"{len(names)} alive ({', '.join(names)})" if names else ""

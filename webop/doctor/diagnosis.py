@@ -57,11 +57,8 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
         both = {kind: found[name, kind] for kind in KINDS}
         removal = f"webop webhooks remove {name}"
         yield f"Replicas of {name}", records.check_replicas(both, removal, context.now)
-        context.replicas |= {
-            one.identity
-            for one in records.list_records(both[WebhookType.VALIDATING])
-            if one.is_fresh(context.now)
-        }
+        live = both[WebhookType.VALIDATING].list_live(context.now)
+        context.replicas |= {record.identity for record in live}
     for (name, reason), held in found.items():
         findings = [
             *await check_trust(context, held.webhooks),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from webop.admission.managed.agreement import build_digest
 from webop.admission.managed.configurations import KINDS, build_configuration
-from webop.admission.managed.records import ReplicaRecord, decode_record
 from webop.admission.managed.shared_configurations import (
     Configuration,
-    is_managed,
+    find_managed,
     parse_configuration,
 )
 from webop.coordination import lease
@@ -39,10 +38,11 @@ async def find_configurations(context: Context) -> tuple[Found, list[Finding]]:
     if context.registry and not context.registry.select_webhooks() and not context.managed:
         return found, [note(subject, "none needed: these handlers have no webhooks")]
     try:
-        context.names = await _list_names(context)
+        named = [context.managed] if context.managed else await find_managed(context.client)
     except APIForbiddenError:
         remedy = "Name them with --managed NAME, as in settings.admission.managed."
         return found, [warn(subject, "this account is not allowed to list them", remedy)]
+    context.names = list(named)
     if not context.names:
         remedy = "Set settings.admission.managed; if you wrote them yourself, use --managed NAME."
         return found, [warn(subject, "no replica of webop maintains any in this cluster", remedy)]
@@ -64,14 +64,6 @@ async def find_configurations(context: Context) -> tuple[Found, list[Finding]]:
     return found, findings
 
 
-async def _list_names(context: Context) -> Sequence[str]:
-    if context.managed:
-        return [context.managed]
-    lists = [await context.read(kind.get_url()) for kind in KINDS.values()]
-    everything = [body["metadata"] for listed in lists for body in listed.get("items") or ()]
-    return list(dict.fromkeys(one["name"] for one in everything if is_managed(one)))
-
-
 async def _fetch(context: Context, reason: WebhookType, name: str) -> Configuration:
     """Return a configuration; with an empty patch if the account may patch but not get it."""
     try:
@@ -81,11 +73,6 @@ async def _fetch(context: Context, reason: WebhookType, name: str) -> Configurat
     return parse_configuration(body)
 
 
-def list_records(found: Configuration) -> list[ReplicaRecord]:
-    """Return the records of replicas in a validating configuration."""
-    return [decode_record(text) for text in found.records.values()]
-
-
 def check_replicas(
     found: Mapping[WebhookType, Configuration], command: str, now: dt.datetime
 ) -> Iterator[Finding]:
@@ -93,31 +80,33 @@ def check_replicas(
     subject, remedy = "replicas", f"If the webhooks are no longer needed: {command}"
     webhooks = {kind: found[kind].webhooks for kind in found}
     everything = [webhook for several in webhooks.values() for webhook in several]
-    records, is_required = list_records(found[WebhookType.VALIDATING]), has_required(everything)
-    alive = [record for record in records if record.is_fresh(now)]
+    noted, is_required = found[WebhookType.VALIDATING], has_required(everything)
+    live = noted.list_live(now)
     effect = (
         "requests fail (failurePolicy Fail)"
         if is_required
         else "requests are not checked (failurePolicy Ignore)"
     )
-    if not alive and not everything:
+    if not live and not everything:
         yield note(subject, "none, and no webhooks", remedy)
-    elif not alive and (times := sorted(record.renewed for record in records if record.renewed)):
+    elif not live and (
+        times := sorted(record.renewed for record in noted.list_records() if record.renewed)
+    ):
         last = dt.datetime.fromisoformat(times[-1]).astimezone(dt.UTC)
         age = describe_seconds((now - last).total_seconds())
         text = f"none has been alive since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
         yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
-    elif not alive:
+    elif not live:
         text = f"none: the operator does not run, or it did not write this configuration: {effect}"
         yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
-    if not alive:
+    if not live:
         return
-    names = join_names(sorted(record.identity for record in alive))
-    digests = {record.digest for record in alive if not record.is_retired}
+    names = join_names(sorted(record.identity for record in live))
+    digests = {record.digest for record in live if not record.is_retired}
     is_changing = len(digests) > 1
     how = ", with different handlers: a rollout is in progress" if is_changing else ""
-    yield (note if is_changing else approve)(subject, f"{len(alive)} alive{how} ({names})")
-    places = sorted({record.place for record in alive if not record.is_retired})
+    yield (note if is_changing else approve)(subject, f"{len(live)} alive{how} ({names})")
+    places = sorted({record.place for record in live if not record.is_retired})
     if len(places) > 1:
         text = f"replicas at several addresses, API servers call the newest: {'; '.join(places)}"
         yield warn(subject, text, "Stop the replicas that have taken over (--take-over).")

@@ -221,8 +221,8 @@ class WebhookHandler(ResourceHandler):
     the object itself and any subresource. The attributes after ``ignore_failures`` are for the API
     server (Kubernetes API, admissionregistration.k8s.io/v1 ValidatingWebhook, MutatingWebhook);
     ``namespace_selector`` is a LabelSelector; {} is all namespaces; None, for pods and everything,
-    all but those of the cluster and of the operator, otherwise all. ``persistent`` None means True
-    in a pod, False elsewhere.
+    all but ``kube-system`` and that of the webhooks' Service, otherwise all. ``persistent`` None
+    means True in a pod, False elsewhere.
     """
 
     reason: WebhookType

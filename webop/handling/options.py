@@ -190,7 +190,7 @@ class WebhookOptions(EventOptions, total=False):
     """A subresource, such as ``"status"``; ``"*"`` for the object itself and all subresources"""
     persistent: Flag | None
     """Whether the webhook stays in the cluster after the last replica has stopped; by default, it
-    stays in a pod, and goes elsewhere"""
+    stays in a pod; elsewhere, it is removed"""
     side_effects: Flag | None
     """Whether the handler has side effects; it must have none in a dry run"""
     ignore_failures: Flag | None
@@ -201,7 +201,8 @@ class WebhookOptions(EventOptions, total=False):
     """Seconds that the API server waits for the response, 1 to 30"""
     namespace_selector: NamespaceSelector | None
     """Labels of namespaces, as in ``labels=``, or a Kubernetes LabelSelector; ``{}`` for all. By
-    default all; for pods and everything, all but ``kube-system`` and the operator's own"""
+    default all; for pods and everything, all but ``kube-system`` and the namespace of the
+    webhooks' Service"""
     match_conditions: MatchConditions | None
     """CEL expressions by name: the API server calls the webhook only if all are true"""
     match_policy: Literal["Exact", "Equivalent"] | None

@@ -191,7 +191,7 @@ class AdmissionSettings(PoolSection):
     """The memory for all reviews in bytes, decoded; further ones get 429. One review, or the
     reviews from one address, can take half of it. Adapt it to the memory limit of the container."""
     max_connections: int = Field(default=_SERVING.max_connections, ge=1)
-    """The maximum number of open connections of a port; then idle ones make way for new ones."""
+    """The maximum number of open connections of a port; then webop closes idle ones."""
     read_timeout: Positive = _SERVING.read_timeout
     """The time in which a client must send a complete request; then webop closes the
     connection."""

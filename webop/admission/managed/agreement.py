@@ -6,6 +6,8 @@ Pure. All replicas decide by the same rule, so they do not overwrite each other:
 - Else, as in a rollout, the webhooks in force stay as they are. So a new version changes nothing
   before the last replica of the old version retires. The newest replica leaves its webhooks beside
   the records, so that the one that retires puts them into force while it still serves its own.
+- The digest of those in force is noted beside the records. Replicas that have these webhooks write
+  them again if somebody has edited or deleted them.
 - API servers call the address of the newest replica, and trust the CAs of all replicas. Only
   replicas at that address must agree: no calls meet the others.
 - If no replica is left, only persistent webhooks stay.
@@ -34,6 +36,7 @@ from webop.admission.managed.records import (
     parse_bundle,
     split_address,
 )
+from webop.errors import ConfigurationError
 from webop.handling.handlers import WebhookType
 
 Webhooks = Mapping[WebhookType, Sequence[Json]]
@@ -70,6 +73,22 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class Notes:
+    """What replicas note beside their records.
+
+    Attributes:
+        in_force: the digest of the webhooks that they have agreed on last; empty if none.
+        pending: the webhooks that wait for an agreement, as text; empty if none do.
+    """
+
+    in_force: str = ""
+    pending: str = ""
+
+
+_NO_NOTES = Notes()
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """The webhooks to write.
 
@@ -77,13 +96,13 @@ class Decision:
         webhooks: of both configurations.
         is_own: whether these are the webhooks that the deciding replica serves.
         newest: the replica that API servers call; None if none is left.
-        pending: the webhooks that wait for an agreement, as text; empty if none do.
+        notes: to write beside the records.
     """
 
     webhooks: Webhooks
     is_own: bool
     newest: ReplicaRecord | None
-    pending: str = ""
+    notes: Notes = _NO_NOTES
 
 
 def build_offer(
@@ -113,7 +132,7 @@ def decide(
     offer: Offer,
     mine: ReplicaRecord | None,
     *,
-    pending: str = "",
+    notes: Notes = _NO_NOTES,
     is_final: bool = False,
 ) -> Decision:
     """Decide what must be in force.
@@ -123,7 +142,7 @@ def decide(
         others: the live replicas except this one.
         offer: what this replica serves.
         mine: the record of this replica; None if it leaves.
-        pending: the webhooks in the cluster that wait for an agreement, as text.
+        notes: those in the cluster.
         is_final: whether only persistent webhooks stay if it is the last one that leaves.
     """
     records = [*others, *([] if mine is None else [mine])]
@@ -138,13 +157,14 @@ def decide(
         return Decision(kept, is_own=True, newest=None)
     newest = max(acting, key=lambda record: record.since, default=None)
     crew = [record for record in acting if record.address == (newest and newest.address)]
-    digests, content = {record.digest for record in crew}, found
-    if digests == {offer.digest}:
-        content, pending = offer.webhooks, ""
-    elif len(digests) == 1 and (waiting := decode_webhooks(pending)):
-        if {build_digest(waiting)} == digests:
-            content, pending = waiting, ""
-    elif mine is not None and newest is not None and newest.digest == offer.digest:
+    digests = {record.digest for record in crew}
+    in_force, pending = notes.in_force, notes.pending
+    agreed = digests.pop() if len(digests) == 1 else in_force
+    known = {**decode_webhooks(pending), offer.digest: offer.webhooks}
+    content, in_force = (known[agreed], agreed) if agreed in known else (found, in_force)
+    if newest is not None and newest.digest == in_force:
+        pending = ""
+    elif newest is not None and newest.digest == offer.digest:
         pending = encode_webhooks(offer.webhooks)
     bundle = build_bundle(pem for record in records for pem in record.cas)
     webhooks = {}
@@ -154,7 +174,8 @@ def decide(
             address, path = split_address(webhook["clientConfig"])
             config = join_address(newest.address if newest else address, path)
             webhooks[kind].append({**webhook, "clientConfig": {**config, **bundle}})
-    return Decision(webhooks, build_digest(webhooks) == offer.digest, newest, pending)
+    is_own = build_digest(webhooks) == offer.digest
+    return Decision(webhooks, is_own, newest, Notes(in_force, pending))
 
 
 def encode_webhooks(webhooks: Webhooks) -> str:
@@ -170,26 +191,24 @@ def encode_webhooks(webhooks: Webhooks) -> str:
     return text if len(text) < _MAX_PENDING else ""
 
 
-def decode_webhooks(text: str) -> Webhooks | None:
-    """Reverse :func:`encode_webhooks`; None if there are none, or they cannot be read."""
+def decode_webhooks(text: str) -> dict[str, Webhooks]:
+    """Reverse :func:`encode_webhooks`; return none if they cannot be read, else with the digest."""
     try:
         data = zlib.decompressobj().decompress(base64.b64decode(text), _MAX_DECODED)
-        return dict(zip(WebhookType, orjson.loads(data), strict=True))
-    except (ValueError, TypeError, zlib.error):
-        return None
+        webhooks = dict(zip(WebhookType, orjson.loads(data), strict=True))
+        return {build_digest(webhooks): webhooks}
+    except (ValueError, TypeError, LookupError, AttributeError, zlib.error, ConfigurationError):
+        return {}
 
 
 def is_same(one: Sequence[Json], other: Sequence[Json]) -> bool:
     """Return whether webhooks are equal, except for defaults that the API server has added."""
-    if [_reduce(webhook) for webhook in one] != [_reduce(webhook) for webhook in other]:
-        return False
-    places = [
-        [(split_address(config), config.get("caBundle") or "") for config in configs]
-        for configs in (
-            [webhook["clientConfig"] for webhook in several] for several in (one, other)
-        )
-    ]
-    return places[0] == places[1]
+    return [*map(_get_key, one)] == [*map(_get_key, other)]
+
+
+def _get_key(webhook: Json) -> tuple[Any, ...]:
+    config = webhook["clientConfig"]
+    return _reduce(webhook), split_address(config), config.get("caBundle") or ""
 
 
 def _reduce(webhook: Mapping[str, Any]) -> Json:

@@ -14,21 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import logging
 import math
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
-from webop.admission.managed.agreement import Offer, build_digest, build_offer, decide
+from webop.admission.managed.agreement import Decision, Offer, build_digest, build_offer, decide
 from webop.admission.managed.configurations import Exclusions, build_configuration, list_dangers
 from webop.admission.managed.records import (
+    Attendance,
     Json,
     ReplicaRecord,
     build_key,
-    decode_record,
+    follow,
     get_renewal,
     parse_bundle,
 )
@@ -51,8 +50,8 @@ from webop.errors import (
     WebopError,
 )
 from webop.handling.context import OperatorContext
-from webop.handling.handlers import WebhookHandler, WebhookType
-from webop.identities import detect_process, is_former_self, is_in_pod
+from webop.handling.handlers import WebhookType
+from webop.identities import detect_process, is_in_pod
 from webop.servers.base import WebhookClientConfig
 
 logger = logging.getLogger(__name__)
@@ -62,39 +61,10 @@ _RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
 _PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after each refusal in a row
 _AFTERMATH = 30.0  # seconds; API servers may still call webhooks that were removed, and retry
 _POLLING = 2.0  # seconds; between checks during a rollout
-_PATIENCE = 3  # own renewals in which the record of another replica may stay the same
-_LONGEST_LIFETIME = 86400.0  # seconds; of other replicas, by their records
 
 
 class _OccupiedError(WebopError):
     """Replicas at another address have the webhook configurations of this name."""
-
-
-@dataclass(eq=False)
-class Attendance:
-    """Which other replicas are alive: those whose records change, by the reads of this replica.
-
-    Time is counted in its own renewals, not by a clock: if it cannot renew its record because the
-    API server is unavailable or refuses, then others may be unable to, and nobody is declared dead.
-    """
-
-    renewals: int = 0
-    _seen: dict[str, tuple[str, int]] = field(default_factory=dict)  # when each text was new
-
-    def select(self, records: Mapping[str, str], renewal: float) -> dict[str, ReplicaRecord]:
-        """Return the live ones of some records; with the seconds between its own renewals."""
-        before, alive = self._seen, dict[str, ReplicaRecord]()
-        self._seen = {}
-        for key, text in records.items():
-            known, since = before.get(key, ("", 0))
-            self._seen[key] = (text, since if known == text else self.renewals)
-            record = decode_record(text)
-            lifetime = min(record.lifetime, _LONGEST_LIFETIME)
-            patience = max(_PATIENCE, math.ceil(lifetime / renewal))
-            is_fresh = self.renewals - self._seen[key][1] <= patience
-            if is_fresh and not is_former_self(record.process):
-                alive[key] = record
-        return alive
 
 
 class ConfigurationManager:
@@ -117,7 +87,7 @@ class ConfigurationManager:
         # The identity can be that of a pod, in which several processes run one after another.
         self._process = str(detect_process())
         self._key = build_key(f"{operator.identity}/{self._process}")
-        self._since = self._renewed = _now()
+        self._since = self._renewed = follow()
         self._config: WebhookClientConfig | None = None
         self._secret: tuple[str, str] | None = None
         self._username: str | None = None
@@ -132,7 +102,8 @@ class ConfigurationManager:
         self._is_withdrawn = False
         self._is_waiting = False
         self._foreign_until = math.inf  # API servers may call webhooks of other replicas until then
-        self._boss = ""  # a replica that has taken over
+        self._newest = ""  # a replica that has taken over
+        self._last: Mapping[WebhookType, Configuration] = {}  # as read
         self._warned = Once()
         self.is_applied = asyncio.Event()
         self.is_alone = False
@@ -255,14 +226,16 @@ class ConfigurationManager:
                 return
             self._offer, self._next_check = offer, 0.0  # due until all has succeeded
             if now >= self._next_renewal:
-                self._renewed = _now()
+                self._renewed = follow()
             jitter = random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
             try:
-                await self._shared.settle(self._plan_presence)
+                plan = await self._shared.settle(self._plan_presence)
             except _OccupiedError:
                 self._note_renewal(now, jitter)  # it reads only, and waits until the others die
                 raise
             self._note_renewal(now, jitter)
+            if plan is not None:
+                self._report(plan.decision)
             is_changing = self._foreign_until > now
             interval = min(_POLLING, self._renewal) * jitter if is_changing else math.inf
             self._next_check = min(now + interval, self._next_renewal)
@@ -289,11 +262,16 @@ class ConfigurationManager:
             _OccupiedError: other replicas have them, at another address.
         """
         assert self._offer is not None  # noqa: S101 - for the type checker
+        # Restore what somebody has deleted: without the records, each replica would decide alone.
+        found = {k: one if one.version else self._last.get(k, one) for k, one in found.items()}
         present, offer = found[WebhookType.VALIDATING].records, self._offer
         others = self._list_others(present)
         acting = [record for record in others.values() if not record.is_retired]
         if self._key not in present:
             self._check_place(acting)
+        self._last = found
+        if not self.is_applied.is_set():
+            self._since = follow(*(record.since for record in acting))
         mine = ReplicaRecord(
             identity=self._operator.identity,
             process=self._process,
@@ -308,41 +286,34 @@ class ConfigurationManager:
             self.is_alone = not acting
             mine = mine.retire() if acting else mine
         webhooks = {kind: found[kind].webhooks for kind in found}
-        pending = found[WebhookType.VALIDATING].pending
-        decision = decide(webhooks, others.values(), offer, mine, pending=pending)
+        notes = found[WebhookType.VALIDATING].notes
+        decision = decide(webhooks, others.values(), offer, mine, notes=notes)
         is_foreign = any(webhooks.values()) and build_digest(webhooks) != offer.digest
         if is_foreign or not decision.is_own or any(not one.digest for one in others.values()):
             self._foreign_until = time.monotonic() + _AFTERMATH
         elif self._foreign_until == math.inf:
             self._foreign_until = 0.0
-        self._report_waiting(is_waiting=not decision.is_own)
-        self._report_boss(decision.newest)
         records = {key: present[key] for key in others}
-        return Plan({**records, self._key: mine.encode()}, decision.webhooks, decision.pending)
+        return Plan({**records, self._key: mine.encode()}, decision)
 
     def _plan_exit(
         self, found: Mapping[WebhookType, Configuration], *, is_final: bool
     ) -> Plan | None:
         assert self._offer is not None  # noqa: S101 - for the type checker
-        present = found[WebhookType.VALIDATING].records
+        present, notes = found[WebhookType.VALIDATING].records, found[WebhookType.VALIDATING].notes
         if self._key not in present:
             return None  # it was never there, or others have decided without it
         others = self._list_others(present)
         webhooks = {kind: found[kind].webhooks for kind in found}
-        pending = found[WebhookType.VALIDATING].pending
         decision = decide(
-            webhooks, others.values(), self._offer, None, pending=pending, is_final=is_final
+            webhooks, others.values(), self._offer, None, notes=notes, is_final=is_final
         )
-        records = {key: present[key] for key in others}
-        return Plan(records, decision.webhooks, decision.pending)
+        return Plan({key: present[key] for key in others}, decision)
 
     def _list_others(self, records: Mapping[str, str]) -> dict[str, ReplicaRecord]:
         """Return the live other replicas, by the names of their annotations."""
         others = {key: text for key, text in records.items() if key != self._key}
-        alive = self._attendance.select(others, self._renewal)
-        if dead := [decode_record(others[key]).identity for key in others.keys() - alive]:
-            logger.info("Removing the records of dead replicas: %s.", ", ".join(sorted(dead)))
-        return alive
+        return self._attendance.select(others, self._renewal)
 
     def _check_place(self, acting: Sequence[ReplicaRecord]) -> None:
         """Check that no other replicas have the webhooks at another address, unless allowed.
@@ -364,24 +335,25 @@ class ConfigurationManager:
             raise _OccupiedError(text)
 
     def _build_offer(self, config: WebhookClientConfig) -> Offer:
-        exclusions = self._build_exclusions()
-        is_default = is_in_pod()
+        exclusions, is_default = self._build_exclusions(), is_in_pod()
+        resources = self._operator.cluster_view.resources
         webhooks, persistent = dict[WebhookType, list[Json]](), set[tuple[WebhookType, str]]()
         for kind in WebhookType:
-
-            def build(handlers: Sequence[WebhookHandler], kind: WebhookType = kind) -> list[Json]:
-                made: list[Json] = build_configuration(
-                    reason=kind,
-                    name=self._name,
-                    handlers=handlers,
-                    resources=self._operator.cluster_view.resources,
-                    client_config=config,
-                    exclusions=exclusions,
-                )["webhooks"]
-                return made
-
-            webhooks[kind] = build(self._handlers)
-            owners = [handler for handler in self._handlers for _ in build([handler])]
+            webhooks[kind] = build_configuration(
+                reason=kind,
+                name=self._name,
+                handlers=self._handlers,
+                resources=resources,
+                client_config=config,
+                exclusions=exclusions,
+            )["webhooks"]
+            owners = [
+                handler
+                for handler in self._handlers
+                if handler.reason is kind
+                and handler.selector
+                and handler.selector.select(resources)
+            ]
             for webhook, handler in zip(webhooks[kind], owners, strict=True):
                 if is_default if handler.persistent is None else handler.persistent:
                     persistent.add((kind, webhook["name"]))
@@ -399,28 +371,28 @@ class ConfigurationManager:
                 )
         return Exclusions(namespace=namespace, username=username, secret=self._secret)
 
-    def _report_waiting(self, *, is_waiting: bool) -> None:
-        """Log that other webhooks are in force than those of this replica, and when that ends."""
+    def _report(self, decision: Decision) -> None:
+        """Log who has died or taken over, and while other webhooks are in force than its own."""
+        assert self._offer is not None  # noqa: S101 - for the type checker
+        if dead := sorted(self._attendance.dead):
+            logger.info("Removed the records of dead replicas: %s.", ", ".join(dead))
+        former, newest = self._newest, decision.newest
+        is_taken = newest is not None and newest.address != self._offer.address
+        self._newest = f"{newest.identity} at {newest.place}" if newest and is_taken else ""
+        if self._newest and self._newest != former:
+            logger.warning("The webhooks %r were taken over by %s.", self._name, self._newest)
+        elif former and not self._newest:
+            logger.info("API servers call this operator again, no longer %s.", former)
+        is_waiting = not decision.is_own and not is_taken
         if is_waiting and not self._is_waiting:
             logger.info(
                 "Waiting until all replicas serve the same webhooks; those in force stay meanwhile."
                 " (A replica that was killed counts for up to %g seconds.)",
                 self._operator.settings.admission.replica_lifetime,
             )
-        elif self._is_waiting and not is_waiting:
+        elif self._is_waiting and not is_waiting and not is_taken:
             logger.info("The webhooks of this replica are in force.")
         self._is_waiting = is_waiting
-
-    def _report_boss(self, newest: ReplicaRecord | None) -> None:
-        """Log that a replica at another address has taken over, and when that ends."""
-        assert self._offer is not None  # noqa: S101 - for the type checker
-        is_taken = newest is not None and newest.address != self._offer.address
-        boss = f"{newest.identity} at {newest.place}" if newest and is_taken else ""
-        if boss and boss != self._boss:
-            logger.warning("The webhooks %r were taken over by %s.", self._name, boss)
-        elif self._boss and not boss:
-            logger.info("API servers call this operator again, no longer %s.", self._boss)
-        self._boss = boss
 
     def _report_absent(self) -> None:
         """Warn once of each handler that has no webhook, or a dangerous one."""
@@ -442,7 +414,3 @@ class ConfigurationManager:
     def _warn_once(self, text: str) -> None:
         if self._warned.is_new(text):
             logger.warning(text)
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")

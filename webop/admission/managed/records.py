@@ -11,6 +11,7 @@ import base64
 import binascii
 import datetime as dt
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ import orjson
 
 from webop.errors import ConfigurationError
 from webop.escaping import escape
+from webop.identities import is_former_self
 from webop.keymaterial import find_certificates
 
 Json = dict[str, Any]
@@ -27,6 +29,8 @@ PREFIX = "replica.webop.dev/"
 _DEFAULT_PORT = 443  # of a Service, by the API server
 _LONGEST_PAUSE = 60.0  # seconds; between renewals
 _LIFETIME = 180.0  # seconds; of a record that does not say it
+_LONGEST_LIFETIME = 86400.0  # seconds; of other replicas, by their records
+_PATIENCE = 3  # own renewals in which the record of another replica may stay the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,7 @@ class ReplicaRecord:
     Attributes:
         identity: its name, for people.
         process: which process it is (:mod:`webop.identities`).
-        since: when it was started, in ISO format by its own clock.
+        since: when it was started, in ISO format by its own clock, but after all replicas before.
         renewed: when it renewed the record last. Others do not compare it with their clocks: they
             notice that it changes.
         lifetime: after how many seconds without a change it counts as dead.
@@ -64,11 +68,7 @@ class ReplicaRecord:
     @property
     def place(self) -> str:
         """The address as text, for messages."""
-        service = self.address.get("service")
-        if not service:
-            return str(self.address.get("url"))
-        port = service.get("port", _DEFAULT_PORT)
-        return f"the Service {service.get('namespace')}/{service.get('name')}, port {port}"
+        return describe_place(self.address)
 
     def is_fresh(self, now: dt.datetime) -> bool:
         """Return whether it was renewed lately, if clocks agree: for people, not for replicas."""
@@ -105,18 +105,67 @@ def decode_record(text: str) -> ReplicaRecord:
     """
     try:
         document = orjson.loads(text)
+        lifetime, address = float(document["lifetime"]), dict(document["address"])
+        # What nobody can calculate with is an error here, not later.
+        math.ceil(lifetime)
+        follow(str(document["since"]), str(document["renewed"]))
         return ReplicaRecord(
             identity=escape(str(document["identity"])),
             process=str(document.get("process") or ""),
             since=str(document["since"]),
             renewed=str(document["renewed"]),
-            lifetime=float(document["lifetime"]),
-            address=dict(document["address"]),
+            lifetime=lifetime,
+            address=split_address(address)[0] if address else {},
             cas=split_certificates(document["ca"]),
             digest=str(document.get("digest") or ""),
         )
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, ConfigurationError):
         return ReplicaRecord(identity="an unreadable record")
+
+
+def follow(*times: str) -> str:
+    """Return now, or a millisecond after the last of some times, in ISO format.
+
+    Raises:
+        ValueError, OverflowError: one is not a time.
+    """
+    moments = [dt.datetime.fromisoformat(time).astimezone(dt.UTC) for time in times]
+    later = [moment + dt.timedelta(milliseconds=1) for moment in moments]
+    return max([dt.datetime.now(dt.UTC), *later]).isoformat(timespec="milliseconds")
+
+
+@dataclass(eq=False)
+class Attendance:
+    """Which other replicas are alive: those whose records change, by the reads of this replica.
+
+    Time is counted in its own renewals, not by a clock: if it cannot renew its record because the
+    API server is unavailable or refuses, then others may be unable to, and nobody is declared dead.
+
+    Attributes:
+        renewals: how often this replica has renewed its record.
+        dead: the identities of those that were not alive at the last read.
+    """
+
+    renewals: int = 0
+    dead: list[str] = field(default_factory=list)
+    _seen: dict[str, tuple[str, int]] = field(default_factory=dict)  # when each text was new
+
+    def select(self, records: Mapping[str, str], renewal: float) -> dict[str, ReplicaRecord]:
+        """Return the live ones of some records; with the seconds between its own renewals."""
+        before, live = self._seen, dict[str, ReplicaRecord]()
+        self._seen, self.dead = {}, []
+        for key, text in records.items():
+            known, since = before.get(key, ("", 0))
+            self._seen[key] = (text, since if known == text else self.renewals)
+            record = decode_record(text)
+            lifetime = min(record.lifetime, _LONGEST_LIFETIME)
+            patience = max(_PATIENCE, math.ceil(lifetime / renewal))
+            is_fresh = self.renewals - self._seen[key][1] <= patience
+            if is_fresh and not is_former_self(record.process):
+                live[key] = record
+            else:
+                self.dead.append(record.identity)
+        return live
 
 
 def get_renewal(lifetime: float) -> float:
@@ -156,6 +205,14 @@ def join_address(address: Mapping[str, Any], path: str) -> Json:
     if "url" in address:
         return {"url": f"{address['url']}{path}"}
     return {"service": {**address["service"], "path": path}}
+
+
+def describe_place(config: Mapping[str, Any]) -> str:
+    """Return the address in a ``clientConfig`` as text, for messages."""
+    if not (service := config.get("service")):
+        return str(config.get("url") or "unknown")
+    port = service.get("port") or _DEFAULT_PORT
+    return f"the Service {service.get('namespace')}/{service.get('name')}, port {port}"
 
 
 def split_certificates(text: str) -> tuple[str, ...]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from webop.admission.managed.agreement import Webhooks, is_same
+from webop.admission.managed.agreement import Decision, Notes, is_same
 from webop.admission.managed.configurations import KINDS
-from webop.admission.managed.records import PREFIX, Json
+from webop.admission.managed.records import PREFIX, Json, ReplicaRecord, decode_record
 from webop.backoff import Backoff
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError
@@ -31,6 +32,7 @@ MARK = "webop.dev/written-by"
 which version of the validating configuration."""
 
 _PENDING = "webop.dev/pending"
+_IN_FORCE = "webop.dev/in-force"
 
 # Seconds after each of 50 conflicts in a row. In each round, one replica wins, so all succeed in
 # the end; the jitter saves rounds.
@@ -48,33 +50,58 @@ class Configuration:
 
     Attributes:
         version: its resource version; None if the object does not exist.
-        records: the annotations of replicas.
         webhooks: the webhooks in force.
-        pending: those that wait for an agreement of the replicas, as text.
+        annotations: those of replicas, and their notes.
     """
 
     version: str | None = None
-    records: Mapping[str, str] = field(default_factory=dict)
     webhooks: Sequence[Json] = ()
-    pending: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def records(self) -> dict[str, str]:
+        """The annotations of replicas."""
+        return {key: text for key, text in self.annotations.items() if key.startswith(PREFIX)}
+
+    @property
+    def notes(self) -> Notes:
+        """What replicas have noted beside their records."""
+        return Notes(self.annotations.get(_IN_FORCE, ""), self.annotations.get(_PENDING, ""))
+
+    def list_records(self) -> list[ReplicaRecord]:
+        """Return the records of replicas, also of dead ones."""
+        return [decode_record(text) for text in self.records.values()]
+
+    def list_live(self, now: dt.datetime) -> list[ReplicaRecord]:
+        """Return the records that were renewed lately, for people (ReplicaRecord.is_fresh)."""
+        return [record for record in self.list_records() if record.is_fresh(now)]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The content to write: the records, the webhooks, and those that wait."""
+    """The content to write: the records of replicas, and what was decided."""
 
-    records: Mapping[str, str]
-    webhooks: Webhooks
-    pending: str = ""
+    records: dict[str, str]
+    decision: Decision
 
 
 Decide = Callable[[Mapping[WebhookType, Configuration]], Plan | None]
 
 
-def is_managed(metadata: Json) -> bool:
-    """Return whether replicas keep a configuration, or have kept it, by its metadata."""
-    names = metadata.get("annotations") or {}
-    return any(name == MARK or name.startswith(PREFIX) for name in names)
+async def find_managed(client: Client) -> dict[str, dict[WebhookType, Json]]:
+    """Return the configurations that replicas keep, or have kept, by their names.
+
+    Raises:
+        APIError: the API server is not available, or refuses.
+    """
+    found: dict[str, dict[WebhookType, Json]] = {}
+    for kind, resource in KINDS.items():
+        listed = await client.request("GET", resource.get_url())
+        for body in listed.get("items") or ():
+            names = body["metadata"].get("annotations") or {}
+            if any(name == MARK or name.startswith(PREFIX) for name in names):
+                found.setdefault(body["metadata"]["name"], {})[kind] = body
+    return found
 
 
 def parse_configuration(body: Json | None) -> Configuration:
@@ -82,9 +109,9 @@ def parse_configuration(body: Json | None) -> Configuration:
     if body is None:
         return Configuration()
     annotations = body["metadata"].get("annotations") or {}
-    records = {key: text for key, text in annotations.items() if key.startswith(PREFIX)}
-    version, webhooks = body["metadata"]["resourceVersion"], body.get("webhooks") or ()
-    return Configuration(version, records, webhooks, annotations.get(_PENDING, ""))
+    own = (PREFIX, _IN_FORCE, _PENDING)
+    kept = {key: text for key, text in annotations.items() if key.startswith(own)}
+    return Configuration(body["metadata"]["resourceVersion"], body.get("webhooks") or (), kept)
 
 
 class SharedConfigurations:
@@ -95,8 +122,10 @@ class SharedConfigurations:
         self._name = name
         self._identity = identity
 
-    async def settle(self, decide: Decide) -> None:
+    async def settle(self, decide: Decide) -> Plan | None:
         """Change both configurations as decided; ``decide`` is called again after a conflict.
+
+        Return its last plan.
 
         Raises:
             APIError: the API server is not available or refuses; or the conflicts do not end.
@@ -105,34 +134,31 @@ class SharedConfigurations:
         while True:
             found = {kind: parse_configuration(await self._patch(kind, {})) for kind in KINDS}
             plan = decide(found)
-            if plan is None:
-                return
             try:
-                await self._write(found, plan)
+                if plan is not None:
+                    await self._write(found, plan)
             except APIConflictError:
                 pause = backoff.next()
                 if pause is None:
                     raise self._build_conflict("other replicas keep changing them") from None
                 await asyncio.sleep(pause)
             else:
-                return
+                return plan
 
     async def _write(self, found: Mapping[WebhookType, Configuration], plan: Plan) -> None:
-        note, is_written = self._identity, False
+        note, is_written, decision = self._identity, False, plan.decision
+        notes = {_IN_FORCE: decision.notes.in_force, _PENDING: decision.notes.pending}
+        kept: Mapping[str, str] = {k: v for k, v in (plan.records | notes).items() if v}
         for kind in (WebhookType.VALIDATING, WebhookType.MUTATING):
-            present, webhooks = found[kind], plan.webhooks[kind]
-            is_first = kind is WebhookType.VALIDATING
-            records = plan.records if is_first else present.records
-            pending = plan.pending if is_first else ""
+            present, webhooks = found[kind], decision.webhooks[kind]
+            if kind is not WebhookType.VALIDATING:
+                kept = present.annotations
             is_changed = not is_same(present.webhooks, webhooks)
-            is_noted = present.records == records and present.pending == pending
-            if is_noted and not is_changed and not is_written:
+            if present.annotations == kept and not is_changed and not is_written:
                 continue
-            if present.version is None and not records and not webhooks:
+            if present.version is None and not kept and not webhooks:
                 continue
-            annotations: Json = {**dict.fromkeys(present.records), **records, MARK: note}
-            if present.pending != pending:
-                annotations[_PENDING] = pending or None
+            annotations: Json = {**dict.fromkeys(present.annotations), **kept, MARK: note}
             body: Json = {"metadata": {"annotations": annotations}}
             if is_changed or present.version is None:
                 body["webhooks"] = list(webhooks)
