@@ -96,7 +96,7 @@ def _load(body: bytes, *, is_deep: bool) -> Any:
     old, new = map(_get_request(review).get, ("oldObject", "object"))
     is_elsewhere = count(review) > count(old) + count(new)
     # Handlers could not see what is new. Managed fields have only the names of fields.
-    changes = (item.new for item in diff(old, new) if item.path[:2] != _MANAGED_FIELDS)
+    changes = (item.new for item in diff(old, new) if item.field[:2] != _MANAGED_FIELDS)
     if is_elsewhere or any(map(count, changes)):
         raise ReviewError(f"The review is nested deeper than {_MAX_DEPTH} levels.", status=413)
     return load(cut(body, _MAX_DEPTH - 1))
