@@ -199,6 +199,9 @@ class Operator:
 
     def list_obstacles(self) -> list[str]:
         """Return why the operator is not ready, as texts; nothing if it is ready."""
+        return self._list_own_obstacles() + self.webhooks.list_obstacles()
+
+    def _list_own_obstacles(self) -> list[str]:
         problems = self.problem, self.login.problem, *self.coordinator.list_obstacles()
         obstacles = [problem for problem in problems if problem]
         if not self.is_started and not obstacles:
@@ -213,7 +216,7 @@ class Operator:
             if unindexed:
                 obstacles.append(f"the indexes are not filled yet: {', '.join(unindexed)}")
             obstacles += self.observer.list_troubles()
-        return obstacles + self.webhooks.list_obstacles()
+        return obstacles
 
     @property
     def needs_cluster(self) -> bool:
@@ -256,7 +259,9 @@ class Operator:
                     ConfigurationManager,
                 )
 
-                manager = ConfigurationManager(self.context, client)
+                manager = ConfigurationManager(
+                    self.context, client, lambda: not self._list_own_obstacles()
+                )
             self.webhooks.connect(ClientAccess(client, on_use=self.login.wanted.set), manager)
             async with asyncio.TaskGroup() as group:
                 if self.webhooks.has_server:

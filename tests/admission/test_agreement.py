@@ -81,6 +81,26 @@ def test_webhooks_change_when_all_replicas_that_do_not_retire_agree(
     assert describe(decide(found, others, own, record(own, since))) == expected
 
 
+UNREADY = {"is_ready": False}
+
+
+@pytest.mark.parametrize(
+    ("found", "others", "own", "mine", "names"),
+    [
+        (NONE, [], NEW, UNREADY, "new same ~m"),  # the very first start
+        (OLD.webhooks, [record(OLD)], NEW, UNREADY, "old same ~m"),
+        (OLD.webhooks, [record(OLD).retire()], NEW, UNREADY, "old same ~m"),
+        (OLD.webhooks, [], NEW, UNREADY, "old same ~m"),
+        (OLD.webhooks, [], NEW, {}, "new same ~m"),
+        (NEW.webhooks, [record(NEW, 2, is_ready=False)], OLD, {}, "old same ~m"),  # goes back
+    ],
+)
+def test_a_version_that_is_not_ready_changes_nothing(
+    found: Any, others: list[ReplicaRecord], own: Offer, mine: Json, names: str
+) -> None:
+    assert describe(decide(found, others, own, record(own, 3, **mine)))[0] == names
+
+
 DAMAGED: Any = ([[{"name": "x"}], []], [[{"clientConfig": {}}], []], [["x"], []], [[], {}], 5, [])
 
 

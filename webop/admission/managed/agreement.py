@@ -8,6 +8,7 @@ Pure. All replicas decide by the same rule, so they do not overwrite each other:
   the records, so that the one that retires puts them into force while it still serves its own.
 - The digest of those in force is noted beside the records. Replicas that have these webhooks write
   them again if somebody has edited or deleted them.
+- Replicas that are not ready decide nothing, except at the very first start.
 - API servers call the address of the newest replica, and trust the CAs of all replicas. Only
   replicas at that address must agree: no calls meet the others.
 - If no replica is left, only persistent webhooks stay.
@@ -155,9 +156,11 @@ def decide(
                 for kind, webhooks in offer.webhooks.items()
             }
         return Decision(kept, is_own=True, newest=None)
-    newest = max(acting, key=lambda record: record.since, default=None)
+    newest = max(acting, key=lambda record: (record.is_ready, record.since), default=None)
     crew = [record for record in acting if record.address == (newest and newest.address)]
-    digests = {record.digest for record in crew}
+    # At the very first start, there is nothing to protect.
+    has_any = any(found.values()) or notes.in_force
+    digests = {record.digest for record in crew if record.is_ready or not has_any}
     in_force, pending = notes.in_force, notes.pending
     agreed = digests.pop() if len(digests) == 1 else in_force
     known = {**decode_webhooks(pending), offer.digest: offer.webhooks}

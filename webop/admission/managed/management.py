@@ -18,7 +18,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from webop.admission.managed.agreement import Decision, Offer, build_digest, build_offer, decide
 from webop.admission.managed.configurations import Exclusions, build_configuration, list_dangers
@@ -78,7 +78,14 @@ class ConfigurationManager:
         is_refused: whether the API server refuses the updates, so that retries do not help.
     """
 
-    def __init__(self, operator: OperatorContext, client: Client) -> None:
+    def __init__(
+        self,
+        operator: OperatorContext,
+        client: Client,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._is_ready = is_ready
+        self._was_ready = False
         self._operator = operator
         self._client = client
         self._name = operator.settings.admission.managed or ""
@@ -224,6 +231,7 @@ class ConfigurationManager:
             offer, now = self._build_offer(config), time.monotonic()
             if self._is_withdrawn or (offer == self._offer and now < self._next_check):
                 return
+            self._was_ready = self._is_ready()
             self._offer, self._next_check = offer, 0.0  # due until all has succeeded
             if now >= self._next_renewal:
                 self._renewed = follow()
@@ -236,7 +244,7 @@ class ConfigurationManager:
             self._note_renewal(now, jitter)
             if plan is not None:
                 self._report(plan.decision)
-            is_changing = self._foreign_until > now
+            is_changing = self._foreign_until > now or not self._was_ready
             interval = min(_POLLING, self._renewal) * jitter if is_changing else math.inf
             self._next_check = min(now + interval, self._next_renewal)
         async with self._checked:
@@ -281,6 +289,7 @@ class ConfigurationManager:
             address=offer.address,
             cas=offer.cas,
             digest=offer.digest,
+            is_ready=self._was_ready,
         )
         if self._is_retired:
             self.is_alone = not acting

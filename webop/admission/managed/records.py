@@ -49,6 +49,7 @@ class ReplicaRecord:
             the replica has retired: it takes no more calls, but its CAs must stay trusted.
         cas: its CA certificates in PEM.
         digest: of its webhooks; empty in records of other versions of webop.
+        is_ready: whether it can judge objects. Until then, its webhooks replace no others.
     """
 
     identity: str
@@ -59,6 +60,7 @@ class ReplicaRecord:
     address: Json = field(default_factory=dict)
     cas: tuple[str, ...] = ()
     digest: str = ""
+    is_ready: bool = True
 
     @property
     def is_retired(self) -> bool:
@@ -93,6 +95,7 @@ class ReplicaRecord:
             "address": self.address,
             "ca": "".join(f"{pem}\n" for pem in self.cas),
             "digest": self.digest,
+            "ready": self.is_ready,
         }
         return orjson.dumps(document).decode()
 
@@ -118,6 +121,7 @@ def decode_record(text: str) -> ReplicaRecord:
             address=split_address(address)[0] if address else {},
             cas=split_certificates(document["ca"]),
             digest=str(document.get("digest") or ""),
+            is_ready=bool(document.get("ready", True)),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, ConfigurationError):
         return ReplicaRecord(identity="an unreadable record")
