@@ -135,7 +135,7 @@ class Operator:
             LoginError: there are no credentials (unless hosted).
             ConfigurationError: the settings contradict the handlers.
         """
-        # What fails cancels only the task of the parts: so the task of the caller is cancelled if,
+        # A failure cancels only the task of the parts. So the task of the caller is cancelled if,
         # and only if, somebody has asked for the stop.
         self._caller = asyncio.current_task()
         await asyncio.create_task(self._run_parts(), name="parts of the operator")

@@ -310,7 +310,9 @@ async def test_the_scope_and_the_options_of_the_operator_decide_what_is_needed(
     secrets = "get and create and update secrets"
     line = narrow.find("absentees.example.com", "Permissions")
     assert line.text.startswith("not in the cluster")
-    assert list_missing(narrow) == {secrets, "not"}
+    # Other operators may have left webhook configurations in the cluster.
+    missing = {line for line in list_missing(narrow) if "webhookconfigurations" not in line}
+    assert missing == {secrets, "not"}
     assert list_missing(wide) > list_missing(narrow)
     assert {"list and get roles", "watch and patch roles", "patch roles/status"} < list_missing(
         wide

@@ -186,7 +186,7 @@ async def test_a_banner_of_many_kinds_behind_a_service_has_short_lines(workshop:
     text = strip_colours(terminal.text)
     assert f"  Handlers  {kinds} and 2 more\n" in text
     assert "  Serving   check0, check1, check2, check3 and 2 more\n" in text
-    assert "  Webhooks  Service ns/hooks\n" in text
+    assert "  Webhooks  the Service ns/hooks, port 443\n" in text
     assert "  Status    http://[::1]:" in text
 
 

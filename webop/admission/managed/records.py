@@ -109,7 +109,7 @@ def decode_record(text: str) -> ReplicaRecord:
     try:
         document = orjson.loads(text)
         lifetime, address = float(document["lifetime"]), dict(document["address"])
-        # What nobody can calculate with is an error here, not later.
+        # Invalid numbers and times are errors here, not later.
         math.ceil(lifetime)
         follow(str(document["since"]), str(document["renewed"]))
         return ReplicaRecord(

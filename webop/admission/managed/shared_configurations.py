@@ -65,7 +65,7 @@ class Configuration:
 
     @property
     def notes(self) -> Notes:
-        """What replicas have noted beside their records."""
+        """The notes of replicas beside their records."""
         return Notes(self.annotations.get(_IN_FORCE, ""), self.annotations.get(_PENDING, ""))
 
     def list_records(self) -> list[ReplicaRecord]:
