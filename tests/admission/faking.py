@@ -151,7 +151,9 @@ async def manage(
     info = webop.ConnectionInfo(server="http://api", default_namespace="mine")
     vault, factory = webop.Vault({"x": info}), answer_by(server.handle)
     async with Client(vault, settings.networking, transport_factory=factory) as client:
-        manager = operator.webhooks.manager = ConfigurationManager(operator.context, client)
+        manager = operator.webhooks.manager = ConfigurationManager(
+            operator.context, client, lambda: True
+        )
         task = asyncio.create_task(manager.run())
         operator.context.cluster_view.update([KEX])
         manager.announce(config or {"url": "https://host"})

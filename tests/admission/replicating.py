@@ -111,7 +111,7 @@ class Crew:
         for name, value in options.items():
             setattr(settings.admission, name, value)
         context = Operator(OperatorOptions(registry=registry, settings=settings)).context
-        manager = ConfigurationManager(context, client)
+        manager = ConfigurationManager(context, client, lambda: True)
         member = Member(manager, asyncio.create_task(manager.run()), context)
         member.know(self.site.objects.resource)
         manager.announce(config)

@@ -79,10 +79,7 @@ class ConfigurationManager:
     """
 
     def __init__(
-        self,
-        operator: OperatorContext,
-        client: Client,
-        is_ready: Callable[[], bool] = lambda: True,
+        self, operator: OperatorContext, client: Client, is_ready: Callable[[], bool]
     ) -> None:
         self._is_ready = is_ready
         self._was_ready = False
