@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from webop.admission.managed.agreement import Decision, Notes, Offer, build_offer, decide, is_same
+from webop.admission.managed.agreement import (
+    Decision,
+    Notes,
+    Offer,
+    build_note_name,
+    build_offer,
+    decide,
+    is_same,
+)
 from webop.admission.managed.records import Attendance, ReplicaRecord, build_bundle, parse_bundle
 from webop.handling.handlers import WebhookType
 
@@ -31,12 +39,12 @@ def build_pem(name: str) -> str:
 
 
 def offer(names: str, url: str = HERE, ca: str = "", persistent: str = "", **more: Any) -> Offer:
-    """Return the offer of a replica: ``x`` validates, ``~x`` mutates."""
+    """Return the offer of a replica: ``x`` validates, ``~x`` mutates; ``-x`` must not persist."""
     webhooks = {
         V: [build_webhook(n, url, ca, **more) for n in names.split() if n[0] != "~"],
         M: [build_webhook(n[1:], url, ca, **more) for n in names.split() if n[0] == "~"],
     }
-    kept = frozenset((V, f"{name}.x") for name in persistent.split())
+    kept = {build_note_name(V, f"{n.strip('-')}.x"): n[0] != "-" for n in persistent.split()}
     config = {"url": url, **build_bundle([build_pem(ca)])} if ca else {"url": url}
     return build_offer(webhooks, kept, config)
 
@@ -166,8 +174,34 @@ def test_the_last_one_takes_all_but_the_persistent_webhooks_along_if_it_was_aske
     others: list[ReplicaRecord], is_final: bool, names: str
 ) -> None:
     own = offer("stays goes", persistent="stays")
-    decision = decide(own.webhooks, others, own, None, is_final=is_final)
+    notes = decide(NONE, others, own, record(own)).notes
+    decision = decide(own.webhooks, others, own, None, notes=notes, is_final=is_final)
     assert describe(decision)[0] == names
+
+
+def list_persistent(decision: Decision) -> str:
+    names = (note.partition("/")[2].removesuffix(".x") for note in decision.notes.persistent)
+    return " ".join(sorted(names))
+
+
+def test_whether_a_webhook_persists_is_said_by_its_handler_or_by_the_newest_pod() -> None:
+    silent, boss = offer("a b"), offer("a b c", THERE)
+    pod = decide(NONE, [], offer("a b", persistent="a b"), record(silent))
+    assert list_persistent(pod) == "a b"
+    copy = decide(pod.webhooks, [], silent, record(silent), notes=pod.notes)
+    assert list_persistent(copy) == "a b"
+    taken = decide(pod.webhooks, [], boss, record(boss), notes=pod.notes)
+    assert list_persistent(taken) == "a b"
+    left = decide(taken.webhooks, [], boss, None, notes=taken.notes, is_final=True)
+    assert describe(left)[0] == "a b"
+    assert list_persistent(left) == "a b"
+    changed = offer("a b", persistent="a -b")
+    newest = decide(pod.webhooks, [record(silent)], changed, record(changed, 2), notes=pod.notes)
+    assert list_persistent(newest) == "a"
+    older = decide(pod.webhooks, [record(silent, 2)], changed, record(changed), notes=pod.notes)
+    assert list_persistent(older) == "a b"
+    less = offer("b", persistent="b")
+    assert list_persistent(decide(pod.webhooks, [], less, record(less), notes=pod.notes)) == "b"
 
 
 def test_a_digest_is_of_the_webhooks_and_their_order_not_of_addresses_and_authorities() -> None:

@@ -392,6 +392,32 @@ async def test_a_replica_at_another_address_waits_unless_it_may_take_over(
     assert await crew.is_clean()
 
 
+async def test_a_copy_outside_of_the_pods_does_not_take_their_persistent_webhooks_along(
+    crew: Crew, site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    pod = await crew.start("x?", "gone")
+    await pod.leave()
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    before = await get_contents(site)
+    laptop = crew.begin("x?", url="https://localhost:2")
+    await eventually(lambda: laptop.manager.problem)
+    await laptop.leave()
+    assert await get_contents(site) == before
+    assert f"they are persistent, for {SERVICE}" in caplog.text
+    same = await crew.start("x?")  # at the address of the pods, such as a forwarded port
+    await same.leave()
+    assert await site.has_names("x")
+    boss = await crew.start("x?", "more?", url="https://localhost:2", take_over=True)
+    assert await site.has_names("x more")
+    await boss.leave()
+    assert await site.has_names("x")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    pod = await crew.start("y?", url="https://localhost:3")  # the Service was renamed meanwhile
+    await pod.leave()
+    assert await site.has_names("y")
+
+
 async def test_a_replica_at_another_address_comes_when_the_others_have_gone(
     crew: Crew, site: Site
 ) -> None:

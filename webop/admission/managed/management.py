@@ -20,16 +20,25 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from webop.admission.managed.agreement import Decision, Offer, build_digest, build_offer, decide
+from webop.admission.managed.agreement import (
+    Decision,
+    Offer,
+    build_digest,
+    build_note_name,
+    build_offer,
+    decide,
+)
 from webop.admission.managed.configurations import Exclusions, build_configuration, list_dangers
 from webop.admission.managed.records import (
     Attendance,
     Json,
     ReplicaRecord,
     build_key,
+    describe_place,
     follow,
     get_renewal,
     parse_bundle,
+    split_address,
 )
 from webop.admission.managed.shared_configurations import (
     Configuration,
@@ -273,7 +282,7 @@ class ConfigurationManager:
         others = self._list_others(present)
         acting = [record for record in others.values() if not record.is_retired]
         if self._key not in present:
-            self._check_place(acting)
+            self._check_place(acting, found)
         self._last = found
         if not self.is_applied.is_set():
             self._since = follow(*(record.since for record in acting))
@@ -321,29 +330,47 @@ class ConfigurationManager:
         others = {key: text for key, text in records.items() if key != self._key}
         return self._attendance.select(others, self._renewal)
 
-    def _check_place(self, acting: Sequence[ReplicaRecord]) -> None:
-        """Check that no other replicas have the webhooks at another address, unless allowed.
+    def _check_place(
+        self, acting: Sequence[ReplicaRecord], found: Mapping[WebhookType, Configuration]
+    ) -> None:
+        """Check that nobody else has the webhooks at another address, unless allowed.
+
+        Outside of pods, these are also pods that do not run at the moment: their webhooks persist.
 
         Raises:
-            _OccupiedError: they have.
+            _OccupiedError: others have them.
         """
         assert self._offer is not None  # noqa: S101 - for the type checker
-        if self._operator.settings.admission.take_over or not acting:
+        if self._operator.settings.admission.take_over:
             return
-        if not any(record.address == self._offer.address for record in acting):
+        places = [record.address for record in acting]
+        if not acting and not is_in_pod():
+            persistent = found[WebhookType.VALIDATING].notes.persistent
+            places = [
+                split_address(one["clientConfig"])[0]
+                for kind, configuration in found.items()
+                for one in configuration.webhooks
+                if build_note_name(kind, one["name"]) in persistent
+            ]
+        if not places or self._offer.address in places:
+            return
+        reason = f"they are persistent, for {describe_place(places[0])}, which is down."
+        if acting:
             other = max(acting, key=lambda record: record.since)
-            text = (
-                f"Not serving the webhooks {self._name!r}: {other.identity} serves them at "
-                f"{other.place}. Waiting until it stops (if it was killed: {other.lifetime:g} "
-                "seconds). Use another name in settings.admission.managed, or take them over with "
-                "--take-over or settings.admission.take_over."
+            reason = (
+                f"{other.identity} serves them at {other.place}. Waiting until it stops "
+                f"(if it was killed: {other.lifetime:g} seconds)."
             )
-            raise _OccupiedError(text)
+        raise _OccupiedError(
+            f"Not serving the webhooks {self._name!r}: {reason} Use another name in "
+            "settings.admission.managed, or take them over with --take-over or "
+            "settings.admission.take_over."
+        )
 
     def _build_offer(self, config: WebhookClientConfig) -> Offer:
-        exclusions, is_default = self._build_exclusions(), is_in_pod()
+        exclusions, default = self._build_exclusions(), is_in_pod() or None
         resources = self._operator.cluster_view.resources
-        webhooks, persistent = dict[WebhookType, list[Json]](), set[tuple[WebhookType, str]]()
+        webhooks, persistent = dict[WebhookType, list[Json]](), dict[str, bool]()
         for kind in WebhookType:
             webhooks[kind] = build_configuration(
                 reason=kind,
@@ -361,9 +388,10 @@ class ConfigurationManager:
                 and handler.selector.select(resources)
             ]
             for webhook, handler in zip(webhooks[kind], owners, strict=True):
-                if is_default if handler.persistent is None else handler.persistent:
-                    persistent.add((kind, webhook["name"]))
-        return build_offer(webhooks, frozenset(persistent), config)
+                wanted = default if handler.persistent is None else handler.persistent
+                if wanted is not None:
+                    persistent[build_note_name(kind, webhook["name"])] = wanted
+        return build_offer(webhooks, persistent, config)
 
     def _build_exclusions(self) -> Exclusions:
         admission = self._operator.settings.admission

@@ -33,6 +33,7 @@ which version of the validating configuration."""
 
 _PENDING = "webop.dev/pending"
 _IN_FORCE = "webop.dev/in-force"
+_PERSISTENT = "webop.dev/persistent"
 
 # Seconds after each of 50 conflicts in a row. In each round, one replica wins, so all succeed in
 # the end; the jitter saves rounds.
@@ -66,7 +67,9 @@ class Configuration:
     @property
     def notes(self) -> Notes:
         """The notes of replicas beside their records."""
-        return Notes(self.annotations.get(_IN_FORCE, ""), self.annotations.get(_PENDING, ""))
+        texts = (self.annotations.get(key, "") for key in (_IN_FORCE, _PENDING, _PERSISTENT))
+        in_force, pending, persistent = texts
+        return Notes(in_force, pending, frozenset(persistent.split()))
 
     def list_records(self) -> list[ReplicaRecord]:
         """Return the records of replicas, also of dead ones."""
@@ -109,7 +112,7 @@ def parse_configuration(body: Json | None) -> Configuration:
     if body is None:
         return Configuration()
     annotations = body["metadata"].get("annotations") or {}
-    own = (PREFIX, _IN_FORCE, _PENDING)
+    own = (PREFIX, _IN_FORCE, _PENDING, _PERSISTENT)
     kept = {key: text for key, text in annotations.items() if key.startswith(own)}
     return Configuration(body["metadata"]["resourceVersion"], body.get("webhooks") or (), kept)
 
@@ -147,7 +150,11 @@ class SharedConfigurations:
 
     async def _write(self, found: Mapping[WebhookType, Configuration], plan: Plan) -> None:
         note, is_written, decision = self._identity, False, plan.decision
-        notes = {_IN_FORCE: decision.notes.in_force, _PENDING: decision.notes.pending}
+        notes = {
+            _IN_FORCE: decision.notes.in_force,
+            _PENDING: decision.notes.pending,
+            _PERSISTENT: " ".join(sorted(decision.notes.persistent)),
+        }
         kept: Mapping[str, str] = {k: v for k, v in (plan.records | notes).items() if v}
         for kind in (WebhookType.VALIDATING, WebhookType.MUTATING):
             present, webhooks = found[kind], decision.webhooks[kind]
