@@ -385,6 +385,7 @@ def crowded(webop_cluster: LocalCluster) -> Iterator[str]:
 async def test_both_ways_of_listing_bring_the_same_objects(
     webop_cluster: LocalCluster, crowded: str
 ) -> None:
+    is_off = webop_cluster.version.startswith("v1.33.")  # has streaming lists, but not by default
     async with connect(webop_cluster) as client:
         found, queries = [], []
         for is_streaming in (False, True):
@@ -402,7 +403,7 @@ async def test_both_ways_of_listing_bring_the_same_objects(
                 await client.patch(MAPS, crowded, "x0000", {"data": {"a": "1"}})
                 await mirror.wait_for(lambda: len(mirror.items) == len(CROWD) + 3)
                 await client.patch(MAPS, crowded, "x0000", {"data": {"a": None}})
-                assert not counting.paging_groups
+                assert bool(counting.paging_groups) == (is_streaming and is_off)
             found.append({k: v for k, v in mirror.objects.items() if k != "x0000"})
             queries.append(sent)
         assert found[0] == found[1]

@@ -45,7 +45,7 @@ OPTION_NAMES = [f"{PREFIX}{command}{name}" for command, names in _OPTIONS.items(
 # with "webop" (Kubernetes documentation: "Service", environment variables).
 _OTHERS = re.compile(
     r"""WEBOP_(
-        CACHE | ENVTEST_INDEX | KUBERNETES_RELEASES | SERVICE | PEER_PYTHON | VERSION
+        CACHE | ENVTEST_INDEX | KUBERNETES(_RELEASES)? | SERVICE | PEER_PYTHON | VERSION
         | (BENCH|CLUSTER|COMPLETION|DOCTOR|FINALIZERS|HANDLERS|IMAGE|MANIFESTS|WEBHOOKS)_.+
         | (\w+_)?SERVICE_(HOST|PORT(_\w+)?)
         | (\w+_)?PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?
