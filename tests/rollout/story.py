@@ -271,8 +271,7 @@ async def set_up(
         finally:
             for replica in stage.replicas:
                 await replica.kill()
-            if way != "managed":
-                await _delete_configurations(stage)
+            await _delete_configurations(stage)
 
 
 async def _configure(stage: Stage) -> None:
