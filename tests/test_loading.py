@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -290,3 +291,65 @@ def test_a_folder_with_the_name_of_a_library_does_not_replace_its_modules(
     monkeypatch.delitem(sys.modules, "xml.sax", raising=False)
     load_file(Path("xml/sax.py"))
     assert getattr(sys.modules.get("xml.sax"), "__file__", "") != str(tmp_path / "xml" / "sax.py")
+
+
+PACKAGE = {
+    "pkg/__init__.py": HANDLER.replace("fn", "of_package"),
+    "pkg/handlers.py": HANDLER.replace("fn", "of_handlers"),
+    "pkg/other.py": "import pkg.handlers\npkg.handlers.of_handlers\nimport handlers\n"
+    "from . import handlers as again\nassert handlers is again is pkg.handlers\n",
+    "plain/handlers.py": HANDLER.replace("fn", "of_plain"),
+    "plain/other.py": "import plain.handlers\nimport handlers\nassert handlers is plain.handlers\n",
+    "odd/time.py": HANDLER.replace("fn", "of_time"),
+    "odd/json/__init__.py": "",
+    "odd/json/handlers.py": HANDLER.replace("fn", "of_json"),
+}
+
+
+@pytest.mark.feature("LOD-01", "LOD-02", "LOD-04")
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        ("pkg/handlers.py pkg/other.py", ["of_package", "of_handlers"]),
+        ("pkg/other.py pkg/handlers.py", ["of_package", "of_handlers"]),
+        ("pkg/__init__.py -m pkg", ["of_package"]),
+        ("pkg/__init__.py pkg/handlers.py -m pkg.other", ["of_package", "of_handlers"]),
+        ("plain/handlers.py plain/other.py -m plain.other", ["of_plain"]),
+        ("odd/time.py odd/time.py", ["of_time"]),
+        ("odd/json/handlers.py", ["of_json"]),
+    ],
+)
+def test_files_of_a_package_are_its_modules_and_register_their_handlers_once(
+    tmp_path: Path, sources: str, expected: list[str]
+) -> None:
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "webop", "handlers", *sources.split()],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": "." if "plain" in sources else ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()[1:]
+    assert [line.split()[2] for line in lines] == expected, done.stderr
+
+
+@pytest.mark.feature("LOD-01")
+async def test_a_file_keeps_its_own_handlers_if_another_one_has_registered_its_function(
+    tmp_path: Path,
+) -> None:
+    own = "import webop\n@webop.on.validate('widgets', id='own')\ndef check(**_): ...\n"
+    (tmp_path / "own_x.py").write_text(own)
+    other = "import webop, own_x\nwebop.on.validate('gadgets', id='other')(own_x.check)\n"
+    (tmp_path / "other_y.py").write_text(other)
+    files = [str(tmp_path / name) for name in ("other_y.py", "own_x.py")]
+    for _ in range(2):
+        registry = webop.OperatorRegistry()
+        webop.set_default_registry(registry)
+        for _ in range(2):
+            async with webop.create_app(modules=files, clusterwide=True).lifespan():
+                ids = sorted(handler.id for handler in registry.select_webhooks())
+                assert ids == ["other", "own"]

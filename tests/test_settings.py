@@ -312,7 +312,7 @@ def test_a_variable_that_means_nothing_is_told_with_the_nearest_name(
 def test_variables_that_mean_nothing_are_told_by_all_ways_to_run_an_operator(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_app_options({}, set(), {"WEBOP_RUN_NAMESPACE_": "x"})
+    build_app_options({}, {"WEBOP_RUN_NAMESPACE_": "x"})
     monkeypatch.setenv("WEBOP_MODULE", "x")
     build_embedding_options({"clusterwide": True})
     told = [message.split()[5].rstrip(".") for message in caplog.messages]

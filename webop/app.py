@@ -16,8 +16,7 @@ import asyncio
 import logging
 import os
 import time
-import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, MutableSet
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, cast
@@ -33,7 +32,7 @@ from webop import workers
 from webop.client.credentials import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
 from webop.handling.options import check_names, spell_out
-from webop.handling.registry import OperatorRegistry, get_default_registry
+from webop.handling.registry import OperatorRegistry
 from webop.kopf_alias import alias_kopf
 from webop.lifecycles import LifeCycleFn
 from webop.loading import load_sources, to_list
@@ -365,32 +364,25 @@ def create_app(**options: Unpack[AppOptions]) -> OperatorApp:
     given: Any = {name: value for name, value in options.items() if value is not None}
     if options.get("clusterwide") and options.get("namespaces"):
         raise ConfigurationError("clusterwide= and namespaces= exclude each other.")
-    return OperatorApp(partial(build_options, given, weakref.WeakSet()))
+    return OperatorApp(partial(build_options, given))
 
 
 def build_options(
-    options: AppOptions,
-    loaded: MutableSet[OperatorRegistry],
-    environment: Mapping[str, str] = os.environ,
+    options: AppOptions, environment: Mapping[str, str] = os.environ
 ) -> OperatorOptions:
     """Import the modules, and return the options of the operator.
 
     Args:
         options: the options of :func:`create_app`; they win over the environment.
-        loaded: the registries that already have the handlers of the modules, so that a second
-            lifespan does not register them twice.
         environment: the environment variables.
 
     Raises:
         ConfigurationError: a module cannot be imported, a variable is invalid, or both all
             namespaces and some are requested.
     """
-    if (target := get_default_registry()) not in loaded:
-        if _is_on(environment, "WEBOP_ALIASED"):
-            alias_kopf()
-        sources = options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ","))
-        load_sources(to_list(sources))
-        loaded.add(target)
+    if _is_on(environment, "WEBOP_ALIASED"):
+        alias_kopf()
+    load_sources(to_list(options.get("modules", _split(environment.get("WEBOP_MODULES", ""), ","))))
     return OperatorOptions(
         registry=options.get("registry"),
         settings=options.get("settings") or OperatorSettings.from_environment(environment),

@@ -1,20 +1,25 @@
 """Import the user's files and modules; their decorators register the handlers.
 
 A file is known by its real path, whether it is imported as a file, as a module, through a link, or
-runs as the script: its handlers are registered once.
+runs as the script: it is one module, and its handlers are in a registry once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
-import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
-from importlib.machinery import PathFinder
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, spec_from_file_location
+from itertools import takewhile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from webop.errors import ConfigurationError
@@ -60,7 +65,8 @@ def to_list(values: Any) -> list[Any]:
 def load_file(path: Path) -> None:
     """Import a file by its path, with its folder importable, as with ``python script.py``.
 
-    Skip a file whose handlers are in the default registry: it was imported before.
+    A file of a package is imported as a module of that package, so its relative imports work. Skip
+    a file whose handlers are in the default registry: it was imported before.
 
     Raises:
         ConfigurationError: the file does not exist, or its import fails.
@@ -75,42 +81,14 @@ def load_file(path: Path) -> None:
         hint = hint or (f" For a module: -m {path}" if path.suffix not in ("", ".py") else "")
         raise ConfigurationError(f"There is no file {str(path)!r}.{hint}")
     real = path.resolve()
-    folder = str(real.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    if any(map(real.samefile, filter(os.path.exists, get_default_registry().list_files()))):
-        return
-    name = path.stem
-    if name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(real):
-        name = f"webop_handlers.{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, real)
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"{str(path)!r} is not a Python file: its name must end in '.py'.")
-    module = importlib.util.module_from_spec(spec)
-    names = {name, *(other for other in _list_names(real) if other not in sys.modules)}
-    sys.modules.update(dict.fromkeys(names, module))
-    registry = get_default_registry()
-    before = len(registry)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as exc:
-        for each in names:
-            sys.modules.pop(each, None)
-        registry.truncate(before)  # else a second try would skip the file
-        raise ConfigurationError(_explain(str(path), exc)) from exc
-
-
-def _list_names(path: Path) -> Iterator[str]:
-    """Yield the names as which ``import`` would find a file."""
-    folders = [*map(Path, sys.path), Path.cwd()]
-    for folder in set(folders):
-        if path.is_relative_to(folder.resolve()):
-            parts = path.relative_to(folder.resolve()).with_suffix("").parts
-            # A folder can have the name of a library, such as "logging".
-            package = PathFinder.find_spec(parts[0], list(map(str, folders)))
-            places = (package and package.submodule_search_locations) or ()
-            if len(parts) == 1 or str(folder.resolve() / parts[0]) in map(os.path.realpath, places):
-                yield ".".join(parts)
+    packages = list(takewhile(_is_package, real.parents))
+    with _loading(str(path), *(folder.parent for folder in packages[-1:]), real.parent) as files:
+        if str(real) not in files:
+            name = _choose_name(real, packages)
+            sys.modules.pop(name, None)
+            _FINDER.chosen[name] = real
+            files.add(str(real))
+            import_module(name)
 
 
 def load_module(name: str) -> None:
@@ -119,14 +97,84 @@ def load_module(name: str) -> None:
     Raises:
         ConfigurationError: the module does not exist, or its import fails.
     """
-    if str(Path.cwd()) not in sys.path and "" not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    if name.endswith(".py"):
+        raise ConfigurationError(f"{name!r} is a file, not a module: name it without -m.")
+    with _loading(name, Path.cwd()):
+        import_module(name)
+
+
+@contextlib.contextmanager
+def _loading(source: str, *folders: Path) -> Iterator[set[str]]:
+    """Make folders importable; explain an error, and remove the handlers of the failed import.
+
+    Yields:
+        the real paths of the files whose handlers are in the default registry.
+    """
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), _FINDER)
+    for folder in map(str, folders):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    registry = get_default_registry()
+    before = registry.copy()
     try:
-        importlib.import_module(name)
+        yield registry.files
     except (Exception, SystemExit) as exc:
-        is_file = isinstance(exc, ModuleNotFoundError) and name.endswith(".py")
-        hint = ". This is a file, not a module: name it without -m" if is_file else ""
-        raise ConfigurationError(f"{_explain(name, exc)}{hint}") from exc
+        registry.restore(before)  # else a second try would skip the files
+        raise ConfigurationError(_explain(source, exc)) from exc
+
+
+class _Finder(MetaPathFinder, Loader):
+    """The import hook by which a file with handlers is one module, whatever its name.
+
+    Attributes:
+        chosen: the files of the modules to be imported next, whatever is on the path.
+    """
+
+    def __init__(self) -> None:
+        self.chosen: dict[str, Path] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if (file := self.chosen.pop(fullname, None)) is not None:
+            if (spec := spec_from_file_location(fullname, file)) is None:
+                raise ImportError("the name of a Python file must end in '.py'")
+            return spec
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.origin is None or fullname in sys.modules:  # it is reloaded
+            return spec
+        real = os.path.realpath(spec.origin)
+        if real in get_default_registry().files:
+            for module in list(sys.modules.values()):
+                if os.path.realpath(getattr(module, "__file__", None) or "") == real:
+                    return ModuleSpec(fullname, self, loader_state=module)
+        return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Replace the new module; the import system returns the other one."""
+        sys.modules[module.__name__] = module.__spec__.loader_state  # type: ignore[union-attr]
+
+
+_FINDER = _Finder()
+
+
+def _is_package(folder: Path) -> bool:
+    return folder.name.isidentifier() and (folder / "__init__.py").is_file()
+
+
+def _choose_name(file: Path, packages: list[Path]) -> str:
+    """Return the name of the module for a file: the natural one, unless it is taken."""
+    parts = [*(folder.name for folder in reversed(packages)), file.stem]
+    top = find_spec(parts[0]) if packages else None  # it can also be a library, such as "logging"
+    if top is not None and top.origin and Path(top.origin).resolve().parent == packages[-1]:
+        return ".".join(parts).removesuffix(".__init__")
+    name = file.stem.replace(".", "_")
+    while name in sys.builtin_module_names or (
+        name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(file)
+    ):
+        name += "_"
+    return name
 
 
 def _explain(source: str, exc: BaseException) -> str:
@@ -137,7 +185,7 @@ def _explain(source: str, exc: BaseException) -> str:
 
 def _advise(exc: BaseException) -> str:
     if isinstance(exc, ImportError) and "no known parent package" in str(exc):
-        return ". Files have no package: import it as a module (-m package.module)"
+        return ". Its folder is no package: add an __init__.py, or use -m package.module"
     if isinstance(exc, ModuleNotFoundError) and exc.name == "kopf":
         return ". Write 'import webop as kopf', or add --aliased (WEBOP_ALIASED=1)"
     if isinstance(exc, AttributeError) and exc.name and "Did you mean" not in str(exc):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -19,7 +21,6 @@ from webop.handling.handlers import (
     ResourceHandler,
     WebhookHandler,
     WebhookType,
-    unwrap,
 )
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
@@ -84,10 +85,14 @@ class OperatorRegistry:
 
     The decorators of :mod:`webop.on` fill the default registry (see
     :func:`get_default_registry`) unless they get ``registry=``.
+
+    Attributes:
+        files: the real paths of the files that have registered handlers, or were loaded to do so.
     """
 
     def __init__(self) -> None:
         self._handlers: list[Handler] = []
+        self.files: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._handlers)
@@ -95,21 +100,21 @@ class OperatorRegistry:
     def append(self, handler: Handler) -> None:
         """Add a handler; the order of declaration is the order of calls."""
         self._handlers.append(handler)
-
-    def truncate(self, length: int) -> None:
-        """Remove the handlers that were added after the first ones, as their import has failed."""
-        del self._handlers[length:]
+        frame = sys._getframe(1)  # noqa: SLF001  the documented way to the caller
+        while frame.f_back is not None and frame.f_code.co_name != "<module>":
+            frame = frame.f_back
+        self.files.add(os.path.realpath(frame.f_code.co_filename))
 
     def copy(self) -> OperatorRegistry:
         """Return a copy of the registry with the same handlers."""
         copied = OperatorRegistry()
-        copied._handlers = [*self._handlers]
+        copied.restore(self)
         return copied
 
-    def list_files(self) -> set[str]:
-        """Return the paths of the files with the functions."""
-        codes = (getattr(unwrap(handler.fn), "__code__", None) for handler in self._handlers)
-        return {code.co_filename for code in codes if code is not None}
+    def restore(self, copied: OperatorRegistry) -> None:
+        """Return to the handlers of a copy, as an import has failed."""
+        self._handlers[:] = copied._handlers
+        self.files = {*copied.files}
 
     def select_activities(self, activity: Activity) -> list[ActivityHandler]:
         """Return the handlers of an activity; the fallbacks only if there are no others."""
