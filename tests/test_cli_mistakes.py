@@ -231,20 +231,23 @@ def check(**_): ...
     assert "_build_scope" not in command.output
 
 
+@pytest.mark.parametrize(("options", "level"), [("", "WARNING"), (", cadump='ca.crt'", "INFO")])
 async def test_webhooks_that_nobody_calls_as_they_are_not_managed_say_so(
-    workshop: Workshop, webop_cluster: LocalCluster
+    workshop: Workshop, webop_cluster: LocalCluster, options: str, level: str
 ) -> None:
     code = """
 import webop
 @webop.on.startup()
 def configure(settings, **_):
-    settings.admission.server = webop.WebhookServer(port=0)
+    settings.admission.server = webop.WebhookServer(port=0OPTIONS)
 @webop.on.validate('widgets')
 def check(**_): ...
-"""
+""".replace("OPTIONS", options)
     kubeconfig = str(webop_cluster.kubeconfig)
     async with workshop.start("-A", workshop.write(code), KUBECONFIG=kubeconfig) as command:
-        await command.wait_for("settings.admission.managed is not set: write the webhook")
+        await command.wait_for("set settings.admission.managed to a name such as")
+    (line,) = [line for line in command.output.splitlines() if "Serving webhooks at" in line]
+    assert f"[{level:8}]" in line
 
 
 @pytest.mark.feature("PRB-01", "CLI-18")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,8 @@ async def test_webhooks_of_a_stopped_operator_are_listed_and_removed(crew: Crew,
     member = await crew.start("x!", "~y!")
     name = crew.site.name
     running = await run("remove", name)  # there is nobody to answer
-    assert (running.exit_code, "It is running, and will restore" in running.stderr) == (1, True)
+    assert (running.exit_code, "To confirm, add --yes" in running.stderr) == (1, True)
+    assert re.search(r"restore them, if they still run: .*renewed.* \d+ s ago", running.stderr)
     await member.leave()
     assert not await crew.is_allowed("any")
     listed = await run("list")

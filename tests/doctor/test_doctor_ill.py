@@ -88,6 +88,22 @@ async def test_a_configuration_that_nobody_keeps_is_found_by_the_marks(
     assert f"check.{site.name}" not in [line.subject for line in report.lines]  # no probe
 
 
+async def test_rights_for_two_configurations_without_webhooks_are_told_once(
+    site: Site, doctor: Doctor
+) -> None:
+    names, kind = (site.name, f"second.{site.name}"), KINDS[WebhookType.MUTATING]
+    for name in names:
+        body = {"metadata": {"name": name, "annotations": {"replica.webop.dev/1": "{}"}}}
+        await site.client.create(kind, None, body)
+    report = await doctor.examine("--no-probe")
+    await site.client.delete(kind, None, names[1])
+    assert report.find("mutatingwebhookconfigurations").text == "create, patch granted"
+    for name in names:
+        line = report.find("replicas", f"of {name}")
+        assert line.text == "none, and no webhooks"
+        assert line.remedy == f"To remove the configurations: webop webhooks remove {name}"
+
+
 async def test_what_nobody_needs_an_answer_of_is_no_failure(site: Site, doctor: Doctor) -> None:
     config = {"url": f"https://localhost:{find_free_port()}/hook"}
     await configure(site, config, [], failurePolicy="Ignore")

@@ -121,3 +121,11 @@ def test_no_color_turns_the_colours_of_a_terminal_off(
     env = {"KUBECONFIG": write_config(tmp_path), **variables}
     result = invoke("doctor", "--no-startup", str(path), env=env, color=True)
     assert ("\x1b[" in result.stdout) is has_colours
+
+
+def test_a_stopped_cluster_of_this_machine_is_told_how_to_start_again(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "clusters" / "mine" / "kubeconfig.yaml"
+    variables = {"KUBECONFIG": str(kubeconfig), "WEBOP_CACHE": str(tmp_path)}
+    result = invoke("doctor", env=variables)
+    assert f"There is no kubeconfig at {kubeconfig}" in result.output
+    assert "start it again: webop cluster start --name mine\n" in result.output

@@ -154,7 +154,7 @@ async def test_a_terminal_shows_a_banner_short_coloured_lines_and_the_end(
         "  Handlers  widgets (create, validate)",
         f"  Cluster   {server}",
         f"  Serving   widgets.v1.tests.webop.dev in namespaces: {objects.namespace}",
-        f"  Webhooks  https://127.0.0.1:{hook}",
+        f"  Webhooks  https://127.0.0.1:{hook}, not registered (settings.admission.managed)",
         f"  Status    http://localhost:{probes}/ui",
     ]
     said = f" INFO    [Widget {objects.namespace}/one] created one\\n\\u001b[31mforged\n"
@@ -186,7 +186,7 @@ async def test_a_banner_of_many_kinds_behind_a_service_has_short_lines(workshop:
     text = strip_colours(terminal.text)
     assert f"  Handlers  {kinds} and 2 more\n" in text
     assert "  Serving   check0, check1, check2, check3 and 2 more\n" in text
-    assert "  Webhooks  the Service ns/hooks, port 443\n" in text
+    assert "  Webhooks  the Service ns/hooks, port 443, not registered" in text
     assert "  Status    http://[::1]:" in text
 
 

@@ -187,6 +187,15 @@ def test_no_image_installs_webop_from_an_index_that_does_not_have_it(project: Pa
             assert "pip wheel --no-deps --wheel-dir" in result.stderr
 
 
+def test_wheels_outside_of_the_folder_of_the_image_are_refused(project: Path) -> None:
+    (project / "handlers.py").write_text("import webop\n@webop.on.probe()\ndef fn(**_): ...\n")
+    for wheels in ("../elsewhere", "/elsewhere"):
+        with forgetting_modules(project):
+            result = invoke("image", "--wheels", wheels, str(project / "handlers.py"))
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert f"--wheels={wheels} is outside of '{project}'" in result.stderr
+
+
 def test_an_image_made_in_a_clone_has_no_part_of_the_package_webop(tmp_path: Path) -> None:
     """The image installs webop; parts of it beside the handlers would hide the rest."""
     shutil.copytree(_ROOT / "webop", tmp_path / "webop")

@@ -132,14 +132,7 @@ class WebhookHost:
                         "Remove insecure=True, or do not set settings.admission.managed."
                     )
                 self.address = describe_place(config)
-                log = logger.debug if self._is_listening else logger.info
-                hint = (
-                    ""
-                    if self.is_managing
-                    else " settings.admission.managed is not set: write the webhook "
-                    "configurations yourself."
-                )
-                log("Serving webhooks at %s.%s", self.address, hint)
+                self._report_address()
                 if self.manager is not None:
                     self.manager.announce(config, self.hosting.secret)
                 elif self.hosting.secret is not None:
@@ -148,6 +141,21 @@ class WebhookHost:
         self._is_listening = False
         kind = "The webhook server has exited."
         raise WebopError("The webhook server has exited; stopping the operator.", kind=kind)
+
+    def _report_address(self) -> None:
+        server, level, hint = self._get_server(), logging.INFO, ""
+        if not self.is_managing:
+            hint = (
+                " API servers do not call them yet: set settings.admission.managed to a name such "
+                "as 'auto.example.com', or write the webhook configurations yourself."
+            )
+            # Nobody else can know the CA of a certificate that is made at each start.
+            if isinstance(server, WebhookServer) and not (
+                server.insecure or server.certfile or server.cadump or self.hosting.secret
+            ):
+                level = logging.WARNING
+        level = logging.DEBUG if self._is_listening else level
+        logger.log(level, "Serving webhooks at %s.%s", self.address, hint)
 
     def _warn_of_secrets(self, secret: str) -> None:
         """Warn of webhooks for Secrets; managed configurations exclude the operator's Secret."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,26 +21,19 @@ if TYPE_CHECKING:
     from webop.controlplane.state import ClusterState
 
 _DEFAULT_NAME = "default"
-_name_option = click.option(
-    "-n",
-    "--name",
-    default=_DEFAULT_NAME,
-    show_default=True,
-    help="The name of the cluster. Several clusters can run at the same time.",
-)
 
 
-class _NamedCommand(click.Command):
-    """A command that takes the name of a cluster by option only, and says so."""
+def _refuse(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> None:
+    if names:
+        text = f"Unexpected argument {names[0]!r}. Did you mean --name {names[0]}?"
+        raise click.UsageError(text)
 
-    allow_extra_args = True
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        if ctx.args:
-            text = f"Unexpected argument {ctx.args[0]!r}. Did you mean --name {ctx.args[0]}?"
-            raise click.UsageError(text, ctx)
-        return super().invoke(ctx)
+def _name_option(fn: Callable[..., Any]) -> Callable[..., Any]:
+    text = "The name of the cluster. Several clusters can run at the same time."
+    named = click.option("-n", "--name", default=_DEFAULT_NAME, show_default=True, help=text)
+    others = click.argument("names", nargs=-1, metavar="", expose_value=False, callback=_refuse)
+    return named(others(fn))
 
 
 @click.group(short_help="Run a real Kubernetes API server on this machine.")
@@ -61,7 +55,7 @@ def cluster() -> None:
     """  # noqa: D301  \b keeps click from wrapping the lines
 
 
-@cluster.command(cls=_NamedCommand, short_help="Start a cluster and wait until it is ready.")
+@cluster.command(short_help="Start a cluster and wait until it is ready.")
 @_name_option
 @click.option(
     "--version",
@@ -106,7 +100,7 @@ def start(
     )
 
 
-@cluster.command(cls=_NamedCommand, short_help="Stop a cluster and remove its data.")
+@cluster.command(short_help="Stop a cluster and remove its data.")
 @_name_option
 @click.option(
     "--all", "everything", is_flag=True, help="Stop all clusters that 'webop cluster' started."
@@ -127,9 +121,7 @@ def stop(name: str, everything: bool) -> None:
         click.echo("No clusters are running." if everything else f"There is no cluster {name}.")
 
 
-@cluster.command(
-    cls=_NamedCommand, short_help="Show whether a cluster is ready, its address and files."
-)
+@cluster.command(short_help="Show whether a cluster is ready, its address and files.")
 @_name_option
 @click.pass_context
 def status(ctx: click.Context, name: str) -> None:
@@ -157,7 +149,7 @@ def status(ctx: click.Context, name: str) -> None:
     ctx.exit(0 if condition == "ready" else 1)
 
 
-@cluster.command(cls=_NamedCommand, short_help="Print the shell command that selects a cluster.")
+@cluster.command(short_help="Print the shell command that selects a cluster.")
 @_name_option
 def env(name: str) -> None:
     """Print the command that makes a shell use a cluster: eval "$(webop cluster env)"."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from webop.cli.options import check_names, choose_scope
+from webop.cli.options import check_names, choose_scope, confirm
 from webop.cli.tables import build_table
 from webop.errors import APIConnectionError, APIError
 
@@ -151,7 +151,7 @@ def release(
                 _print_table(chosen)
                 if not (is_sure or dry):
                     objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
-                    click.confirm(f"Remove the finalizer from {objects}?", abort=True)
+                    confirm(f"Remove the finalizer from {objects}?")
                 await _release_all(client, chosen, finalizer, everything=everything, dry=dry)
             _report_problems(found)
 

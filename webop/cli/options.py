@@ -95,6 +95,17 @@ def load_quietly(
     return registry, check_registry(registry)
 
 
+def confirm(question: str) -> None:
+    """Ask for a confirmation; abort without one."""
+    try:
+        click.confirm(question, abort=True)
+    except click.Abort as exc:
+        if isinstance(exc.__context__, EOFError):
+            click.echo(err=True)
+            raise click.ClickException("Nobody can answer here. To confirm, add --yes.") from None
+        raise
+
+
 def place_options(option: Callable[..., Decorator]) -> Decorator:
     """Return a decorator that adds the options for namespaces, declared by `option`."""
     everywhere = option(

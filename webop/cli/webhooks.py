@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from webop.cli.options import confirm
 from webop.cli.tables import build_table
 
 if TYPE_CHECKING:
@@ -86,9 +87,9 @@ async def _remove(names: tuple[str, ...], *, is_sure: bool) -> None:
         for name in names:
             click.echo(f"{name}: {', '.join(_list_webhooks(name, found[name])) or 'no webhooks'}")
             if live := _describe_live(found[name], now):
-                click.echo(f"It is running, and will restore them: {live}", err=True)
+                click.echo(f"These replicas restore them, if they still run: {live}", err=True)
         if not is_sure:
-            click.confirm("Remove them? Objects are then no longer checked.", abort=True)
+            confirm("Remove them? Objects are then no longer checked.")
         for name in names:
             for kind in found[name]:
                 try:
@@ -107,7 +108,7 @@ def _describe_live(both: Found, now: dt.datetime) -> str:
     from webop.admission.managed.shared_configurations import (  # noqa: PLC0415 - keeps --help fast
         parse_configuration,
     )
+    from webop.doctor.records import describe_replicas  # noqa: PLC0415
 
     live = [one for body in both.values() for one in parse_configuration(body).list_live(now)]
-    names = sorted({record.identity for record in live})
-    return f"{len(names)} alive ({', '.join(names)})" if names else ""
+    return describe_replicas(live, now)

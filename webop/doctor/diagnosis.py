@@ -5,14 +5,17 @@ Flow: credentials → startup handlers → webhook configurations and calls → 
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from webop.admission.managed.configurations import KINDS
 from webop.client.connecting import connect_command
 from webop.client.discovery import discover
 from webop.client.self_review import review_self
+from webop.controlplane.cache import get_root
 from webop.doctor import records
 from webop.doctor.context import Context, call_startup
 from webop.doctor.findings import Finding, Report, approve, fail, note
@@ -31,9 +34,15 @@ async def examine(context: Context) -> Report:
                 report.setdefault(title, []).extend(findings)
     except (LoginError, APIError) as exc:
         subject = "login" if isinstance(exc, LoginError) else "server"
-        remedy = "Check the kubeconfig (KUBECONFIG, ~/.kube/config), then: kubectl cluster-info"
-        report.setdefault("API server", []).append(fail(subject, str(exc), remedy))
+        report.setdefault("API server", []).append(fail(subject, str(exc), _advise()))
     return {title: findings for title, findings in report.items() if findings}
+
+
+def _advise() -> str:
+    folder = Path(os.environ.get("KUBECONFIG", "")).parent
+    if folder.parent == get_root() / "clusters":
+        return f"If it is stopped, start it again: webop cluster start --name {folder.name}"
+    return "Check the kubeconfig (KUBECONFIG, ~/.kube/config), then: kubectl cluster-info"
 
 
 async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Finding]]]:

@@ -167,7 +167,8 @@ async def check_permissions(context: Context) -> list[Finding]:
     found = {} if context.secret is None else await context.read_secret(*context.secret)
     known = found.get("metadata", {}).get("annotations") or ()
     is_own = not found or "webop.dev/certificate" in known  # others are only read
-    return await run_concurrently(map(check, list_needs(context, has_own_secret=is_own)))
+    findings = await run_concurrently(map(check, list_needs(context, has_own_secret=is_own)))
+    return list(dict.fromkeys(findings))  # several configurations need the same
 
 
 def list_unknown(context: Context) -> Iterator[Finding]:

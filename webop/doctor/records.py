@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from webop.admission.managed.agreement import build_digest
 from webop.admission.managed.configurations import KINDS, build_configuration
+from webop.admission.managed.records import ReplicaRecord
 from webop.admission.managed.shared_configurations import (
     Configuration,
     find_managed,
@@ -23,6 +24,8 @@ from webop.finalizers import HeldObject, find_held
 from webop.handling.handlers import WebhookType
 
 _TOO_LONG = dt.timedelta(seconds=60)  # a deletion is stuck after that; handlers need some time
+
+_UNMANAGED = "Set settings.admission.managed. If you wrote them yourself, use --managed NAME."
 
 Found = dict[tuple[str, WebhookType], Configuration]  # by the name and the kind
 
@@ -43,9 +46,11 @@ async def find_configurations(context: Context) -> tuple[Found, list[Finding]]:
         remedy = "Name them with --managed NAME, as in settings.admission.managed."
         return found, [warn(subject, "this account is not allowed to list them", remedy)]
     context.names = list(named)
+    if context.registry and not context.managed:
+        text = "webop does not register these webhooks: settings.admission.managed is not set"
+        findings.append(warn(subject, text, _UNMANAGED))
     if not context.names:
-        remedy = "Set settings.admission.managed; if you wrote them yourself, use --managed NAME."
-        return found, [warn(subject, "no replica of webop maintains any in this cluster", remedy)]
+        return found, findings or [warn(subject, "the cluster has none of webop", _UNMANAGED)]
     for name in context.names:
         try:
             both = {(name, kind): await _fetch(context, kind, name) for kind in KINDS}
@@ -73,6 +78,15 @@ async def _fetch(context: Context, reason: WebhookType, name: str) -> Configurat
     return parse_configuration(body)
 
 
+def describe_replicas(records: Iterable[ReplicaRecord], now: dt.datetime) -> str:
+    """Return replicas with the age of their records: a killed one has a live record for minutes."""
+    ages = {one.identity: (now - dt.datetime.fromisoformat(one.renewed)) for one in records}
+    return join_names(
+        f"{identity} (renewed its record {describe_seconds(age.total_seconds())} ago)"
+        for identity, age in sorted(ages.items())
+    )
+
+
 def check_replicas(
     found: Mapping[WebhookType, Configuration], command: str, now: dt.datetime
 ) -> Iterator[Finding]:
@@ -88,7 +102,7 @@ def check_replicas(
         else "requests are not checked (failurePolicy Ignore)"
     )
     if not live and not everything:
-        yield note(subject, "none, and no webhooks", remedy)
+        yield note(subject, "none, and no webhooks", f"To remove the configurations: {command}")
     elif not live and (
         times := sorted(record.renewed for record in noted.list_records() if record.renewed)
     ):
@@ -101,11 +115,10 @@ def check_replicas(
         yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
     if not live:
         return
-    names = join_names(sorted(record.identity for record in live))
     digests = {record.digest for record in live if not record.is_retired}
     is_changing = len(digests) > 1
     how = ", with different handlers: a rollout is in progress" if is_changing else ""
-    yield (note if is_changing else approve)(subject, f"{len(live)} alive{how} ({names})")
+    yield (note if is_changing else approve)(subject, f"{describe_replicas(live, now)}{how}")
     places = sorted({record.place for record in live if not record.is_retired})
     if len(places) > 1:
         text = f"replicas at several addresses, API servers call the newest: {'; '.join(places)}"

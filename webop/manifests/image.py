@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import sys
 import sysconfig
@@ -59,6 +60,11 @@ def build_dockerfile(
     """
     project = root / "pyproject.toml"
     folder = root / (wheels or "wheels")
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise ConfigurationError(
+            f"--wheels={wheels} is outside of '{root}', where the image is built, so COPY cannot "
+            "reach it. Put the wheels into a folder there."
+        )
     found = list(folder.glob("*.whl"))
     has_wheel = any(wheel.name.startswith("webop-") for wheel in found)
     if not (_is_indexed() or has_wheel or (wheels and not folder.exists())):
@@ -78,7 +84,7 @@ def build_dockerfile(
         installed += [] if has_wheel else [f"webop=={__version__}"]
     copies = f"{_copy(copied)}\n" if copied else ""
     if found or wheels:
-        copies += f"COPY {json.dumps([wheels or 'wheels', 'wheels'])}\n"
+        copies += f"COPY {json.dumps([os.path.relpath(folder, root), 'wheels'])}\n"
     arguments = ["run", "--all-namespaces", f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
     return f"""\
 # Made by: webop image {command}

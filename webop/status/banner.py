@@ -70,6 +70,8 @@ def build_banner(operator: Operator, page: str | None) -> list[str]:
     cluster = operator.client.vault.server or "not logged in yet"
     webhooks = operator.webhooks
     address = webhooks.address or ("not listening yet" if webhooks.has_server else "none")
+    if webhooks.has_server and not webhooks.is_managing:
+        address += ", not registered (settings.admission.managed)"
     return [
         f"webop {__version__}",
         f"Handlers {_describe_handlers(operator)}",
