@@ -33,6 +33,10 @@ def write(folder: Path, code: str) -> Path:
             "import webop\n@webop.on.create('x', retires=5)\ndef fn(**_): ...",
             ["'retires'", "did you mean 'retries'?", "line 2"],
         ),
+        (
+            "import webop\n@webop.on.create('v1', 'widgets', 'example.com')\ndef fn(**_): ...",
+            ["The order is group, version, name, as in ('example.com', 'v1', 'widgets')", "line 2"],
+        ),
     ],
 )
 def test_a_file_with_a_mistake_is_told_with_the_line(

@@ -160,6 +160,8 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("networking", "error_backoffs", (1, -2)),
         ("networking", "error_backoffs", -1),
         ("admission", "server", "localhost:9443"),
+        ("admission", "managed", "bad name!"),
+        ("admission", "managed", "Auto.example.com"),
         ("networking", "rights", ["secrets"]),
         ("networking", "rights", "secrets:get, list"),
         ("networking", "rights", 5),

@@ -165,6 +165,7 @@ ResourceFn: TypeAlias = Callable[[Resource], bool]
 
 # "pods.v1", "crontabs.v1beta1.stable.example.com"; another second part is taken for the group.
 _WITH_VERSION: Final = re.compile(r"([^.]+)\.(v\d+(?:(?:alpha|beta)\d+)?)(?:\.(.+))?")
+_NO_NAME: Final = re.compile(r".*\..*|v\d+(?:(?:alpha|beta)\d+)?")  # if the group is beside it
 
 
 class SelectorNames(TypedDict, total=False):
@@ -287,6 +288,8 @@ class Selector:
         if not self.is_specific:
             return ""
         known = sorted(resources, key=lambda r: (r.preferred, r.name))
+        if (full := f"{self.any_name}.{self.group}") in groups:
+            return f" {full} is an API group: name a kind in it, such as widgets.{full}."
         if found := [r for r in known if replace(self, group=None, version=r.version).check(r)]:
             return f" The cluster has {', '.join(map(str, found))}."
         name = str(self.any_name or self.plural or self.kind or self.singular or self.shortcut)
@@ -370,6 +373,11 @@ def _parse_positional(args: list[Any]) -> dict[str, Any]:
         group, _, version = group.rpartition("/")
     elif version is None and group == "v1":
         group, version = "", "v1"
+    if "." in (version or "") or (isinstance(name, str) and _NO_NAME.fullmatch(name)):
+        raise TypeError(
+            "The order is group, version, name, as in ('example.com', 'v1', 'widgets'), got "
+            f"{(*args,)!r}."
+        )
     named = {"any_name": name, "group": group, "version": version}
     return {key: part for key, part in named.items() if part is not None}
 

@@ -26,6 +26,7 @@ from webop.settings.sections import (
     Seconds,
     Section,
     Server,
+    Subdomain,
     Threads,
 )
 
@@ -183,7 +184,7 @@ class AdmissionSettings(PoolSection):
     server: Server = None
     """The webhook server or tunnel. Under uvicorn, you need none, and webop ignores a plain
     ``WebhookServer``."""
-    managed: str | None = None
+    managed: Subdomain = None
     """The name of the webhook configurations that webop maintains; None for none."""
     max_body: int = Field(default=_SERVING.max_body, ge=1)
     """The maximum size of a review in bytes; larger ones are denied."""

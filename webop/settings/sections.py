@@ -7,6 +7,7 @@ import difflib
 import inspect
 import itertools
 import logging
+import re
 import traceback
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
@@ -15,6 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from webop.objects.rights import parse_right
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def check_delays(value: Any) -> Any:
@@ -57,6 +60,13 @@ def _check_server(value: Any) -> Any:
     raise ValueError("it must be a webhook server, such as webop.WebhookServer(port=9443)")
 
 
+def _check_subdomain(value: Any) -> Any:
+    """Refuse strings that cannot be the name of a webhook configuration (RFC 1123, subdomain)."""
+    if isinstance(value, str) and value and not _SUBDOMAIN.fullmatch(value):
+        raise ValueError("it must be a lower-case DNS name, such as auto.example.com")
+    return value
+
+
 def _check_rights(value: Any) -> Any:
     """Refuse values that are not rights: a list, or one string separated by spaces."""
     texts = value.split() if isinstance(value, str) else value or ()
@@ -72,6 +82,7 @@ Positive = Annotated[float, BeforeValidator(_check_number), Field(gt=0, allow_in
 Delays = Annotated[float | Iterable[float], PlainValidator(check_delays)]
 Level = Annotated[int, BeforeValidator(_parse_level)]
 Server = Annotated[Any, PlainValidator(_check_server)]
+Subdomain = Annotated[str | None, BeforeValidator(_check_subdomain)]
 Rights = Annotated[Sequence[str], PlainValidator(_check_rights)]
 
 
