@@ -136,6 +136,9 @@ def test_a_chart_is_made_again_in_place_and_replaces_only_its_own_files(
         "2.0.0",
         "2.0.0",
     )
+    values = (chart / "values.yaml").read_text()
+    assert "Do not edit" not in values
+    assert "Set others with helm: --set NAME=VALUE" in values
     (chart / "values.yaml").write_text("name: mine\n")
     assert "this command did not make it" in make.fail(_PODS, "--helm", str(chart))
     assert (chart / "values.yaml").read_text() == "name: mine\n"

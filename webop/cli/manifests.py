@@ -212,7 +212,8 @@ def manifests(
     for warning in made.warnings:
         click.echo(f"Warning: {warning}", err=True)
     command = escape(shlex.join(ctx.meta["arguments"]))
-    head = f"{_HEAD} {command}\n{_ADVICE}"
+    advice = _ADVICE.replace("use kustomize", "set values or use kustomize") if chart else _ADVICE
+    head = f"{_HEAD} {command}\n{advice}"
     if chart:
         _write_files(chart, build_chart(made.files, request, head, is_placed=is_placed))
     elif folder:

@@ -62,7 +62,8 @@ def build_chart(
         values += "# The namespace of the objects; if it is empty, that of the release.\n"
         values += 'namespace: ""\n'
     values += f"{_dump({'image': request.image})}\n"
-    values += f"{replicas[0].strip()}\n" if replicas else "# Without a Lease: one replica.\n"
+    single = "# No value: replicas. Without a Lease, there must be only one.\n\n"
+    values += f"{replicas[0].strip()}\n" if replicas else single
     values += f"resources:\n{textwrap.indent(RESOURCES, '  ')}\n"
     chart = {
         "apiVersion": "v2",
@@ -72,7 +73,11 @@ def build_chart(
         "version": tag if _VERSION.fullmatch(tag) else "0.1.0",
         "appVersion": tag or "latest",
     }
-    made = {"Chart.yaml": f"{head}\n{_dump(chart)}\n", "values.yaml": f"{head}\n{values}"}
+    hint = "# These are the defaults. Set others with helm: --set NAME=VALUE, or --values FILE."
+    made = {
+        "Chart.yaml": f"{head}\n{_dump(chart)}\n",
+        "values.yaml": f"{head.splitlines()[0]}\n{hint}\n\n{values}",
+    }
     for stem, documents in files.items():
         text = "\n---\n".join([head, *documents]) + "\n"
         made[f"templates/{stem}.yaml"] = _build_template(text, is_scalable=bool(replicas))
