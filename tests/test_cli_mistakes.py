@@ -48,6 +48,30 @@ def test_a_file_with_a_mistake_is_told_with_the_line(
         assert part in output
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def fn(:",
+        "1/0",
+        "import webop\n@webop.on.create('x')\ndef fn(nam, **_): ...",
+    ],
+)
+def test_a_file_whose_name_has_a_line_break_cannot_forge_a_line(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "a\n[ERROR] forged.py"
+    path.write_text(code)
+    output = fail("-A", str(path), folder=tmp_path)
+    assert "a\\n[ERROR] forged.py" in output
+    assert "\n[ERROR]" not in output
+
+
+def test_a_traceback_of_a_file_whose_name_has_a_line_break_forges_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "a\n[ERROR] forged.py"
+    path.write_text("import webop\n@webop.on.startup(errors=webop.PERMANENT)\ndef fn(**_): 1/0")
+    output = invoke("run", "-A", str(path), env={"HOME": str(tmp_path)}).output
+    assert 'a\\n[ERROR] forged.py", line 3, in fn\n    def fn(**_): 1/0\n' in output
+    assert "\n[ERROR]" not in output
+
+
 @pytest.mark.feature("LOD-01", "LOD-02", "CLI-04", "CLI-18")
 def test_a_file_or_a_module_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
     assert "nowhere.py" in fail("-A", "nowhere.py", folder=tmp_path)

@@ -50,6 +50,11 @@ def escape(text: str, *, keep: str = "") -> str:
     )
 
 
+def describe_line(file: str, number: int | None, code: str | None = None) -> str:
+    """Return a line of a file as text, for messages; with its code."""
+    return escape(f"({file}, line {number}{f': {code.strip()}' if code else ''})")
+
+
 def hide_secrets(text: str, known: str | None = None) -> str:
     """Hide what looks like a password, a token or a key in the output of another program.
 

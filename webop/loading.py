@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from webop.errors import ConfigurationError
+from webop.escaping import describe_line
 from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
 
 _PACKAGE = Path(__file__).parent
@@ -196,11 +197,13 @@ def _advise(exc: BaseException) -> str:
 
 def _locate(exc: BaseException) -> str:
     if isinstance(exc, SyntaxError) and exc.filename:
-        return f" ({exc.filename}, line {exc.lineno}: {(exc.text or '').strip()})"
+        return f" {describe_line(exc.filename, exc.lineno, exc.text)}"
     own = [
         frame
         for frame in traceback.extract_tb(exc.__traceback__)
         if not (frame.filename.startswith("<") or frame.filename in _IMPORTING)
     ]
     users = [frame for frame in own if not Path(frame.filename).is_relative_to(_PACKAGE)] or own
-    return f" ({users[-1].filename}, line {users[-1].lineno}: {users[-1].line})" if users else ""
+    if not users:
+        return ""
+    return f" {describe_line(users[-1].filename, users[-1].lineno, users[-1].line)}"

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from webop.errors import WebopError
+from webop.escaping import escape
 
 _Row = tuple[str, str]
 
@@ -82,7 +83,7 @@ class SectionGroup(click.Group):
         try:
             return super().invoke(ctx)
         except WebopError as exc:
-            raise click.ClickException(str(exc)) from exc
+            raise click.ClickException(escape(str(exc), keep="\n")) from exc
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

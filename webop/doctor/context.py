@@ -162,7 +162,7 @@ async def call_startup(context: Context, host: str) -> list[Finding]:
         await asyncio.wait({ended}, timeout=limit + 0.1)
     why = f"they did not end within {limit:g} s"
     if log.buffer:
-        why += f"; the last error: {log.buffer[-1].getMessage()}"
+        why += f"; the last error: {log.buffer[-1].getMessage().rstrip('.')}"
     if ended.done() and not isinstance(exc := ended.exception(), TimeoutError):
         why = str(exc) or type(exc).__name__
     return done or [warn("startup", f"the startup handlers failed here: {why}", _REMEDY)]

@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, TypeGuard
 
 from webop.errors import ConfigurationError
+from webop.escaping import describe_line
 from webop.handling.handlers import (
     Activity,
     ActivityHandler,
@@ -225,4 +226,4 @@ def _name(fn: Any) -> str:
 
 def _locate(fn: Any) -> str:
     code = getattr(inspect.unwrap(_find_function(fn)), "__code__", None)
-    return f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
+    return f" {describe_line(code.co_filename, code.co_firstlineno)}" if code else ""

@@ -22,6 +22,7 @@ from webop.errors import (
     TemporaryError,
     WebopError,
 )
+from webop.escaping import describe_line
 from webop.field_errors import is_validation_error
 from webop.handling.handlers import ActivityHandler, ErrorsMode, Handler, WebhookHandler
 from webop.settings import find_setting_problem
@@ -148,7 +149,7 @@ def _find_call_problem(exc: Exception) -> str | None:
         hint = f", did you mean {nearest[0]!r}?" if nearest else "."
         what = f" has no argument {found['argument']!r}{hint}"
     *_, frame = traceback.extract_tb(exc.__traceback__)
-    place = f"({frame.filename}, line {frame.lineno}: {frame.line})"
+    place = describe_line(frame.filename, frame.lineno, frame.line)
     return f"webop.{found['name']}(){what} {place}"
 
 

@@ -126,6 +126,9 @@ def _format_exception(exc: Any, frames: Any) -> str:
         part.__notes__ = [_indent(note) for note in part.__notes__ or ()]
         if hasattr(part, "msg"):  # a SyntaxError, of ast.literal_eval() for example
             part.msg = _indent(part.msg)
+            part.filename = escape(part.filename or "<string>")
+        for frame in part.stack:
+            frame.filename = escape(frame.filename)
         following = (part.__cause__, part.__context__, *(part.exceptions or ()))
         pending += [each for each in following if each is not None]
     return "".join(whole.format()).rstrip("\n")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
+from webop.escaping import describe_line
 from webop.objects.rights import parse_right
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -206,8 +207,9 @@ def _locate(exc: BaseException) -> str:
     """Return the line outside of this module that caused the error."""
     frames = traceback.extract_tb(exc.__traceback__)
     users = list(itertools.takewhile(lambda frame: frame.filename != __file__, frames))
-    is_known = 0 < len(users) < len(frames)
-    return f" ({users[-1].filename}, line {users[-1].lineno}: {users[-1].line})" if is_known else ""
+    if not 0 < len(users) < len(frames):
+        return ""
+    return f" {describe_line(users[-1].filename, users[-1].lineno, users[-1].line)}"
 
 
 def _list_names(kind: type[Section]) -> set[str]:
