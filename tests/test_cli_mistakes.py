@@ -66,7 +66,9 @@ def test_a_file_whose_name_has_a_line_break_cannot_forge_a_line(tmp_path: Path, 
 
 def test_a_traceback_of_a_file_whose_name_has_a_line_break_forges_no_line(tmp_path: Path) -> None:
     path = tmp_path / "a\n[ERROR] forged.py"
-    path.write_text("import webop\n@webop.on.startup(errors=webop.PERMANENT)\ndef fn(**_): 1/0")
+    path.write_text(
+        "import webop\n@webop.on.startup(errors=webop.ErrorsMode.PERMANENT)\ndef fn(**_): 1/0"
+    )
     output = invoke("run", "-A", str(path), env={"HOME": str(tmp_path)}).output
     assert 'a\\n[ERROR] forged.py", line 3, in fn\n    def fn(**_): 1/0\n' in output
     assert "\n[ERROR]" not in output
