@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -44,26 +45,20 @@ def forgetting_imports(registry: OperatorRegistry) -> Iterator[None]:
     next operator. So everything that was imported within the block is forgotten if it is in the
     package or the folder of a module with handlers.
     """
-    known, path = set(sys.modules), list(sys.path)
-    before = set(_list_modules(registry))
+    known, path, before = set(sys.modules), list(sys.path), set(registry.files)
     try:
         yield
     finally:
         sys.path[:] = [folder for folder in sys.path if folder in path]
         fresh = {name: sys.modules[name] for name in sys.modules.keys() - known}
-        own = (set(_list_modules(registry)) - before) & fresh.keys()
+        files = {name: getattr(module, "__file__", None) for name, module in fresh.items()}
+        own = [
+            one for one in files if os.path.realpath(files[one] or "") in registry.files - before
+        ]
         origins = {origin for name in own for origin in _find_origins(fresh[name])} - _LIBRARIES
         for name, module in fresh.items():
             if origins.intersection(_find_origins(module)):
                 del sys.modules[name]
-
-
-def _list_modules(registry: OperatorRegistry) -> Iterator[str]:
-    """Yield the names of the modules with the functions of the handlers."""
-    activities = [each for activity in Activity for each in registry.select_activities(activity)]
-    webhooks = registry.select_webhooks()
-    for handler in (*registry.select_resource_handlers(), *webhooks, *activities):
-        yield getattr(handler.fn, "__module__", None) or ""
 
 
 def _find_origins(module: Any) -> set[Path | str]:
