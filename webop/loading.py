@@ -1,7 +1,7 @@
 """Import the user's files and modules; their decorators register the handlers.
 
-A file is known by its real path, whether it is imported as a file, as a module, through a link, or
-runs as the script: it is one module, and its handlers are in a registry once.
+A file is known by its real path, whether it is named as a file, as a module, through a link, or
+runs as the script: its handlers are in a registry once.
 """
 
 from __future__ import annotations
@@ -9,17 +9,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import find_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import takewhile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from webop.errors import ConfigurationError
@@ -85,11 +81,8 @@ def load_file(path: Path) -> None:
     packages = list(takewhile(_is_package, real.parents))
     with _loading(str(path), *(folder.parent for folder in packages[-1:]), real.parent) as files:
         if str(real) not in files:
-            name = _choose_name(real, packages)
-            sys.modules.pop(name, None)
-            _FINDER.chosen[name] = real
             files.add(str(real))
-            import_module(name)
+            _import_file(real, packages)
 
 
 def load_module(name: str) -> None:
@@ -111,8 +104,6 @@ def _loading(source: str, *folders: Path) -> Iterator[set[str]]:
     Yields:
         the real paths of the files whose handlers are in the default registry.
     """
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), _FINDER)
     for folder in map(str, folders):
         if folder not in sys.path:
             sys.path.insert(0, folder)
@@ -125,57 +116,34 @@ def _loading(source: str, *folders: Path) -> Iterator[set[str]]:
         raise ConfigurationError(_explain(source, exc)) from exc
 
 
-class _Finder(MetaPathFinder, Loader):
-    """The import hook by which a file with handlers is one module, whatever its name.
-
-    Attributes:
-        chosen: the files of the modules to be imported next, whatever is on the path.
-    """
-
-    def __init__(self) -> None:
-        self.chosen: dict[str, Path] = {}
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if (file := self.chosen.pop(fullname, None)) is not None:
-            if (spec := spec_from_file_location(fullname, file)) is None:
-                raise ImportError("the name of a Python file must end in '.py'")
-            return spec
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is None or spec.origin is None or fullname in sys.modules:  # it is reloaded
-            return spec
-        real = os.path.realpath(spec.origin)
-        if real in get_default_registry().files:
-            for module in list(sys.modules.values()):
-                if os.path.realpath(getattr(module, "__file__", None) or "") == real:
-                    return ModuleSpec(fullname, self, loader_state=module)
-        return spec
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Replace the new module; the import system returns the other one."""
-        sys.modules[module.__name__] = module.__spec__.loader_state  # type: ignore[union-attr]
-
-
-_FINDER = _Finder()
-
-
 def _is_package(folder: Path) -> bool:
     return folder.name.isidentifier() and (folder / "__init__.py").is_file()
 
 
-def _choose_name(file: Path, packages: list[Path]) -> str:
-    """Return the name of the module for a file: the natural one, unless it is taken."""
+def _import_file(file: Path, packages: list[Path]) -> None:
+    """Import a file as a module of its package, or else with its own name, unless that is taken."""
     parts = [*(folder.name for folder in reversed(packages)), file.stem]
     top = find_spec(parts[0]) if packages else None  # it can also be a library, such as "logging"
     if top is not None and top.origin and Path(top.origin).resolve().parent == packages[-1]:
-        return ".".join(parts).removesuffix(".__init__")
+        name = ".".join(parts).removesuffix(".__init__")
+        sys.modules.pop(name, None)
+        # Other files in the folder may import it without the name of the package.
+        sys.modules.setdefault(file.stem, import_module(name))
+        return
     name = file.stem.replace(".", "_")
     while name in sys.builtin_module_names or (
         name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(file)
     ):
         name += "_"
-    return name
+    spec = spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError("the name of a Python file must end in '.py'")
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
 
 
 def _explain(source: str, exc: BaseException) -> str:
