@@ -334,6 +334,20 @@ def test_files_of_a_package_are_its_modules_and_register_their_handlers_once(
     assert [line.split()[2] for line in lines] == expected, done.stderr
 
 
+@pytest.mark.feature("LOD-01", "LOD-04")
+@pytest.mark.parametrize("package", [["__init__.py"], []])
+def test_files_that_import_each_other_without_their_package_register_their_handlers_once(
+    registry: webop.OperatorRegistry, tmp_path: Path, package: list[str]
+) -> None:
+    (tmp_path / "mutual").mkdir()
+    for name in package:
+        (tmp_path / "mutual" / name).touch()
+    (tmp_path / "mutual" / "mutual_helpers.py").write_text("import mutual_handlers")
+    (tmp_path / "mutual" / "mutual_handlers.py").write_text("import mutual_helpers" + HANDLER)
+    load_file(tmp_path / "mutual" / "mutual_handlers.py")
+    assert len(registry) == 1
+
+
 @pytest.mark.feature("LOD-01")
 async def test_a_file_keeps_its_own_handlers_if_another_one_has_registered_its_function(
     tmp_path: Path,

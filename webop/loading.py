@@ -124,13 +124,13 @@ def _import_file(file: Path, packages: list[Path]) -> None:
     """Import a file as a module of its package, or else with its own name, unless that is taken."""
     parts = [*(folder.name for folder in reversed(packages)), file.stem]
     top = find_spec(parts[0]) if packages else None  # it can also be a library, such as "logging"
+    name, parent = file.stem.replace(".", "_"), None
     if top is not None and top.origin and Path(top.origin).resolve().parent == packages[-1]:
         name = ".".join(parts).removesuffix(".__init__")
         sys.modules.pop(name, None)
-        # Other files in the folder may import it without the name of the package.
-        sys.modules.setdefault(file.stem, import_module(name))
-        return
-    name = file.stem.replace(".", "_")
+        parent = import_module(name.rpartition(".")[0]) if "." in name else None
+        if name in sys.modules:  # its package has imported it
+            return
     while name in sys.builtin_module_names or (
         name in sys.modules and getattr(sys.modules[name], "__file__", None) != str(file)
     ):
@@ -139,10 +139,15 @@ def _import_file(file: Path, packages: list[Path]) -> None:
     if spec is None or spec.loader is None:
         raise ImportError("the name of a Python file must end in '.py'")
     sys.modules[name] = module = module_from_spec(spec)
+    if parent is not None:
+        # Other files in the folder may import it without the name of the package.
+        sys.modules.setdefault(file.stem, module)
+        setattr(parent, file.stem, module)
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        for other in [other for other in {name, file.stem} if sys.modules.get(other) is module]:
+            del sys.modules[other]
         raise
 
 
