@@ -434,6 +434,20 @@ async def test_reviews_are_served_in_parallel(client: httpx.AsyncClient, fn: Rec
     assert {task.result().status_code for task in tasks} == {200}
 
 
+async def test_a_large_deep_review_does_not_keep_others_waiting(
+    client: httpx.AsyncClient, fn: Recorder
+) -> None:
+    deep = b"[" * 5000 + b"0" + b"]" * 5000
+    state = b'{"deep":%b,"many":[%b0]}' % (deep, b"[[[[[[0]]]]]]," * 8_000)
+    review = b'{"request":{"uid":"large","object":%b,"oldObject":%b}}' % (state, state)
+    headers = {"content-type": "application/json"}
+    large = asyncio.create_task(client.post("/", content=review, headers=headers))
+    await asyncio.sleep(0.05)  # it is being decoded
+    await client.post("/", json={"request": {"uid": "small"}})
+    assert (await large).status_code == 200
+    assert [call.request["request"]["uid"] for call in fn.calls] == ["small", "large"]
+
+
 async def test_only_http_is_served(fn: Recorder) -> None:
     async def receive() -> dict[str, object]:
         return {"type": "lifespan.startup"}
