@@ -25,7 +25,7 @@ for _ in range(SPARE):
 _BRACKETS: Final = re.compile(_FLAT + rb"([\[{]++|[\]}]++)", re.DOTALL)
 
 
-def load(text: bytes) -> Any:
+def load(text: bytes | str) -> Any:
     """Return the value of a JSON text.
 
     The garbage collector pauses for large ones: it would look at all new values again and again,
