@@ -31,6 +31,7 @@ from webop.servers.certificates.certs import (
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
+from webop.servers.http.slots import Slots
 
 LIMIT = 16
 BODY = json.dumps(REVIEW).encode()
@@ -170,6 +171,29 @@ async def test_one_address_with_requests_in_progress_does_not_get_all_slots(fn: 
                 await eventually(lambda: len(fn.calls) == LIMIT - LIMIT // 8 + 1)
                 fn.gate.set()
                 assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
+
+
+class Idle:
+    """A connection that counts how often it is looked at."""
+
+    looks = 0
+
+    @property
+    def waiting_since(self) -> float:
+        Idle.looks += 1
+        return 1.0
+
+    def make_way(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("addresses", [1, 50])
+def test_a_flood_costs_no_more_with_many_slots(addresses: int) -> None:
+    slots = Slots(lambda: DefaultLimits(max_connections=1000))
+    Idle.looks = 0
+    for number in range(3000):
+        assert slots.take(Idle(), f"127.0.0.{number % addresses}")
+    assert Idle.looks < 3 * 3000
 
 
 async def test_a_connection_that_makes_way_is_told_so(fn: Recorder) -> None:

@@ -123,7 +123,7 @@ class Listener:
             try:
                 await asyncio.sleep(_SETTLE_SECONDS)
             finally:
-                self._server.stop_accepting()
+                await self._server.stop_accepting()
             await self._server.shutdown()
             async with asyncio.timeout(_CLOSING_SECONDS):
                 while state.connections:  # noqa: ASYNC110 - uvicorn's set
@@ -163,15 +163,22 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets or []
         for sock in self._sockets:
-            self._loop.add_reader(sock, self._accept_waiting, sock, _ACCEPTED_AT_ONCE)
+            self._loop.add_reader(sock, self._accept_waiting, sock)
         self.started = True
 
-    def stop_accepting(self) -> None:
+    async def stop_accepting(self) -> None:
         """Accept the connections in the backlog, then close the port."""
-        for sock in self._sockets:
-            self._loop.remove_reader(sock)
-            self._accept_waiting(sock, _BACKLOG)
-            sock.close()
+        try:
+            for sock in self._sockets:
+                self._loop.remove_reader(sock)
+                for _ in range(_BACKLOG // _ACCEPTED_AT_ONCE):
+                    if not self._accept_waiting(sock):
+                        break
+                    await asyncio.sleep(0)
+                sock.close()  # in the same turn: others would come
+        finally:
+            for sock in self._sockets:
+                sock.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let connections end; without any, do not pause for them as uvicorn does (0.1 s)."""
@@ -184,11 +191,9 @@ class _Server(uvicorn.Server):
         for task in self._handshakes:
             task.cancel()
 
-    def _accept_waiting(self, sock: socket.socket, limit: int) -> None:
-        """Accept the connections that wait: in a flood, most make way before their handshakes."""
-        for _ in range(limit):
-            if not self._accept(sock):
-                break
+    def _accept_waiting(self, sock: socket.socket) -> bool:
+        """Accept some connections; return whether more may wait."""
+        return all(self._accept(sock) for _ in range(_ACCEPTED_AT_ONCE))
 
     def _accept(self, sock: socket.socket) -> bool:
         """Accept a connection, if there is a slot; return whether there was one.
@@ -219,7 +224,7 @@ class _Server(uvicorn.Server):
 
     def _resume(self, sock: socket.socket) -> None:
         if sock.fileno() >= 0:
-            self._loop.add_reader(sock, self._accept_waiting, sock, _ACCEPTED_AT_ONCE)
+            self._loop.add_reader(sock, self._accept_waiting, sock)
 
     async def _connect(self, connection: socket.socket, protocol: HTTPProtocol) -> None:
         if connection.fileno() < 0:
