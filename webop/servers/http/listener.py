@@ -104,7 +104,11 @@ class Listener:
         return self._server.server_state.connections
 
     def close_connections(self) -> None:
-        """Close each connection after its requests in flight; clients can open new ones."""
+        """Close each connection after its requests in flight; clients can open new ones.
+
+        TLS handshakes are cancelled: they use an earlier context.
+        """
+        self._server.cancel_handshakes()
         for connection in list(self.connections):
             connection.shutdown()
 
@@ -151,7 +155,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._get_context = get_context
         self._sockets: list[socket.socket] = []
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], HTTPProtocol] = {}
         if get_context is not None:
             # The buffer of each TLS connection; asyncio's default is 256 KiB.
             asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
@@ -188,8 +192,8 @@ class _Server(uvicorn.Server):
 
     def cancel_handshakes(self) -> None:
         """Cancel the TLS handshakes that are not complete."""
-        for task in self._handshakes:
-            task.cancel()
+        for protocol in list(self._handshakes.values()):
+            protocol.cancel_handshake()
 
     def _accept_waiting(self, sock: socket.socket) -> bool:
         """Accept some connections; return whether more may wait."""
@@ -216,8 +220,8 @@ class _Server(uvicorn.Server):
         if self.server_state.slots.take(protocol, address[0]):  # type: ignore[attr-defined]
             protocol.cancel = connection.close
             task = self._loop.create_task(self._connect(connection, protocol))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._handshakes[task] = protocol
+            task.add_done_callback(self._handshakes.pop)
         else:
             connection.close()
         return True
@@ -228,7 +232,8 @@ class _Server(uvicorn.Server):
 
     async def _connect(self, connection: socket.socket, protocol: HTTPProtocol) -> None:
         if connection.fileno() < 0:
-            return  # it had to make way
+            self.server_state.slots.free(protocol)  # type: ignore[attr-defined]
+            return
         protocol.cancel = asyncio.current_task(self._loop).cancel  # type: ignore[union-attr]
         tls: dict[str, Any] = {}
         if self._get_context is not None:
@@ -240,9 +245,11 @@ class _Server(uvicorn.Server):
             }
         try:
             await self._loop.connect_accepted_socket(lambda: protocol, connection, **tls)
-        except OSError as error:  # a failed handshake, too
-            error.__traceback__ = None  # a reference cycle, which only the collector would free
+        except BaseException as error:
             self.server_state.slots.free(protocol)  # type: ignore[attr-defined]
+            if not isinstance(error, OSError):
+                raise
+            error.__traceback__ = None  # a reference cycle, which only the collector would free
 
 
 async def _open_sockets(host: str, port: int) -> list[socket.socket]:

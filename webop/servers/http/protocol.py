@@ -90,7 +90,12 @@ class HTTPProtocol(asyncio.BufferedProtocol):
         """Close the connection in favour of another one."""
         if self._connection is not None:
             self._connection.make_way()
-        elif self.cancel is not None:
+        else:
+            self.cancel_handshake()
+
+    def cancel_handshake(self) -> None:
+        """Close the connection if its TLS handshake is not complete."""
+        if self._connection is None and self.cancel is not None:
             self.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
