@@ -189,6 +189,22 @@ def test_deep_values_do_not_hide_others_from_handlers(old: bytes, new: bytes) ->
         decode(b'{"request":{"object":{"b":%b},"oldObject":{"a":%b}}}' % (moved, moved))
 
 
+def test_a_deep_value_cannot_be_changed_where_handlers_do_not_see_it() -> None:
+    stored = nest(300)
+    changed = stored.replace(b"0", b"1")
+    with pytest.raises(ReviewError, match="nested deeper than 254 levels"):
+        decode(b'{"request":{"object":{"x":%b},"oldObject":{"x":%b}}}' % (changed, stored))
+
+
+def test_the_managed_fields_of_a_deep_object_can_change() -> None:
+    def build(manager: bytes) -> bytes:
+        fields = b'{"f:x":' * 260 + b'{"f:%b":{}}' % manager + b"}" * 260
+        return b'{"metadata":{"managedFields":[{"fieldsV1":%b}]},"x":%b}' % (fields, nest(300))
+
+    review = decode(b'{"request":{"object":%b,"oldObject":%b}}' % (build(b"a"), build(b"b")))
+    assert review
+
+
 # The head of a review.
 
 _HEAD = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"a-1","x":'
