@@ -29,7 +29,7 @@ _HURRY_TIMEOUT = 5.0  # seconds; for tasks that do not end even when they are ca
 def listening_to_signals(listener: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call a function at SIGINT, SIGTERM and SIGHUP; several in one loop are all called.
 
-    SIGHUP is left alone if it is handled already, or ignored as under ``nohup``.
+    SIGHUP keeps its handler if it has one, and stays ignored under ``nohup``.
 
     Use it in the main thread. After the last block, the previous handlers are restored. But if a
     signal has ended the blocks, the next signal ends the process at once: something hangs.
