@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from hashlib import blake2b
 from secrets import token_hex
 from typing import Any
@@ -59,13 +58,13 @@ async def decode_review(body: bytes, hold: Callable[[int], None], limit: int) ->
         text = f"The review takes about {memory} bytes of memory; the limit is {limit} bytes"
         raise ReviewError(f"{text} (see settings.admission.max_held_bytes).", status=413)
     hold(memory)
-    decode = partial(_decode, body, opened=opened, memory=memory, limit=limit * _STATE // 100)
+    sizes = opened, memory, limit * _STATE // 100
     if len(body) < LARGE:
-        return decode()
-    return await asyncio.get_running_loop().run_in_executor(_thread, decode)
+        return _decode(body, *sizes)
+    return await asyncio.get_running_loop().run_in_executor(_thread, _decode, body, *sizes)
 
 
-def _decode(body: bytes, *, opened: int, memory: int, limit: int) -> dict[str, Any]:
+def _decode(body: bytes, opened: int, memory: int, limit: int) -> dict[str, Any]:
     try:
         review = _load(body, is_deep=opened > _MAX_DEPTH)
     except orjson.JSONDecodeError as error:
