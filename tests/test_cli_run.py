@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.feature("CLI-18", "STA-05", "STA-09", "CLI-01", "CLI-07", "LOG-11", "CLI-21")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=str)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=str)
 async def test_a_signal_ends_an_operator_with_code_0(
     workshop: Workshop,
     webop_cluster: LocalCluster,
@@ -35,8 +35,19 @@ async def test_a_signal_ends_an_operator_with_code_0(
         assert await command.stop(number) == 0
     assert f"[Widget {objects.namespace}/one] created one" in command.output
     assert "cleaned up" in command.output
-    assert number.name in command.output
+    assert f"Stopping ({number.name})" in command.output
     assert "Traceback" not in command.output
+
+
+async def test_an_operator_under_nohup_survives_its_terminal(workshop: Workshop) -> None:
+    program = "import signal, webop.__main__; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+    code = "import webop\n@webop.on.startup()\nasync def start(**_): ..."
+    (workshop.folder / "nohup.py").write_text(f"{program}webop.__main__.main()")
+    async with workshop.start_module(("nohup", "run"), "-A", workshop.write(code)) as command:
+        await command.wait_for("'start' succeeded")
+        command.process.send_signal(signal.SIGHUP)
+        assert await command.stop(signal.SIGINT) == 0
+    assert "Stopping (SIGINT)" in command.output
 
 
 @pytest.mark.feature("STA-10")

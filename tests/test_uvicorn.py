@@ -134,9 +134,9 @@ class Server:
         """Wait for the end; return the exit code."""
         return self.process.wait(_PATIENCE)
 
-    def stop(self) -> None:
-        """Send SIGTERM, and wait for the end, which must be a graceful one."""
-        self.process.send_signal(signal.SIGTERM)
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send a signal, and wait for the end, which must be a graceful one."""
+        self.process.send_signal(number)
         # After all is done, uvicorn dies of the signal that it has got, unless it is process 1.
         assert self.finish() in (0, -signal.SIGTERM)
         assert "Application shutdown complete." in self.read_log()
@@ -241,6 +241,12 @@ def test_with_nothing_configured_it_says_what_to_set(start: Start) -> None:
     assert server.post(build_review()).status_code == 404
     assert "Set WEBOP_MODULES" in server.read_log()
     server.stop()
+
+
+def test_it_stops_gracefully_when_its_terminal_is_closed(start: Start) -> None:
+    server = start()
+    assert server.get("/healthz").json() == {}
+    server.stop(signal.SIGHUP)
 
 
 @pytest.mark.parametrize(

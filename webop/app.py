@@ -16,7 +16,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, cast
@@ -305,7 +305,11 @@ class OperatorApp:
         from webop.metrics.exposition import choose_format, expose  # noqa: PLC0415 - rarely used
 
         accept = choose_format(", ".join(request.headers.getlist("accept")))
-        content, kind = await self._share(accept, lambda: expose(self.operator, accept))
+
+        async def build() -> tuple[bytes, str]:
+            return expose(self.operator, accept)
+
+        content, kind = await self._share(accept, build)
         return Response(content, headers={"content-type": kind})
 
     async def _show_page(self, request: Request) -> Response:
@@ -321,7 +325,7 @@ class OperatorApp:
         report = await self._share("report", page.build_report)
         return Response(orjson.dumps(report), headers=HEADERS, media_type="application/json")
 
-    async def _share(self, what: str, build: Callable[[], T]) -> T:
+    async def _share(self, what: str, build: Callable[[], Awaitable[T]]) -> T:
         """Build an expensive response, or return one whose building began after this call.
 
         So clients that wait at the same time share a response, and each gets a new one.
@@ -332,7 +336,7 @@ class OperatorApp:
             if began <= called:
                 await asyncio.sleep(self._next_build - time.monotonic())
                 began = time.monotonic()
-                built = build()
+                built = await build()
                 self._built[what] = began, built
                 ended = time.monotonic()
                 self._next_build = ended + _SCRAPE_PAUSE * (ended - began)

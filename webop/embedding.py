@@ -305,7 +305,7 @@ class _Running:
         """Wait for a signal or for the stop flag; the end of this task stops the operator.
 
         SIGTERM is the signal of a cluster: keep serving webhooks until API servers send reviews
-        elsewhere. Ctrl-C and the flag do not wait for that.
+        elsewhere. Ctrl-C and the flag do not wait for that; SIGHUP does.
         """
         async with asyncio.TaskGroup() as group:
             waiters: set[asyncio.Task[Any]] = {group.create_task(self._stopped.wait())}
@@ -314,7 +314,7 @@ class _Running:
             await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
             for waiter in waiters:
                 waiter.cancel()
-        if signal.SIGTERM in self._received:
+        if self._received and self._received[0] is not signal.SIGINT:
             await self._made.retire()
 
     def _handle_signal(self, number: signal.Signals) -> None:

@@ -20,13 +20,16 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# The terminal has been closed. Windows has no such signal.
+_HANGUPS = [number for number in signal.Signals if number.name == "SIGHUP"]
 _HURRY_TIMEOUT = 5.0  # seconds; for tasks that do not end even when they are cancelled twice
 
 
 @contextlib.contextmanager
 def listening_to_signals(listener: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call a function at SIGINT and SIGTERM; several functions in one loop are all called.
+    """Call a function at SIGINT, SIGTERM and SIGHUP; several in one loop are all called.
+
+    SIGHUP keeps its handler if it has one, and stays ignored under ``nohup``.
 
     Use it in the main thread. After the last block, the previous handlers are restored. But if a
     signal has ended the blocks, the next signal ends the process at once: something hangs.
@@ -51,8 +54,9 @@ class _Listening:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.listeners: list[Callable[[signal.Signals], None]] = []
         self.is_signaled = False
-        self._previous = {number: signal.getsignal(number) for number in _SIGNALS}
-        for number in _SIGNALS:
+        numbers = [signal.SIGINT, signal.SIGTERM, *_find_hangup()]
+        self._previous = {number: signal.getsignal(number) for number in numbers}
+        for number in numbers:
             loop.add_signal_handler(number, self._notify, number)
 
     def end(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -62,6 +66,8 @@ class _Listening:
             signal.signal(number, previous or signal.SIG_DFL)
 
     def _notify(self, number: signal.Signals) -> None:
+        if self.is_signaled and number in _HANGUPS:
+            return  # shells and the kernel both send it
         self.is_signaled = True
         if not self.listeners:
             os._exit(128 + number)
@@ -80,6 +86,7 @@ def retiring_at_signals(retire: Callable[[], Awaitable[None]]) -> Iterator[None]
 
     A second SIGTERM is passed on at once. The functions of several apps in one loop are called
     concurrently; the signal is passed on when all have returned. SIGINT (Ctrl-C) is not delayed.
+    SIGHUP counts as SIGTERM, unless it is handled already, or ignored as under ``nohup``.
     Do nothing outside of the main thread, or if there is no previous handler.
     """
     previous = signal.getsignal(signal.SIGTERM)
@@ -92,13 +99,21 @@ def retiring_at_signals(retire: Callable[[], Awaitable[None]]) -> Iterator[None]
             yield
         return
     deferral = _Deferral(retire, previous)
-    signal.signal(signal.SIGTERM, deferral.handle)
+    numbers: dict[signal.Signals, Any] = dict.fromkeys(_find_hangup(), signal.SIG_DFL)
+    numbers[signal.SIGTERM] = previous
+    for number in numbers:
+        signal.signal(number, deferral.handle)
     try:
         yield
     finally:
         deferral.close()
-        if signal.getsignal(signal.SIGTERM) == deferral.handle:
-            signal.signal(signal.SIGTERM, previous)
+        for number, handler in numbers.items():
+            if signal.getsignal(number) == deferral.handle:
+                signal.signal(number, handler)
+
+
+def _find_hangup() -> list[signal.Signals]:
+    return [number for number in _HANGUPS if signal.getsignal(number) is signal.SIG_DFL]
 
 
 async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
@@ -145,25 +160,25 @@ class _Deferral:
         finally:
             self._retirements.remove(retire)
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, _: int, frame: FrameType | None) -> None:
         """Handle a signal; Python calls this between any two instructions of the main thread."""
         if self._is_signaled:
-            self._previous(number, frame)
+            self._previous(signal.SIGTERM, frame)
         else:
             self._is_signaled = True
-            self._loop.call_soon_threadsafe(self._begin, number)
+            self._loop.call_soon_threadsafe(self._begin)
 
     def close(self) -> None:
         """Cancel pending calls: the app has ended."""
         if self._task is not None:
             self._task.cancel()
 
-    def _begin(self, number: int) -> None:
-        self._task = self._loop.create_task(self._retire_first(number), name="retirement")
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._retire_first(), name="retirement")
 
-    async def _retire_first(self, number: int) -> None:
+    async def _retire_first(self) -> None:
         retirements = [retire() for retire in self._retirements]
         for result in await asyncio.gather(*retirements, return_exceptions=True):
             if isinstance(result, Exception):
                 logger.error("The shutdown delay was cut short by an error.", exc_info=result)
-        self._previous(number, None)
+        self._previous(signal.SIGTERM, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from types import MappingProxyType
 from typing import Any
@@ -124,6 +125,18 @@ def test_the_whole_document_can_neither_be_set_nor_removed() -> None:
         ensure({}, (), 1)
     with pytest.raises(ValueError, match="Name a field"):
         remove({}, ())
+
+
+def test_the_garbage_collector_does_not_look_at_a_large_copy_again_and_again() -> None:
+    document: dict[str, list[Any]] = {"many": [[] for _ in range(100_000)]}
+    runs: list[str] = []
+    note = lambda phase, _: runs.append(phase)  # noqa: E731
+    gc.callbacks.append(note)
+    try:
+        assert len(clone(document)["many"]) == 100_000
+    finally:
+        gc.callbacks.remove(note)
+    assert len(runs) <= 4
 
 
 def test_a_clone_shares_nothing_and_consists_of_plain_types() -> None:

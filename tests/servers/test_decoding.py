@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import copy
 import json
@@ -24,7 +25,7 @@ _LIMIT = Hosting().gate.share
 
 def decode(body: bytes) -> object:
     """Decode a review while there are no others."""
-    return decode_review(body, lambda _: None, _LIMIT)
+    return asyncio.run(decode_review(body, lambda _: None, _LIMIT))
 
 
 def fill(unit: bytes) -> bytes:
@@ -122,7 +123,7 @@ def test_what_is_counted_is_what_a_review_takes(unit: bytes) -> None:
         body = b'{"x":[' + unit * count + b"0]}"
     held: list[int] = []
     tracemalloc.start()
-    review = decode_review(body, held.append, 10**9)
+    review = asyncio.run(decode_review(body, held.append, 10**9))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert review
@@ -186,6 +187,22 @@ def test_deep_values_do_not_hide_others_from_handlers(old: bytes, new: bytes) ->
     moved = nest(300)
     with pytest.raises(ReviewError, match="nested deeper than 254 levels"):
         decode(b'{"request":{"object":{"b":%b},"oldObject":{"a":%b}}}' % (moved, moved))
+
+
+def test_a_deep_value_cannot_be_changed_where_handlers_do_not_see_it() -> None:
+    stored = nest(300)
+    changed = stored.replace(b"0", b"1")
+    with pytest.raises(ReviewError, match="nested deeper than 254 levels"):
+        decode(b'{"request":{"object":{"x":%b},"oldObject":{"x":%b}}}' % (changed, stored))
+
+
+def test_the_managed_fields_of_a_deep_object_can_change() -> None:
+    def build(manager: bytes) -> bytes:
+        fields = b'{"f:x":' * 260 + b'{"f:%b":{}}' % manager + b"}" * 260
+        return b'{"metadata":{"managedFields":[{"fieldsV1":%b}]},"x":%b}' % (fields, nest(300))
+
+    review = decode(b'{"request":{"object":%b,"oldObject":%b}}' % (build(b"a"), build(b"b")))
+    assert review
 
 
 # The head of a review.

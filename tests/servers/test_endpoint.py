@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 import pytest
@@ -432,6 +433,26 @@ async def test_reviews_are_served_in_parallel(client: httpx.AsyncClient, fn: Rec
         await until(lambda: len(fn.calls) == 10)
         fn.gate.set()
     assert {task.result().status_code for task in tasks} == {200}
+
+
+async def test_a_large_deep_review_does_not_keep_others_waiting(fn: Recorder) -> None:
+    deep = b"[" * 5000 + b"0" + b"]" * 5000
+    state = b'{"deep":%b,"many":[%b0]}' % (deep, b"[[[[[[0]]]]]]," * 8_000)
+    large = b'{"request":{"uid":"large","object":%b,"oldObject":%b}}' % (state, state)
+    app = ReviewEndpoint(fn)
+
+    async def send(_: Any) -> None:
+        pass
+
+    async def review(body: bytes) -> None:
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body}
+
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": []}
+        await app(scope, receive, send)
+
+    await asyncio.gather(review(large), review(b'{"request":{"uid":"small"}}'))
+    assert [call.request["request"]["uid"] for call in fn.calls] == ["small", "large"]
 
 
 async def test_only_http_is_served(fn: Recorder) -> None:

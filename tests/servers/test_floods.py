@@ -20,7 +20,7 @@ import webop
 from tests.metrics.scraping import find_port
 from tests.operating import eventually
 from tests.servers.foreign import run_uvicorn
-from tests.servers.reviewing import REVIEW, Recorder, connect, post, read_head, trust
+from tests.servers.reviewing import RESPONSE, REVIEW, Recorder, connect, post, read_head, trust
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     KeyPair,
@@ -31,6 +31,7 @@ from webop.servers.certificates.certs import (
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
+from webop.servers.http.slots import Slots
 
 LIMIT = 16
 BODY = json.dumps(REVIEW).encode()
@@ -170,6 +171,60 @@ async def test_one_address_with_requests_in_progress_does_not_get_all_slots(fn: 
                 await eventually(lambda: len(fn.calls) == LIMIT - LIMIT // 8 + 1)
                 fn.gate.set()
                 assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
+
+
+class Idle:
+    """A connection that counts how often it is looked at."""
+
+    looks = 0
+
+    @property
+    def waiting_since(self) -> float:
+        Idle.looks += 1
+        return 1.0
+
+    def make_way(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("addresses", [1, 50])
+def test_a_flood_costs_no_more_with_many_slots(addresses: int) -> None:
+    slots = Slots(lambda: DefaultLimits(max_connections=1000))
+    Idle.looks = 0
+    for number in range(3000):
+        assert slots.take(Idle(), f"127.0.0.{number % addresses}")
+    assert Idle.looks < 3 * 3000
+
+
+async def test_a_client_that_still_reads_its_response_keeps_its_connection(fn: Recorder) -> None:
+    fn.response = {**RESPONSE, "padding": "x" * 30_000_000}
+    async with listen(fn, max_connections=1) as port, connect(port) as (reader, writer):
+        writer.write(HEAD + BODY)
+        head = await read_head(reader)
+        await asyncio.sleep(0.1)  # it is served, and the rest of it does not fit into any buffer
+        async with connect(port) as (other, _):
+            with contextlib.suppress(ConnectionError):
+                assert await other.read() == b""
+        await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_connections_that_made_way_are_not_kept(pair: KeyPair, new_loop: Callable[[], Any]) -> None:
+    async def run(tls: ssl.SSLContext | None) -> None:
+        hosting = Hosting(DefaultLimits(max_connections=LIMIT))
+        get_context = None if tls is None else lambda: tls
+        endpoint = ReviewEndpoint(Recorder(), hosting=hosting)
+        async with Listener(
+            endpoint, "127.0.0.1", 0, ssl_context=get_context, hosting=hosting
+        ) as listener:
+            with flood(listener.port, b"", count=20 * LIMIT):
+                for _ in range(100):
+                    await asyncio.sleep(0)
+            await eventually(lambda: not listener.connections, timeout=5)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run(None))
+        runner.run(run(build_context(pair)))
 
 
 async def test_a_connection_that_makes_way_is_told_so(fn: Recorder) -> None:

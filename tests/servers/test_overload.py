@@ -54,6 +54,14 @@ def test_the_largest_review_is_served_if_the_budget_is_smaller() -> None:
     gate.hold(250, "a", gate.share)
 
 
+def test_a_budget_that_holds_one_large_review_and_no_second_one_is_kept() -> None:
+    gate = build_gate(max_held_bytes=70, max_body=10)
+    gate.hold(50, "a", gate.share)
+    with pytest.raises(ReviewError):
+        gate.hold(50, "b", gate.share)
+    gate.hold(20, "b", gate.share)
+
+
 def test_reviews_are_limited_whatever_they_call() -> None:
     gate = build_gate(max_reviews=2)
     gate.enter({})

@@ -141,6 +141,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, next(_serials), timer))
         return timer
 
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Call it at once: there are no threads."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001  its caller gets it
+            future.set_exception(error)
+        return future
+
     def interrupt(self) -> None:
         """Raise ``KeyboardInterrupt`` before the next step: within one, webop could catch it."""
         self.is_interrupted = True

@@ -362,7 +362,7 @@ class Client:
                         span.record_response(status)
                 if response.status >= 300:
                     raise build_refusal(call, response, content)
-                return decode(content, lambda: call.attempt) if content else None
+                return await decode(content, lambda: call.attempt) if content else None
             except APIUnauthorizedError as exc:
                 if session.is_refused:
                     await self.vault.invalidate(session.info, error=exc)

@@ -7,14 +7,16 @@ if the kind has free fields. The deeper values are cut off at the same level in 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from webop.backoff import Once
-from webop.objects.json_text import cut, load
+from webop.objects.json_text import LARGE, cut, load
 
 if TYPE_CHECKING:
     from webop.client.failures import Attempt
@@ -25,10 +27,13 @@ _WRITABLE: Final = 254  # levels, for orjson
 _KEPT: Final = 200  # of an object
 _AROUND: Final = {"list": 2, "watch": 1}  # levels around an object, by the verb
 _once = Once()
+_thread = ThreadPoolExecutor(1, "webop-json")  # more would hold the event loop longer
 
 
-def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
+async def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     """Return the value of a JSON text, with null in place of values that are nested too deeply.
+
+    Large texts are read in a thread, so that the event loop is not held for long.
 
     Args:
         text: an object, a list of objects, or an event of a watch.
@@ -37,6 +42,12 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     Raises:
         orjson.JSONDecodeError: it is not JSON.
     """
+    if len(text) < LARGE:
+        return _decode(text, describe)
+    return await asyncio.get_running_loop().run_in_executor(_thread, _decode, text, describe)
+
+
+def _decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     try:
         data = load(text)
         opened = text.count(b"{") + text.count(b"[")
@@ -56,6 +67,7 @@ def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
         pass
     else:
         return data
+    data = wrapped = None  # not in memory beside the other
     logger.log(
         _once.choose_level((attempt.verb, attempt.resource)),
         "The response to '%s' has an object that is nested deeper than %d levels. The deeper "

@@ -84,7 +84,7 @@ class EarlyChanges:
             async with opening as stream:
                 async for lines in stream:
                     for line in lines:
-                        kind, raw, version = parse_event(line, attempt)
+                        kind, raw, version = await parse_event(line, attempt)
                         if kind not in CHANGES:
                             continue
                         if not parse_number(version):

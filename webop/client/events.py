@@ -1,4 +1,4 @@
-"""Parsing of the lines of a watch into events. Pure."""
+"""Parsing of the lines of a watch into events."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class BrokenStreamError(WebopError):
     """The server sent something other than a stream of events."""
 
 
-def parse_event(line: bytes, attempt: Attempt) -> tuple[Any, dict[str, Any], str]:
+async def parse_event(line: bytes, attempt: Attempt) -> tuple[Any, dict[str, Any], str]:
     """Return the type, the object and the resource version (empty if absent) of a line.
 
     Kubernetes API concepts: "Efficient detection of changes". Of future versions, it may be
     something else than an event or a bookmark.
     """
     try:
-        data = decode(line, lambda: attempt)
+        data = await decode(line, lambda: attempt)
         kind, raw = data["type"], data["object"]
         if kind == "ERROR":
             raise build_event_error(attempt, raw)

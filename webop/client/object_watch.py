@@ -70,7 +70,7 @@ async def follow(
             async with client.stream(path, {**params, **since}, limits=limits) as batches:
                 async for lines in batches:
                     for line in lines:
-                        kind, raw, _ = parse_event(line, attempt)
+                        kind, raw, _ = await parse_event(line, attempt)
                         backoff.reset()
                         if kind in CHANGES:
                             yield None if kind == "DELETED" else raw

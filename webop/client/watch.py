@@ -130,8 +130,12 @@ async def watch(
                 async with watcher.open_stream() as batches:
                     watcher.begin(batches)
                     async for lines in batches:
-                        for item in watcher.parse(lines):
-                            yield item
+                        for event in watcher.take_early():
+                            yield event
+                        for line in lines:
+                            item = watcher.accept(*await parse_event(line, watcher.attempt))
+                            if item is not None:
+                                yield item
                 watcher.end()
             except Exception as exc:  # noqa: BLE001 - a watch must survive all of them
                 watcher.fail(exc)
@@ -151,6 +155,7 @@ class Watcher:
 
     Attributes:
         resource: the watched resource.
+        attempt: the request, for messages.
         status: the public status.
     """
 
@@ -167,8 +172,8 @@ class Watcher:
         self._namespace = namespace
         self._options = options
         self._path = resource.get_url(namespace=namespace)
-        self._attempt = parse_attempt("GET", self._path, {"watch": "true"})
-        self._recovery = Recovery(self._attempt, options, status)
+        self.attempt = parse_attempt("GET", self._path, {"watch": "true"})
+        self._recovery = Recovery(self.attempt, options, status)
         self._is_healthy = False
         self._is_streaming = False
         self._prefers_pages = False
@@ -210,7 +215,7 @@ class Watcher:
         async with aclosing(self._read_pages()) as pages:
             async for page in pages:
                 if not version and len(page.items) == PAGE_SIZE:
-                    self.early.begin(self._open_early(page), self._attempt)
+                    self.early.begin(self._open_early(page), self.attempt)
                 version = page.resource_version
                 objects = [item for item in page.items if _has_name(item)]
                 skipped = len(page.items) - len(objects)
@@ -221,7 +226,7 @@ class Watcher:
                 page.items.clear()
                 objects.reverse()
                 while objects:
-                    for event in self._take_early():
+                    for event in self.take_early():
                         yield event
                     raw = objects.pop()
                     if not self.early.has_brought(raw):
@@ -250,7 +255,8 @@ class Watcher:
         async with self.open_stream(page.resource_version) as stream:
             yield stream
 
-    def _take_early(self) -> Iterator[WatchEvent]:
+    def take_early(self) -> Iterator[WatchEvent]:
+        """Yield the changes that have arrived during a listing."""
         for kind, raw in self.early.take():
             yield kind, self._strip(raw)
 
@@ -287,30 +293,24 @@ class Watcher:
             silence = min(limit for limit in silences if limit is not None)
             stream.limit(StreamLimits(silence=silence))
 
-    def parse(self, lines: list[bytes]) -> Iterator[WatchItem]:
-        """Yield the items in some lines."""
+    def accept(self, kind: Any, raw: dict[str, Any], version: str) -> WatchItem | None:
+        """Return the item in a line of the stream; None if there is none."""
         if self.status.state is State.LISTING:
-            yield from self._take_early()
-        for line in lines:
-            kind, raw, version = parse_event(line, self._attempt)
-            if self.status.state is State.LISTING:
-                item = self._parse_listed(kind, raw, version)
-                if item is not None:
-                    yield item
-                continue
-            if version:
-                self.status.version = version
-            if not self._is_healthy:
-                # Only a stale cache sends the version after which the stream begins.
-                is_news = self.status.version != self._began_with or not version
-                if is_news or kind == BOOKMARK:
-                    self._heal()
-            if kind == BOOKMARK:
-                self.early.forget_until(version)
-            if kind in CHANGES and not self.early.has_brought(raw):
-                yield kind, self._strip(raw)
+            return self._accept_listed(kind, raw, version)
+        if version:
+            self.status.version = version
+        if not self._is_healthy:
+            # Only a stale cache sends the version after which the stream begins.
+            is_news = self.status.version != self._began_with or not version
+            if is_news or kind == BOOKMARK:
+                self._heal()
+        if kind == BOOKMARK:
+            self.early.forget_until(version)
+        if kind not in CHANGES or self.early.has_brought(raw):
+            return None
+        return kind, self._strip(raw)
 
-    def _parse_listed(self, kind: Any, raw: dict[str, Any], version: str) -> WatchItem | None:
+    def _accept_listed(self, kind: Any, raw: dict[str, Any], version: str) -> WatchItem | None:
         """Return the item in a line of a streaming list; None if there is none.
 
         Changes during the list come in it, too. The versions mean nothing before the end, because
@@ -328,7 +328,7 @@ class Watcher:
             return None
         self._listed += 1
         if self._listed == PAGE_SIZE:
-            self.early.begin(self._open_early(), self._attempt)
+            self.early.begin(self._open_early(), self.attempt)
         if self.early.has_brought(raw):
             return None
         return ("DELETED" if kind == "DELETED" else None), self._strip(raw)
@@ -339,7 +339,7 @@ class Watcher:
         if is_listing or (self.get_age() < _SHORT_STREAM and not self._is_healthy):
             end = "the stream ended before the list was complete"
             what = end if is_listing else "the server ended the stream at once"
-            self.fail(BrokenStreamError(f"Cannot {self._attempt}: {what}"))
+            self.fail(BrokenStreamError(f"Cannot {self.attempt}: {what}"))
         else:
             self._heal()
             self._close()

@@ -14,6 +14,8 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 import orjson
 
+from webop.objects.json_text import load
+
 FieldPath: TypeAlias = tuple[str, ...]
 FieldSpec: TypeAlias = str | FieldPath | list[str] | None
 
@@ -154,7 +156,7 @@ def clone(value: Any) -> Any:
         text = orjson.dumps(value, default=unwrap_mapping)
     except TypeError:
         return _clone_slowly(value)
-    return _clone_slowly(value) if is_lossy(text, value) else orjson.loads(text)
+    return _clone_slowly(value) if is_lossy(text, value) else load(text)
 
 
 def is_lossy(text: bytes, value: Any) -> bool:
@@ -189,7 +191,7 @@ class Snapshot:
             is_same = orjson.dumps(self.document) == self._text
         except TypeError:  # something that JSON does not have was put into it
             is_same = False
-        return self.document if is_same else orjson.loads(self._text)
+        return self.document if is_same else load(self._text)
 
 
 def _clone_slowly(value: Any) -> Any:

@@ -25,6 +25,7 @@ import orjson
 
 from webop.backoff import Backoff, Once
 from webop.handling.threads import Pool, is_crowded
+from webop.objects.json_text import load
 
 logger = logging.getLogger(__name__)
 
@@ -268,7 +269,7 @@ class Slots:
     def unpack(self, text: bytes) -> dict[str, Any]:
         """Return the body that a text was made of; it must not be empty."""
         self.drop(text)
-        raw: dict[str, Any] = orjson.loads(text if text[0] == 0x7B else zlib.decompress(text))
+        raw: dict[str, Any] = load(text if text[0] == 0x7B else zlib.decompress(text))
         return raw
 
     def _take(self, count: int) -> None:

@@ -6,8 +6,10 @@ even from a thread. So the memory is estimated before the text is decoded.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from secrets import token_hex
 from typing import Any
@@ -16,7 +18,7 @@ import orjson
 
 from webop.errors import ReviewError
 from webop.objects.diffs import diff
-from webop.objects.json_text import cut, load
+from webop.objects.json_text import LARGE, SPARE, cut, load
 
 # The limit of orjson's encoder, which is a cheap way to check the depth. Objects of this depth
 # never exceed Python's recursion limit.
@@ -25,6 +27,7 @@ _MAX_DEPTH = 254
 # percent.
 _STATE = 40
 _MANAGED_FIELDS = ("metadata", "managedFields")
+_thread = ThreadPoolExecutor(1, "webop-reviews")  # more would hold the event loop longer
 _NOT_COUNTED = bytes(set(range(256)) - set(b'"{[,'))
 
 # The head of a review as API servers write it: in this order, before all that users can choose.
@@ -39,8 +42,8 @@ _HEAD = re.compile(
 )
 
 
-def decode_review(body: bytes, hold: Callable[[int], None], limit: int) -> dict[str, Any]:
-    """Decode the JSON of a review.
+async def decode_review(body: bytes, hold: Callable[[int], None], limit: int) -> dict[str, Any]:
+    """Decode the JSON of a review; that of a large one in a thread.
 
     Args:
         body: the bytes of the request.
@@ -55,6 +58,13 @@ def decode_review(body: bytes, hold: Callable[[int], None], limit: int) -> dict[
         text = f"The review takes about {memory} bytes of memory; the limit is {limit} bytes"
         raise ReviewError(f"{text} (see settings.admission.max_held_bytes).", status=413)
     hold(memory)
+    sizes = opened, memory, limit * _STATE // 100
+    if len(body) < LARGE:
+        return _decode(body, *sizes)
+    return await asyncio.get_running_loop().run_in_executor(_thread, _decode, body, *sizes)
+
+
+def _decode(body: bytes, opened: int, memory: int, limit: int) -> dict[str, Any]:
     try:
         review = _load(body, is_deep=opened > _MAX_DEPTH)
     except orjson.JSONDecodeError as error:
@@ -62,8 +72,8 @@ def decode_review(body: bytes, hold: Callable[[int], None], limit: int) -> dict[
         raise ReviewError(reason) from None
     if not isinstance(review, dict):
         raise ReviewError(f"The review must be a JSON object, not {type(review).__name__}.")
-    if memory * 100 > limit * _STATE:
-        _check_growth(review, limit * _STATE // 100)
+    if memory > limit:
+        _check_growth(review, limit)
     return review
 
 
@@ -92,14 +102,15 @@ def _load(body: bytes, *, is_deep: bool) -> Any:
     def count(part: Any) -> int:
         return orjson.dumps(part).count(secret)
 
-    review = load(cut(body, _MAX_DEPTH - 1, mark))
+    text = cut(body, _MAX_DEPTH - SPARE, mark)
+    review = load(text)
     old, new = map(_get_request(review).get, ("oldObject", "object"))
     is_elsewhere = count(review) > count(old) + count(new)
     # Handlers could not see what is new. Managed fields have only the names of fields.
     changes = (item.new for item in diff(old, new) if item.field[:2] != _MANAGED_FIELDS)
     if is_elsewhere or any(map(count, changes)):
         raise ReviewError(f"The review is nested deeper than {_MAX_DEPTH} levels.", status=413)
-    return load(cut(body, _MAX_DEPTH - 1))
+    return load(re.sub(rb'"%b[0-9a-f]+"' % secret, b"null", text))
 
 
 def _get_request(review: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -55,7 +55,9 @@ class Page:
         files: the names of the files by their paths.
     """
 
-    def __init__(self, path: str, bound: str, build_report: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self, path: str, bound: str, build_report: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> None:
         folder = path.rpartition("/")[0]
         self.report_path = f"{folder}/status.json"
         self.files = {**{f"{folder}/{name}": name for name in _TYPES}, path: "ui.html"}

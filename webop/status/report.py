@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from webop.running import Operator
 
 LIMIT = 100
+_STEP = 2000  # objects
 _FAILURES_LIMIT = 10  # of one object
 _POD_SUFFIX = re.compile(r"-[b-df-hj-np-tv-xz2-9]{6,10}-[b-df-hj-np-tv-xz2-9]{5}$|-\d{1,5}$")
 
@@ -60,9 +61,9 @@ class Reporter:
             finally:
                 task.cancel()
 
-    def build(self) -> Row:
+    async def build(self) -> Row:
         """Return the current report."""
-        return _build_report(self._operator, self._since, self._recent.compute())
+        return await _build_report(self._operator, self._since, self._recent.compute())
 
 
 def _identify(operator: Operator, since: str) -> Row:
@@ -110,7 +111,7 @@ def _restore(growth: Growth, *labels: str) -> list[int]:
     return [growth[*labels, str(index)] for index in range(len(BOUNDS) + 1)]
 
 
-def _build_report(operator: Operator, since: str, growth: Growth) -> Row:
+async def _build_report(operator: Operator, since: str, growth: Growth) -> Row:
     leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
     return {
         "version": __version__,
@@ -123,7 +124,7 @@ def _build_report(operator: Operator, since: str, growth: Growth) -> Row:
         "certificate_expires": None if expiry is None else _format(expiry),
         "handlers": _limit(_list_handlers(operator, growth)),
         "kinds": _limit(_list_kinds(operator)),
-        "objects": _list_objects(operator),
+        "objects": await _list_objects(operator),
         "failed": _list_failed(operator),
         "bounds": list(BOUNDS),
         "webhooks": _limit(_list_webhooks(operator, growth)),
@@ -210,7 +211,7 @@ def _list_kinds(operator: Operator) -> list[Row]:
     ]
 
 
-def _list_objects(operator: Operator) -> Row:
+async def _list_objects(operator: Operator) -> Row:
     """Return the objects in progress: most failures first, then longest duration."""
     busy = [
         (stream.ctx.resource.plural_name, obj)
@@ -218,7 +219,11 @@ def _list_objects(operator: Operator) -> Row:
         if stream.dispatcher is not None
         for obj in stream.dispatcher.list_busy()
     ]
-    shown = heapq.nsmallest(LIMIT, busy, key=lambda item: _rank(item[1]))
+    shown: list[tuple[str, Tracked]] = []
+    for start in range(0, len(busy), _STEP):
+        part = [*shown, *busy[start : start + _STEP]]
+        shown = heapq.nsmallest(LIMIT, part, key=lambda item: _rank(item[1]))
+        await asyncio.sleep(0)  # there can be any number of them
     items = [_build_object_row(resource, obj) for resource, obj in shown]
     return {"items": items, "left_out": len(busy) - len(items)}
 

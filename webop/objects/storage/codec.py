@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import orjson
 
 from webop.objects.fields import is_mapping, resolve
+from webop.objects.json_text import load
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -183,7 +184,7 @@ def _decompress(packed: object) -> BodyEssence:
 
 def _load(text: str | bytes) -> Any:
     try:
-        return orjson.loads(text)
+        return load(text)
     except orjson.JSONDecodeError:
         try:
             return json.loads(text)

@@ -102,7 +102,7 @@ class ReviewEndpoint:
             length = self._check_head(scope)
             exchange.start(read_timeout(scope["query_string"]), webhook)
             result = await self._fn(  # no variable: a slow client would keep it in memory
-                decode_review(
+                await decode_review(
                     await exchange.read_body(receive, length), exchange.hold, exchange.share
                 ),
                 webhook=webhook,

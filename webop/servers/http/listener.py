@@ -104,7 +104,11 @@ class Listener:
         return self._server.server_state.connections
 
     def close_connections(self) -> None:
-        """Close each connection after its requests in flight; clients can open new ones."""
+        """Close each connection after its requests in flight; clients can open new ones.
+
+        TLS handshakes are cancelled: they use an earlier context.
+        """
+        self._server.cancel_handshakes()
         for connection in list(self.connections):
             connection.shutdown()
 
@@ -123,7 +127,7 @@ class Listener:
             try:
                 await asyncio.sleep(_SETTLE_SECONDS)
             finally:
-                self._server.stop_accepting()
+                await self._server.stop_accepting()
             await self._server.shutdown()
             async with asyncio.timeout(_CLOSING_SECONDS):
                 while state.connections:  # noqa: ASYNC110 - uvicorn's set
@@ -151,7 +155,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._get_context = get_context
         self._sockets: list[socket.socket] = []
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], HTTPProtocol] = {}
         if get_context is not None:
             # The buffer of each TLS connection; asyncio's default is 256 KiB.
             asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
@@ -163,15 +167,22 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets or []
         for sock in self._sockets:
-            self._loop.add_reader(sock, self._accept_waiting, sock, _ACCEPTED_AT_ONCE)
+            self._loop.add_reader(sock, self._accept_waiting, sock)
         self.started = True
 
-    def stop_accepting(self) -> None:
+    async def stop_accepting(self) -> None:
         """Accept the connections in the backlog, then close the port."""
-        for sock in self._sockets:
-            self._loop.remove_reader(sock)
-            self._accept_waiting(sock, _BACKLOG)
-            sock.close()
+        try:
+            for sock in self._sockets:
+                self._loop.remove_reader(sock)
+                for _ in range(_BACKLOG // _ACCEPTED_AT_ONCE):
+                    if not self._accept_waiting(sock):
+                        break
+                    await asyncio.sleep(0)
+                sock.close()  # in the same turn: others would come
+        finally:
+            for sock in self._sockets:
+                sock.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let connections end; without any, do not pause for them as uvicorn does (0.1 s)."""
@@ -181,14 +192,12 @@ class _Server(uvicorn.Server):
 
     def cancel_handshakes(self) -> None:
         """Cancel the TLS handshakes that are not complete."""
-        for task in self._handshakes:
-            task.cancel()
+        for protocol in list(self._handshakes.values()):
+            protocol.cancel_handshake()
 
-    def _accept_waiting(self, sock: socket.socket, limit: int) -> None:
-        """Accept the connections that wait: in a flood, most make way before their handshakes."""
-        for _ in range(limit):
-            if not self._accept(sock):
-                break
+    def _accept_waiting(self, sock: socket.socket) -> bool:
+        """Accept some connections; return whether more may wait."""
+        return all(self._accept(sock) for _ in range(_ACCEPTED_AT_ONCE))
 
     def _accept(self, sock: socket.socket) -> bool:
         """Accept a connection, if there is a slot; return whether there was one.
@@ -211,19 +220,20 @@ class _Server(uvicorn.Server):
         if self.server_state.slots.take(protocol, address[0]):  # type: ignore[attr-defined]
             protocol.cancel = connection.close
             task = self._loop.create_task(self._connect(connection, protocol))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._handshakes[task] = protocol
+            task.add_done_callback(self._handshakes.pop)
         else:
             connection.close()
         return True
 
     def _resume(self, sock: socket.socket) -> None:
         if sock.fileno() >= 0:
-            self._loop.add_reader(sock, self._accept_waiting, sock, _ACCEPTED_AT_ONCE)
+            self._loop.add_reader(sock, self._accept_waiting, sock)
 
     async def _connect(self, connection: socket.socket, protocol: HTTPProtocol) -> None:
         if connection.fileno() < 0:
-            return  # it had to make way
+            self.server_state.slots.free(protocol)  # type: ignore[attr-defined]
+            return
         protocol.cancel = asyncio.current_task(self._loop).cancel  # type: ignore[union-attr]
         tls: dict[str, Any] = {}
         if self._get_context is not None:
@@ -235,9 +245,11 @@ class _Server(uvicorn.Server):
             }
         try:
             await self._loop.connect_accepted_socket(lambda: protocol, connection, **tls)
-        except OSError as error:  # a failed handshake, too
-            error.__traceback__ = None  # a reference cycle, which only the collector would free
+        except BaseException as error:
             self.server_state.slots.free(protocol)  # type: ignore[attr-defined]
+            if not isinstance(error, OSError):
+                raise
+            error.__traceback__ = None  # a reference cycle, which only the collector would free
 
 
 async def _open_sockets(host: str, port: int) -> list[socket.socket]:

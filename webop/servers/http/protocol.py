@@ -80,6 +80,7 @@ class HTTPProtocol(asyncio.BufferedProtocol):
         self._buffer: memoryview = server_state.read_buffer
         #: Ends the TLS handshake.
         self.cancel: Callable[[], object] | None = None
+        self._is_cancelled = False
 
     @property
     def waiting_since(self) -> float | None:
@@ -90,7 +91,13 @@ class HTTPProtocol(asyncio.BufferedProtocol):
         """Close the connection in favour of another one."""
         if self._connection is not None:
             self._connection.make_way()
-        elif self.cancel is not None:
+        else:
+            self.cancel_handshake()
+
+    def cancel_handshake(self) -> None:
+        """Close the connection if its TLS handshake is not complete."""
+        if self._connection is None and self.cancel is not None:
+            self._is_cancelled = True
             self.cancel()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -100,7 +107,7 @@ class HTTPProtocol(asyncio.BufferedProtocol):
             if not self._slots.take(self, address[0] if isinstance(address, tuple) else ""):
                 transport.abort()  # type: ignore[attr-defined]
                 return
-        elif transport.is_closing():  # it made way meanwhile; uvloop reports no end of it
+        elif self._is_cancelled:  # uvloop would not report the end of it
             transport.abort()  # type: ignore[attr-defined]
             return
         self._connection = connection = self._build()

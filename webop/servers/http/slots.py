@@ -6,7 +6,8 @@ All ports use it: webhooks, probes, metrics, the status page, and the app under 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import math
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,17 +36,20 @@ class Slots:
     """At most ``max_connections`` connections, of which one peer address gets seven eighths.
 
     At a limit, a new connection gets the slot of one that serves no complete request: of the peer
-    address that has most of these, the one that has waited longest. So a flood of idle
+    address that has most connections, the one that has waited longest. So a flood of idle
     connections, of TLS handshakes or of half-sent requests displaces itself, and a client from
     elsewhere is served. If all serve requests, the new one is refused.
 
-    The limits are read at each use, so that changes count.
+    The limits are read at each use, so that changes count. No call looks at all connections, unless
+    all serve requests.
     """
 
     def __init__(self, get_limits: Callable[[], ServingLimits]) -> None:
         self._get_limits = get_limits
         self._logged = Once()
         self._peers: dict[Holder, str] = {}
+        # By peer, each with the time since when it waited as it was last looked at, oldest first.
+        self._groups: defaultdict[str, OrderedDict[Holder, float]] = defaultdict(OrderedDict)
 
     def take(self, holder: Holder, peer: str) -> bool:
         """Give a connection a slot until :meth:`free`; return False if it must be closed.
@@ -54,33 +58,50 @@ class Slots:
             holder: the connection.
             peer: the address of the client.
         """
-        limit = self._get_limits().max_connections
-        own = [each for each, address in self._peers.items() if address == peer]
-        if len(own) >= limit - limit // _RESERVED:
-            has_slot = self._evict(own, f"{len(own)} connections of {peer or 'an unknown address'}")
+        limit, groups = self._get_limits().max_connections, self._groups
+        own = len(groups.get(peer, ()))
+        if own >= limit - limit // _RESERVED:
+            has_slot = self._evict([peer], f"{own} connections of {peer or 'an unknown address'}")
         elif len(self._peers) >= limit:
-            has_slot = self._evict(self._peers, f"{len(self._peers)} connections")
+            peers = sorted(groups, key=lambda each: len(groups[each]), reverse=True)
+            has_slot = self._evict(peers, f"{len(self._peers)} connections")
         else:
             has_slot = True
         if has_slot:
             self._peers[holder] = peer
+            groups[peer][holder] = holder.waiting_since or 0.0
         return has_slot
 
     def free(self, holder: Holder) -> None:
         """Free the slot of a connection that has been closed."""
-        self._peers.pop(holder, None)
+        peer = self._peers.pop(holder, None)
+        if peer is not None:
+            del self._groups[peer][holder]
+            if not self._groups[peer]:
+                del self._groups[peer]
 
-    def _evict(self, holders: Iterable[Holder], what: str) -> bool:
-        """Close one of the connections; return False if all serve requests."""
-        waiting = {each: since for each in holders if (since := each.waiting_since) is not None}
-        level = self._logged.choose_level(bool(waiting))
+    def _evict(self, peers: Iterable[str], what: str) -> bool:
+        """Close a connection of the first peer that has an idle one; return False if none has."""
+        victim = next(filter(None, map(self._find_idle, peers)), None)
+        level = self._logged.choose_level(victim is not None)
         text = "%s are open, which is the limit (settings.admission.max_connections). %s"
-        if not waiting:
+        if victim is None:
             logger.log(level, text, what, "All serve requests; refused another one.")
             return False
-        counts = Counter(self._peers[each] for each in waiting)
-        victim = max(waiting, key=lambda each: (counts[self._peers[each]], -waiting[each]))
-        peer = self._peers.pop(victim) or "an unknown address"
+        peer = self._peers[victim] or "an unknown address"
+        self.free(victim)
         logger.log(level, text, what, f"Closed an idle one of {peer} for another one.")
         victim.make_way()
         return True
+
+    def _find_idle(self, peer: str) -> Holder | None:
+        """Return the connection of a peer that has waited longest."""
+        group = self._groups[peer]
+        for _ in range(2 * len(group)):
+            holder, seen = next(iter(group.items()))
+            since = holder.waiting_since
+            if since is not None and since <= seen:
+                return holder
+            group[holder] = -math.inf if since is None else since  # it has served a request
+            group.move_to_end(holder)
+        return None
