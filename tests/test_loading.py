@@ -297,6 +297,8 @@ PACKAGE = {
     "pkg/handlers.py": HANDLER.replace("fn", "of_handlers"),
     "pkg/other.py": "import pkg.handlers\npkg.handlers.of_handlers\n"
     "from . import handlers as again\nassert again is pkg.handlers\n",
+    "pkg/sub/__init__.py": HANDLER.replace("fn", "of_sub"),
+    "pkg/fourth.py": "import pkg.sub\npkg.sub.of_sub\n",
     "pkg/third.py": "import handlers\nhandlers.of_handlers\n",
     "odd/time.py": HANDLER.replace("fn", "of_time"),
     "odd/json/__init__.py": "",
@@ -311,6 +313,7 @@ PACKAGE = {
         ("pkg/handlers.py pkg/other.py", ["of_package", "of_handlers"]),
         ("pkg/other.py pkg/handlers.py", ["of_package", "of_handlers"]),
         ("pkg/__init__.py -m pkg", ["of_package"]),
+        ("pkg/sub/__init__.py pkg/fourth.py", ["of_package", "of_sub"]),
         ("pkg/__init__.py pkg/handlers.py -m pkg.other", ["of_package", "of_handlers"]),
         ("pkg/handlers.py pkg/third.py", ["of_package", "of_handlers"]),
         ("odd/time.py odd/time.py", ["of_time"]),

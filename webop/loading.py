@@ -140,9 +140,10 @@ def _import_file(file: Path, packages: list[Path]) -> None:
         raise ImportError("the name of a Python file must end in '.py'")
     sys.modules[name] = module = module_from_spec(spec)
     if parent is not None:
-        # Other files in the folder may import it without the name of the package.
-        sys.modules.setdefault(file.stem, module)
-        setattr(parent, file.stem, module)
+        setattr(parent, name.rpartition(".")[2], module)
+        if file.stem != "__init__":
+            # Other files in the folder may import it without the name of the package.
+            sys.modules.setdefault(file.stem, module)
     try:
         spec.loader.exec_module(module)
     except BaseException:

@@ -160,8 +160,10 @@ class _Deferral:
         finally:
             self._retirements.remove(retire)
 
-    def handle(self, _: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal; Python calls this between any two instructions of the main thread."""
+        if self._is_signaled and number in _HANGUPS:
+            return  # shells and the kernel both send it
         if self._is_signaled:
             self._previous(signal.SIGTERM, frame)
         else:

@@ -16,7 +16,6 @@ from webop.admission.managed.agreement import (
     Decision,
     Notes,
     Offer,
-    build_note_name,
     build_offer,
     decide,
     is_same,
@@ -38,15 +37,25 @@ def build_pem(name: str) -> str:
     return f"-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----"
 
 
-def offer(names: str, url: str = HERE, ca: str = "", persistent: str = "", **more: Any) -> Offer:
-    """Return the offer of a replica: ``x`` validates, ``~x`` mutates; ``-x`` must not persist."""
+def offer(
+    names: str,
+    url: str = HERE,
+    ca: str = "",
+    persistent: str = "",
+    *,
+    is_in_pod: bool = False,
+    **more: Any,
+) -> Offer:
+    """Return the offer of a replica: ``x`` validates, ``~x`` mutates."""
     webhooks = {
         V: [build_webhook(n, url, ca, **more) for n in names.split() if n[0] != "~"],
         M: [build_webhook(n[1:], url, ca, **more) for n in names.split() if n[0] == "~"],
     }
-    kept = {build_note_name(V, f"{n.strip('-')}.x"): n[0] != "-" for n in persistent.split()}
+    kept = {
+        (kind, w["name"]): w["name"][:-2] in persistent for kind in webhooks for w in webhooks[kind]
+    }
     config = {"url": url, **build_bundle([build_pem(ca)])} if ca else {"url": url}
-    return build_offer(webhooks, kept, config)
+    return build_offer(webhooks, kept, config, is_in_pod=is_in_pod)
 
 
 def record(one: Offer, since: int = 1, **fields: Any) -> ReplicaRecord:
@@ -179,29 +188,25 @@ def test_the_last_one_takes_all_but_the_persistent_webhooks_along_if_it_was_aske
     assert describe(decision)[0] == names
 
 
-def list_persistent(decision: Decision) -> str:
-    names = (note.partition("/")[2].removesuffix(".x") for note in decision.notes.persistent)
-    return " ".join(sorted(names))
-
-
-def test_whether_a_webhook_persists_is_said_by_its_handler_or_by_the_newest_pod() -> None:
-    silent, boss = offer("a b"), offer("a b c", THERE)
-    pod = decide(NONE, [], offer("a b", persistent="a b"), record(silent))
-    assert list_persistent(pod) == "a b"
-    copy = decide(pod.webhooks, [], silent, record(silent), notes=pod.notes)
-    assert list_persistent(copy) == "a b"
-    taken = decide(pod.webhooks, [], boss, record(boss), notes=pod.notes)
-    assert list_persistent(taken) == "a b"
-    left = decide(taken.webhooks, [], boss, None, notes=taken.notes, is_final=True)
-    assert describe(left)[0] == "a b"
-    assert list_persistent(left) == "a b"
-    changed = offer("a b", persistent="a -b")
-    newest = decide(pod.webhooks, [record(silent)], changed, record(changed, 2), notes=pod.notes)
-    assert list_persistent(newest) == "a"
-    older = decide(pod.webhooks, [record(silent, 2)], changed, record(changed), notes=pod.notes)
-    assert list_persistent(older) == "a b"
-    less = offer("b", persistent="b")
-    assert list_persistent(decide(pod.webhooks, [], less, record(less), notes=pod.notes)) == "b"
+def test_the_webhooks_of_pods_are_removed_by_pods_only() -> None:
+    pod, copy = offer("a b", persistent="a", is_in_pod=True), offer("a b")
+    served = decide(NONE, [], pod, record(pod))
+    assert served.notes.has_pods
+    taken = decide(served.webhooks, [], copy, record(copy), notes=served.notes)
+    assert taken.notes.has_pods
+    left = decide(taken.webhooks, [], copy, None, notes=taken.notes, is_final=True)
+    assert (describe(left)[0], left.notes) == ("a b", Notes(has_pods=True))
+    # Another version of the operator knows nothing of webhooks that it does not have.
+    for one, names in (
+        (pod, "a"),
+        (offer("b", is_in_pod=True), "a"),
+        (offer("", is_in_pod=True), "a b"),
+    ):
+        left = decide(served.webhooks, [], one, None, notes=Notes(), is_final=True)
+        assert (describe(left)[0], left.notes.has_pods) == (names, True)
+    goes = offer("a b", persistent="", is_in_pod=True)
+    left = decide(served.webhooks, [], goes, None, notes=served.notes, is_final=True)
+    assert (describe(left)[0], left.notes) == ("", Notes())
 
 
 def test_a_digest_is_of_the_webhooks_and_their_order_not_of_addresses_and_authorities() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from tests.admission.replicating import SERVICE, Crew, define_crews, open_crew
 from tests.operating import Kind, eventually
 from webop.admission.managed.records import PREFIX, decode_record
 from webop.client.api import Client
+from webop.errors import APINotFoundError
 from webop.handling.handlers import WebhookType
 from webop.servers.certificates.certs import build_ca
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 26  # of the tests here, at least
+_COUNT = 30  # of the tests here, at least
 
 
 @pytest.fixture(scope="module")
@@ -367,6 +369,22 @@ async def test_webhooks_stay_in_a_pod_and_after_an_exit_that_nobody_has_asked_fo
     assert not await crew.is_allowed("any")
 
 
+Pods = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+@pytest.fixture
+def pods(monkeypatch: pytest.MonkeyPatch) -> Pods:
+    """Let the replicas that are started in a block be in pods."""
+
+    @contextlib.contextmanager
+    def enter() -> Iterator[None]:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        yield
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+
+    return enter
+
+
 async def test_a_replica_at_another_address_waits_unless_it_may_take_over(
     crew: Crew, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -392,30 +410,68 @@ async def test_a_replica_at_another_address_waits_unless_it_may_take_over(
     assert await crew.is_clean()
 
 
-async def test_a_copy_outside_of_the_pods_does_not_take_their_persistent_webhooks_along(
-    crew: Crew, site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("url", [SERVICE, "https://localhost:2"])
+async def test_a_copy_outside_of_the_pods_does_not_take_their_webhooks_along(
+    crew: Crew, site: Site, pods: Pods, caplog: pytest.LogCaptureFixture, url: str
 ) -> None:
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    pod = await crew.start("x?", "gone")
-    await pod.leave()
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
-    before = await get_contents(site)
-    laptop = crew.begin("x?", url="https://localhost:2")
+    with pods():
+        pod = await crew.start("x?", "old?", "goes", replica_lifetime=1.5)
+    laptop = crew.begin("x?", "new?", url=url)
     await eventually(lambda: laptop.manager.problem)
+    await pod.leave()
+    before = await get_contents(site)
+    await eventually(lambda: caplog.text.count("they belong to pods"))
     await laptop.leave()
     assert await get_contents(site) == before
-    assert f"they are persistent, for {SERVICE}" in caplog.text
-    same = await crew.start("x?")  # at the address of the pods, such as a forwarded port
-    await same.leave()
-    assert await site.has_names("x")
-    boss = await crew.start("x?", "more?", url="https://localhost:2", take_over=True)
-    assert await site.has_names("x more")
+    assert await site.has_names("x old")
+    boss = await crew.start("x?", "new?", url=url, take_over=True)
+    assert await site.has_names("x new")
     await boss.leave()
-    assert await site.has_names("x")
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    pod = await crew.start("y?", url="https://localhost:3")  # the Service was renamed meanwhile
+    assert await site.has_names("x new")
+    with pods():
+        pod = await crew.start("y?", url="https://localhost:3")  # its Service was renamed meanwhile
+    assert await site.has_names("y")
     await pod.leave()
     assert await site.has_names("y")
+
+
+async def test_webhooks_of_pods_stay_if_these_stop_just_after_a_rollout(
+    crew: Crew, site: Site, pods: Pods
+) -> None:
+    with pods():
+        old, new = await crew.start("x?", "old?"), await crew.start("x?", "new?")
+    await old.leave()
+    await new.leave()
+    assert await site.has_names("x new")
+    assert not await crew.is_allowed("any")
+
+
+async def test_persistent_webhooks_of_a_process_are_taken_over_by_its_next_start(
+    crew: Crew, site: Site
+) -> None:
+    for url in (SERVICE, "https://localhost:2"):
+        member = await crew.start("x!", url=url)
+        await member.leave()
+        assert await site.has_names("x")
+
+
+async def test_a_running_pod_takes_part_although_a_copy_came_after_a_deletion(
+    crew: Crew, site: Site, pods: Pods
+) -> None:
+    with pods():
+        pod = await crew.start("x?", replica_lifetime=1.5)
+    for which in KINDS.values():
+        with contextlib.suppress(APINotFoundError):
+            await site.client.delete(which, None, site.name)
+    copy = await crew.start("y?", url="https://localhost:2", replica_lifetime=1.5)
+
+    async def has_both() -> bool:
+        return len(await site.get_records()) == 2
+
+    await until(has_both, "the record of the pod")
+    assert not pod.manager.problem
+    await copy.leave()
+    await site.wait_for_names("x")
 
 
 async def test_a_replica_at_another_address_comes_when_the_others_have_gone(

@@ -183,8 +183,10 @@ class Idle:
         Idle.looks += 1
         return 1.0
 
+    is_closed = False
+
     def make_way(self) -> None:
-        pass
+        self.is_closed = True
 
 
 @pytest.mark.parametrize("addresses", [1, 50])
@@ -194,6 +196,15 @@ def test_a_flood_costs_no_more_with_many_slots(addresses: int) -> None:
     for number in range(3000):
         assert slots.take(Idle(), f"127.0.0.{number % addresses}")
     assert Idle.looks < 3 * 3000
+
+
+def test_a_flood_costs_a_client_with_more_connections_none_of_its_idle_ones() -> None:
+    slots, idle = Slots(lambda: DefaultLimits(max_connections=320)), [Idle() for _ in range(250)]
+    for each in idle:
+        assert slots.take(each, "127.0.0.1")
+    for _ in range(300):
+        assert slots.take(Idle(), "127.0.0.2")
+    assert not any(each.is_closed for each in idle)
 
 
 async def test_a_client_that_still_reads_its_response_keeps_its_connection(fn: Recorder) -> None:

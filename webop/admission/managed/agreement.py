@@ -11,9 +11,8 @@ Pure. All replicas decide by the same rule, so they do not overwrite each other:
 - Replicas that are not ready decide nothing, except at the very first start.
 - API servers call the address of the newest replica, and trust the CAs of all replicas. Only
   replicas at that address must agree: no calls meet the others.
-- The names of persistent webhooks are noted, too: only these stay if no replica is left. Whether a
-  webhook is persistent is said by its handler or by the newest replica in a pod; all others leave
-  the notes of this as they are. So a copy outside of the pods cannot take their webhooks along.
+- If no replica is left, only persistent webhooks stay. But a copy outside of pods never removes the
+  webhooks of pods: that pods have served them is noted, too.
 
 Caveats:
     In a rollout that removes or renames a handler, calls of its webhook can meet replicas that do
@@ -62,15 +61,16 @@ class Offer:
 
     Attributes:
         webhooks: its webhooks, with the address and the CAs of its server.
-        persistent: whether they stay when no replica is left (:func:`build_note_name`); without
-            those for which the replica does not decide that.
+        persistent: whether they stay when no replica is left, by their types and names.
+        is_in_pod: whether the replica is in a pod.
         address: where it is reached (:attr:`ReplicaRecord.address`).
         cas: its CA certificates in PEM.
         digest: of its webhooks.
     """
 
     webhooks: Webhooks
-    persistent: Mapping[str, bool]
+    persistent: Mapping[tuple[WebhookType, str], bool]
+    is_in_pod: bool
     address: Json
     cas: tuple[str, ...]
     digest: str
@@ -83,12 +83,12 @@ class Notes:
     Attributes:
         in_force: the digest of the webhooks that they have agreed on last; empty if none.
         pending: the webhooks that wait for an agreement, as text; empty if none do.
-        persistent: those that stay when no replica is left (:func:`build_note_name`).
+        has_pods: whether pods have served the webhooks.
     """
 
     in_force: str = ""
     pending: str = ""
-    persistent: frozenset[str] = frozenset()
+    has_pods: bool = False
 
 
 _NO_NOTES = Notes()
@@ -113,8 +113,10 @@ class Decision:
 
 def build_offer(
     webhooks: Webhooks,
-    persistent: Mapping[str, bool],
+    persistent: Mapping[tuple[WebhookType, str], bool],
     config: Mapping[str, Any],
+    *,
+    is_in_pod: bool,
 ) -> Offer:
     """Return the offer of a replica whose server has yielded a config.
 
@@ -122,12 +124,7 @@ def build_offer(
         ConfigurationError: the config is not usable.
     """
     address, cas = split_address(config)[0], parse_bundle(config.get("caBundle"))
-    return Offer(webhooks, persistent, address, cas, build_digest(webhooks))
-
-
-def build_note_name(kind: WebhookType, name: str) -> str:
-    """Return the name of a webhook in notes, such as "validate/check.auto.kopf.dev"."""
-    return f"{kind}/{name}"
+    return Offer(webhooks, persistent, is_in_pod, address, cas, build_digest(webhooks))
 
 
 def build_digest(webhooks: Webhooks) -> str:
@@ -158,16 +155,18 @@ def decide(
     """
     records = [*others, *([] if mine is None else [mine])]
     acting = [record for record in records if not record.is_retired]
+    has_pods = notes.has_pods or offer.is_in_pod
     if not records:
-        kept = {
-            kind: [
-                one
-                for one in found[kind]
-                if not is_final or build_note_name(kind, one["name"]) in notes.persistent
-            ]
-            for kind in WebhookType
-        }
-        return Decision(kept, is_own=True, newest=None, notes=Notes(persistent=notes.persistent))
+        kept = found
+        if is_final and has_pods == offer.is_in_pod:
+            kept = {
+                kind: [
+                    one for one in webhooks if offer.persistent.get((kind, one["name"]), has_pods)
+                ]
+                for kind, webhooks in found.items()
+            }
+        left = Notes(has_pods=has_pods and any(kept.values()))
+        return Decision(kept, is_own=True, newest=None, notes=left)
     newest = max(acting, key=lambda record: (record.is_ready, record.since), default=None)
     crew = [record for record in acting if record.address == (newest and newest.address)]
     # At the very first start, there is nothing to protect.
@@ -190,13 +189,7 @@ def decide(
             config = join_address(newest.address if newest else address, path)
             webhooks[kind].append({**webhook, "clientConfig": {**config, **bundle}})
     is_own = build_digest(webhooks) == offer.digest
-    persistent = notes.persistent
-    if is_own and newest is mine:
-        names = {build_note_name(kind, one["name"]) for kind in webhooks for one in webhooks[kind]}
-        persistent = frozenset(
-            name for name in names if offer.persistent.get(name, name in notes.persistent)
-        )
-    return Decision(webhooks, is_own, newest, Notes(in_force, pending, persistent))
+    return Decision(webhooks, is_own, newest, Notes(in_force, pending, has_pods))
 
 
 def encode_webhooks(webhooks: Webhooks) -> str:

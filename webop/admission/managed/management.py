@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from webop.admission.managed.agreement import (
     Decision,
+    Notes,
     Offer,
     build_digest,
-    build_note_name,
     build_offer,
     decide,
 )
@@ -34,11 +34,9 @@ from webop.admission.managed.records import (
     Json,
     ReplicaRecord,
     build_key,
-    describe_place,
     follow,
     get_renewal,
     parse_bundle,
-    split_address,
 )
 from webop.admission.managed.shared_configurations import (
     Configuration,
@@ -99,6 +97,7 @@ class ConfigurationManager:
         self._handlers = operator.registry.select_webhooks()
         # The identity can be that of a pod, in which several processes run one after another.
         self._process = str(detect_process())
+        self._is_in_pod = is_in_pod()
         self._key = build_key(f"{operator.identity}/{self._process}")
         self._since = self._renewed = follow()
         self._config: WebhookClientConfig | None = None
@@ -281,8 +280,9 @@ class ConfigurationManager:
         present, offer = found[WebhookType.VALIDATING].records, self._offer
         others = self._list_others(present)
         acting = [record for record in others.values() if not record.is_retired]
-        if self._key not in present:
-            self._check_place(acting, found)
+        notes = found[WebhookType.VALIDATING].notes
+        if not self.is_applied.is_set() and self._key not in present:
+            self._check_place(acting, notes)
         self._last = found
         if not self.is_applied.is_set():
             self._since = follow(*(record.since for record in acting))
@@ -301,7 +301,6 @@ class ConfigurationManager:
             self.is_alone = not acting
             mine = mine.retire() if acting else mine
         webhooks = {kind: found[kind].webhooks for kind in found}
-        notes = found[WebhookType.VALIDATING].notes
         decision = decide(webhooks, others.values(), offer, mine, notes=notes)
         is_foreign = any(webhooks.values()) and build_digest(webhooks) != offer.digest
         if is_foreign or not decision.is_own or any(not one.digest for one in others.values()):
@@ -330,37 +329,26 @@ class ConfigurationManager:
         others = {key: text for key, text in records.items() if key != self._key}
         return self._attendance.select(others, self._renewal)
 
-    def _check_place(
-        self, acting: Sequence[ReplicaRecord], found: Mapping[WebhookType, Configuration]
-    ) -> None:
-        """Check that nobody else has the webhooks at another address, unless allowed.
-
-        Outside of pods, these are also pods that do not run at the moment: their webhooks persist.
+    def _check_place(self, acting: Sequence[ReplicaRecord], notes: Notes) -> None:
+        """Check that the webhooks are not those of others, unless allowed.
 
         Raises:
-            _OccupiedError: others have them.
+            _OccupiedError: replicas at another address serve them. Or this replica is outside of
+                pods, and pods serve them, or have done so.
         """
         assert self._offer is not None  # noqa: S101 - for the type checker
         if self._operator.settings.admission.take_over:
             return
-        places = [record.address for record in acting]
-        if not acting and not is_in_pod():
-            persistent = found[WebhookType.VALIDATING].notes.persistent
-            places = [
-                split_address(one["clientConfig"])[0]
-                for kind, configuration in found.items()
-                for one in configuration.webhooks
-                if build_note_name(kind, one["name"]) in persistent
-            ]
-        if not places or self._offer.address in places:
-            return
-        reason = f"they are persistent, for {describe_place(places[0])}, which is down."
-        if acting:
+        if notes.has_pods and not self._is_in_pod:
+            reason = "they belong to pods, also while none of these runs."
+        elif acting and not any(record.address == self._offer.address for record in acting):
             other = max(acting, key=lambda record: record.since)
             reason = (
                 f"{other.identity} serves them at {other.place}. Waiting until it stops "
                 f"(if it was killed: {other.lifetime:g} seconds)."
             )
+        else:
+            return
         raise _OccupiedError(
             f"Not serving the webhooks {self._name!r}: {reason} Use another name in "
             "settings.admission.managed, or take them over with --take-over or "
@@ -368,9 +356,10 @@ class ConfigurationManager:
         )
 
     def _build_offer(self, config: WebhookClientConfig) -> Offer:
-        exclusions, default = self._build_exclusions(), is_in_pod() or None
+        exclusions = self._build_exclusions()
         resources = self._operator.cluster_view.resources
-        webhooks, persistent = dict[WebhookType, list[Json]](), dict[str, bool]()
+        webhooks = dict[WebhookType, list[Json]]()
+        persistent = dict[tuple[WebhookType, str], bool]()
         for kind in WebhookType:
             webhooks[kind] = build_configuration(
                 reason=kind,
@@ -388,10 +377,9 @@ class ConfigurationManager:
                 and handler.selector.select(resources)
             ]
             for webhook, handler in zip(webhooks[kind], owners, strict=True):
-                wanted = default if handler.persistent is None else handler.persistent
-                if wanted is not None:
-                    persistent[build_note_name(kind, webhook["name"])] = wanted
-        return build_offer(webhooks, persistent, config)
+                stays = self._is_in_pod if handler.persistent is None else handler.persistent
+                persistent[kind, webhook["name"]] = stays
+        return build_offer(webhooks, persistent, config, is_in_pod=self._is_in_pod)
 
     def _build_exclusions(self) -> Exclusions:
         admission = self._operator.settings.admission

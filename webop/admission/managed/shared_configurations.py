@@ -33,7 +33,7 @@ which version of the validating configuration."""
 
 _PENDING = "webop.dev/pending"
 _IN_FORCE = "webop.dev/in-force"
-_PERSISTENT = "webop.dev/persistent"
+_HAS_PODS = "webop.dev/has-pods"
 
 # Seconds after each of 50 conflicts in a row. In each round, one replica wins, so all succeed in
 # the end; the jitter saves rounds.
@@ -67,9 +67,8 @@ class Configuration:
     @property
     def notes(self) -> Notes:
         """The notes of replicas beside their records."""
-        texts = (self.annotations.get(key, "") for key in (_IN_FORCE, _PENDING, _PERSISTENT))
-        in_force, pending, persistent = texts
-        return Notes(in_force, pending, frozenset(persistent.split()))
+        found = self.annotations
+        return Notes(found.get(_IN_FORCE, ""), found.get(_PENDING, ""), _HAS_PODS in found)
 
     def list_records(self) -> list[ReplicaRecord]:
         """Return the records of replicas, also of dead ones."""
@@ -112,7 +111,7 @@ def parse_configuration(body: Json | None) -> Configuration:
     if body is None:
         return Configuration()
     annotations = body["metadata"].get("annotations") or {}
-    own = (PREFIX, _IN_FORCE, _PENDING, _PERSISTENT)
+    own = (PREFIX, _IN_FORCE, _PENDING, _HAS_PODS)
     kept = {key: text for key, text in annotations.items() if key.startswith(own)}
     return Configuration(body["metadata"]["resourceVersion"], body.get("webhooks") or (), kept)
 
@@ -153,7 +152,7 @@ class SharedConfigurations:
         notes = {
             _IN_FORCE: decision.notes.in_force,
             _PENDING: decision.notes.pending,
-            _PERSISTENT: " ".join(sorted(decision.notes.persistent)),
+            _HAS_PODS: "true" if decision.notes.has_pods else "",
         }
         kept: Mapping[str, str] = {k: v for k, v in (plan.records | notes).items() if v}
         for kind in (WebhookType.VALIDATING, WebhookType.MUTATING):

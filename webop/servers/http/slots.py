@@ -35,9 +35,9 @@ class Holder(Protocol):
 class Slots:
     """At most ``max_connections`` connections, of which one peer address gets seven eighths.
 
-    At a limit, a new connection gets the slot of one that serves no complete request: of the peer
-    address that has most connections, the one that has waited longest. So a flood of idle
-    connections, of TLS handshakes or of half-sent requests displaces itself, and a client from
+    At a limit, a new connection gets the slot of one that serves no complete request: the one that
+    has waited longest, of its own peer address, else of that with most connections. So a flood of
+    idle connections, of TLS handshakes or of half-sent requests displaces itself, and a client from
     elsewhere is served. If all serve requests, the new one is refused.
 
     The limits are read at each use, so that changes count. No call looks at all connections, unless
@@ -63,7 +63,7 @@ class Slots:
         if own >= limit - limit // _RESERVED:
             has_slot = self._evict([peer], f"{own} connections of {peer or 'an unknown address'}")
         elif len(self._peers) >= limit:
-            peers = sorted(groups, key=lambda each: len(groups[each]), reverse=True)
+            peers = sorted(groups, key=lambda each: (each != peer, -len(groups[each])))
             has_slot = self._evict(peers, f"{len(self._peers)} connections")
         else:
             has_slot = True
