@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,6 +62,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return float(mark.args[0]) if mark else 0.0
 
     items.sort(key=get_timeout, reverse=True)
+
+
+@pytest.fixture
+def default_hangup() -> Iterator[None]:
+    """Let the processes that a test starts heed SIGHUP, also if the tests run under nohup."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.feature("CLI-18", "STA-05", "STA-09", "CLI-01", "CLI-07", "LOG-11", "CLI-21")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=str)
+@pytest.mark.usefixtures("default_hangup")
 async def test_a_signal_ends_an_operator_with_code_0(
     workshop: Workshop,
     webop_cluster: LocalCluster,

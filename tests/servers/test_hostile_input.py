@@ -456,10 +456,11 @@ async def test_the_body_of_a_request_that_waits_for_its_turn_does_not_fill_the_m
             client.setblocking(False)
             await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await until(lambda: len(listener.connections) == 1)
-            tracemalloc.start()
             head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\n"
+            request = head + large
+            tracemalloc.start()
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(loop.sock_sendall(client, head + large), 0.5)
+                await asyncio.wait_for(loop.sock_sendall(client, request), 0.5)
             held, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
     assert held < 1_000_000
