@@ -12,14 +12,21 @@ T = TypeVar("T")
 async def run_concurrently(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Return all results, as ``asyncio.gather()`` does; but if one fails, the others end first.
 
+    Unlike there, the cancellation of the caller is not lost if one fails at the same moment.
+
     Raises:
         BaseException: the first exception of any of them.
     """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    if not tasks:
+        return []
     try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            raise failure
+    return [task.result() for task in tasks]

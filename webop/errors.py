@@ -11,11 +11,11 @@
     └── WebopError                 webop's own errors
         ├── ConfigurationError     a wrong option, module or setting; says what to do
         ├── ActivityError          a startup, login, cleanup or probe handler failed for good
-        ├── LoginError             no credentials for the API server, or none that work
         ├── ClusterError           a local control plane is missing, unstartable or unreachable
         │   └── SourceError        one source of its binaries does not have them
         ├── ReviewError            a request that webop cannot serve as an AdmissionReview
         └── APIError               a request to the API server failed
+            ├── LoginError             no credentials for the API server, or none that work
             ├── APIConnectionError     no response: network, TLS, timeout, closed connection
             ├── APITimeoutError        an object did not reach the expected state in time
             └── APIStatusError         a response with a status of 400 or above
@@ -129,10 +129,6 @@ class ActivityError(WebopError):
     """A startup, login, cleanup or probe handler has failed for good."""
 
 
-class LoginError(WebopError):
-    """There are no credentials for the API server, or the API server accepts none of them."""
-
-
 class ClusterError(WebopError):
     """A local control plane is missing, or cannot be started or reached; says what to do."""
 
@@ -162,6 +158,10 @@ class ReviewError(WebopError):
 
 class APIError(WebopError):
     """A request to the API server failed."""
+
+
+class LoginError(APIError):
+    """There are no credentials for the API server, or the API server accepts none of them."""
 
 
 class APIConnectionError(APIError):

@@ -195,7 +195,7 @@ class Poster:
         backoff = entry.backoff or self._backoff
         try:
             await self._perform(client, entry)
-        except (APIConnectionError, APIServerError, APITooManyRequestsError) as exc:
+        except (APIConnectionError, APIServerError, APITooManyRequestsError, LoginError) as exc:
             pause = choose_pause(backoff, exc, limit=_PAUSES[-1])
             if pause is not None:
                 # Nobody else waits for the pauses that a user has chosen for one Event.
@@ -205,7 +205,7 @@ class Poster:
                 await asyncio.sleep(pause if until is None else 0)
                 return
             self._note(Loss.FAILURE, str(exc))
-        except (APIError, LoginError) as exc:
+        except APIError as exc:
             is_terminating = _is_about_terminating_namespace(exc)
             self._note(Loss.NAMESPACE if is_terminating else Loss.FAILURE, str(exc))
         except Exception as exc:

@@ -24,9 +24,8 @@ from webop.client.objects import AsyncClient
 from webop.client.transport import TransportFactory, build_transport
 from webop.coordination.coordinator import Coordinator
 from webop.counters import Timings
-from webop.errors import ActivityError, LoginError, WebopError
+from webop.errors import ActivityError, WebopError
 from webop.handling.activities import run_activity
-from webop.handling.cancellation import TaskGroup, end_if_cancelled
 from webop.handling.checks import check_registry
 from webop.handling.context import OperatorContext
 from webop.handling.handlers import Activity
@@ -42,7 +41,6 @@ from webop.logs import restore_loggers
 from webop.posting import Poster, current_poster
 from webop.reactor.observer import Observer, Scope
 from webop.reactor.scopes import is_exact
-from webop.reactor.slots import SharedSlots
 from webop.settings import OperatorSettings
 from webop.tracing import set_up_tracing
 
@@ -125,7 +123,6 @@ class Operator:
         self._caller: asyncio.Task[Any] | None = None
         self._probed: tuple[float, dict[str, Any]] | None = None
         self._probing = asyncio.Lock()
-        self._shared_slots = SharedSlots()
 
     async def run(self) -> None:
         """Run until cancelled, or until an essential part fails.
@@ -279,25 +276,19 @@ class Operator:
                     await self.webhooks.withdraw(is_asked=is_asked)
 
     async def _run_cluster_tasks(self, client: Client) -> None:
-        """Run all parts that need the API server; if hosted, whenever there are credentials."""
-        while True:
-            await self.login.logged_in.wait()
-            try:
-                async with TaskGroup() as group:
-                    self.observer = Observer(
-                        self.context, client, self.options.scope, group, self._shared_slots
-                    )
-                    group.create_task(self.observer.run(), name="observer")
-                    group.create_task(self.context.poster.run(client), name="posting of Events")
-                    if self.watches_objects:
-                        group.create_task(self.coordinator.run(client), name="coordination")
-                    if (manager := self.webhooks.manager) is not None:
-                        group.create_task(manager.run(), name="webhook configurations")
-            except* LoginError:
-                if not self.options.is_hosted:
-                    raise
-                self.observer = None
-            end_if_cancelled()
+        """Run all parts that need the API server, from the first login on.
+
+        Without credentials, their requests fail; they send them again.
+        """
+        await self.login.logged_in.wait()
+        async with asyncio.TaskGroup() as group:
+            self.observer = Observer(self.context, client, self.options.scope, group)
+            group.create_task(self.observer.run(), name="observer")
+            group.create_task(self.context.poster.run(client), name="posting of Events")
+            if self.watches_objects:
+                group.create_task(self.coordinator.run(client), name="coordination")
+            if (manager := self.webhooks.manager) is not None:
+                group.create_task(manager.run(), name="webhook configurations")
 
 
 def _find_only_namespace(scope: Scope) -> str | None:

@@ -645,43 +645,6 @@ async def test_a_list_of_nothing_may_be_null() -> None:
 
 
 @in_virtual_time
-async def test_a_consumer_that_starts_anew_gets_everything_anew() -> None:
-    cluster = FakeCluster("a")
-    async with cluster.connect() as client:
-        status = WatchStatus()
-        for _ in range(2):
-            items = watch(client, RESOURCE, None, Watching(), status)
-            async with contextlib.aclosing(items):
-                assert await anext(items) == ListingStarted()
-                assert status == WatchStatus(State.LISTING)
-                await anext(items)
-                assert await anext(items) == ListingFinished("101")
-                cluster.apply("b")
-                await anext(items)
-            cluster.delete("b")
-            cluster.version = 101
-
-
-@in_virtual_time
-async def test_a_consumer_that_starts_anew_does_not_inherit_a_failure() -> None:
-    """A listing that follows a failure does not end it, only an event does: it can take hours."""
-    cluster = FakeCluster("a")
-    async with cluster.connect() as client:
-        status = WatchStatus()
-        async with contextlib.aclosing(watch(client, RESOURCE, None, Watching(), status)) as items:
-            while not isinstance(await anext(items), ListingFinished):
-                pass
-            cluster.refuse("watch", answer_status(410, "Expired"))
-            cluster.refuse("list", answer_status(500))
-            while not isinstance(await anext(items), ListingFinished):
-                pass
-            assert status.error
-        async with contextlib.aclosing(watch(client, RESOURCE, None, Watching(), status)) as items:
-            assert await anext(items) == ListingStarted()
-            assert status == WatchStatus(State.LISTING)
-
-
-@in_virtual_time
 async def test_where_no_bookmarks_come_events_are_not_late_for_the_silence() -> None:
     cluster = FakeCluster("a")
     async with following(cluster) as mirror:

@@ -166,6 +166,7 @@ class Candidate:
 
     Attributes:
         steps: when its task took a step, by the loop's clock.
+        turns: how often it began to act.
     """
 
     def __init__(self, ledger: Ledger, rng: random.Random, identity: str, **times: Any) -> None:
@@ -189,6 +190,7 @@ class Candidate:
         self.times: LeaseTimes = build_times(settings.leadership)
         self.steps: list[float] = []
         self.is_stubborn = False
+        self.turns = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -234,13 +236,14 @@ class Candidate:
         pausing = self.context.pausing
         while True:
             await pausing.wait_until_active()
-            turn = pausing.turn
-            pausing.spawn(group, copy_context(), self._act(turn), name="work")
-            while pausing.turn == turn:
-                await asyncio.sleep(0.1)
+            self.turns += 1
+            over = asyncio.Event()
+            with pausing.subscribed(lambda _, over=over: over.set()):  # type: ignore[misc]
+                pausing.spawn(group, copy_context(), self._act(over), name="work")
+                await over.wait()
 
-    async def _act(self, turn: int) -> None:
-        while self.is_stubborn or self.context.pausing.turn == turn:
+    async def _act(self, over: asyncio.Event) -> None:
+        while self.is_stubborn or not over.is_set():
             self.steps.append(self.clock())
             await asyncio.sleep(0.1)
 

@@ -64,13 +64,14 @@ async def test_daemons_stop_when_their_object_is_missing_in_a_new_listing(
         identity="test",
         poster=Poster(settings),
     )
-    gate: IndexGate[str] = IndexGate()
+    gate = IndexGate()
     gate.expect([])
     async with Client(Vault(), settings.networking) as client, asyncio.TaskGroup() as group:
         handlers = registry.handlers_of(registry.collect_selectors())
         ctx = ResourceContext(operator, client, WIDGETS, handlers, Slots("widgets", SharedSlots()))
         processor = Processor(ctx, spawn=group.create_task)
         dispatcher = Dispatcher(processor, spawn=group.create_task, gate=gate, slots=ctx.slots)
+        dispatcher.switch(None)
         for names in (["kept", "vanished"], ["kept"]):
             dispatcher.begin_listing()
             for name in names:
@@ -80,7 +81,7 @@ async def test_daemons_stop_when_their_object_is_missing_in_a_new_listing(
                 await timeline.wait(f"begun {name}")
         await timeline.wait("ended vanished True")
         assert not timeline.of("ended kept True")
-        assert len(dispatcher) == 1
+        assert len(dispatcher.uids) == 1
         assert len(operator.memos) == 1
         await dispatcher.drain(5)
     await timeline.wait("ended kept False")

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,15 +17,14 @@ from tests.client.virtual_time import in_virtual_time
 from tests.operating import eventually
 from webop.client.events import parse_version
 from webop.errors import APIError
-from webop.handling.handlers import Reason
 from webop.handling.stopping import DaemonStoppingReason
-from webop.handling.threads import Pool
+from webop.handling.threads import NO_POOL, Pool, call_in_thread
 from webop.objects.patch import Patch
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import Plan
 from webop.reactor.slots import SharedSlots, Slots
-from webop.reactor.tracking import Cycle, Pending, Phase, Tracked
+from webop.reactor.tracking import Pending, Phase, Tracked
 
 
 def build(uid: str, version: int = 1, **spec: Any) -> dict[str, Any]:
@@ -36,10 +36,11 @@ class Processor:
     """Notes what it is asked to do; works as long as it is told to."""
 
     def __init__(self, *, wants_every_event: bool = False) -> None:
-        self.wants_every_event = wants_every_event
-        self.has_indexes = False
         self.event_pool: Pool | None = None
-        self.ctx: Any = SimpleNamespace(refer_to=lambda obj: {"k8s_ref": {"name": obj.name}})
+        self.handlers: Any = SimpleNamespace(events=wants_every_event, indexers=False)
+        self.ctx: Any = SimpleNamespace(
+            refer_to=lambda obj: {"k8s_ref": {"name": obj.name}}, handlers=self.handlers
+        )
         self.seen: list[tuple[str, Any, int]] = []
         self.shown: list[tuple[str, Any]] = []
         self.forgotten: list[str] = []
@@ -99,8 +100,8 @@ class Processor:
         return [version for seen, _, version in self.seen if seen == uid]
 
 
-def open_gate() -> IndexGate[str]:
-    gate: IndexGate[str] = IndexGate()
+def open_gate() -> IndexGate:
+    gate = IndexGate()
     gate.expect([])
     return gate
 
@@ -110,21 +111,25 @@ def make_slots(limit: int | None = None) -> Slots:
 
 
 def dispatch(
-    processor: Processor,
+    processor: Any,
     *,
     limit: int | None = None,
     slots: Slots | None = None,
-    gate: IndexGate[Any] | None = None,
+    gate: IndexGate | None = None,
     is_resuming: bool = True,
 ) -> Dispatcher:
-    """Start a stream; by default with an open gate and its own slots."""
-    return Dispatcher(
+    """Begin to dispatch, by default with an open gate and its own slots."""
+    dispatcher = Dispatcher(
         processor,
         spawn=asyncio.create_task,
         gate=gate or open_gate(),
         slots=slots or make_slots(limit),
-        is_resuming=is_resuming,
     )
+    dispatcher.switch(None)
+    if not is_resuming:  # nothing was there before
+        dispatcher.begin_listing()
+        dispatcher.finish_listing()
+    return dispatcher
 
 
 @pytest.fixture
@@ -152,7 +157,7 @@ async def test_every_object_is_worked_on(dispatcher: Dispatcher, processor: Proc
         dispatcher.feed("ADDED", build(uid))
     await settle()
     assert processor.seen == [("a", "ADDED", 1), ("b", "ADDED", 1), ("c", "ADDED", 1)]
-    assert len(dispatcher) == 3
+    assert len(dispatcher.uids) == 3
 
 
 @pytest.mark.feature("EVT-11", "EVT-12")
@@ -225,7 +230,7 @@ async def test_objects_without_work_take_no_worker_and_keep_no_body(
     dispatcher.feed("ADDED", body)
     await settle()
     assert processor.seen == []
-    assert len(dispatcher) == 1
+    assert len(dispatcher.uids) == 1
     del body
     gc.collect()
     holders = [item for item in gc.get_referrers(marker) if isinstance(item, dict)]
@@ -234,7 +239,7 @@ async def test_objects_without_work_take_no_worker_and_keep_no_body(
 
 @pytest.mark.feature("EVT-02", "HND-26")
 async def test_those_who_want_every_event_get_every_event(processor: Processor) -> None:
-    processor.wants_every_event = True
+    processor.handlers.events = True
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
     dispatcher = dispatch(processor)
@@ -251,13 +256,13 @@ async def test_those_who_want_every_event_get_every_event(processor: Processor) 
     dispatcher.feed("DELETED", build("unknown", 5))
     await settle()
     assert processor.shown[-1] == ("unknown", "DELETED")
-    assert len(dispatcher) == 0
+    assert len(dispatcher.uids) == 0
 
 
 async def test_of_too_many_events_of_an_object_the_oldest_are_skipped(
     processor: Processor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    processor.wants_every_event = True
+    processor.handlers.events = True
     processor.is_needed = lambda obj: False
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
@@ -276,7 +281,7 @@ async def test_of_too_many_events_of_an_object_the_oldest_are_skipped(
 async def test_a_slow_handler_of_events_delays_neither_changes_nor_deletions(
     processor: Processor,
 ) -> None:
-    processor.wants_every_event = True
+    processor.handlers.events = True
     released = asyncio.Event()
 
     async def show(obj: Tracked, event_type: Any, raw: dict[str, Any]) -> None:
@@ -363,14 +368,14 @@ async def test_deleted_objects_are_forgotten_after_the_work_on_them(
     await settle()
     dispatcher.feed("DELETED", build("a", 2))
     await settle()
-    assert len(dispatcher) == 1
+    assert len(dispatcher.uids) == 1
     assert processor.forgotten == []
     released.set()
     await settle()
-    assert len(dispatcher) == 0
+    assert len(dispatcher.uids) == 0
     assert processor.forgotten == ["a"]
     dispatcher.feed("DELETED", build("never seen", 3))
-    assert len(dispatcher) == 0
+    assert len(dispatcher.uids) == 0
 
 
 async def test_what_is_missing_in_a_listing_was_deleted(
@@ -388,7 +393,7 @@ async def test_what_is_missing_in_a_listing_was_deleted(
     await settle()
     assert sorted(processor.forgotten) == ["a", "c"]
     assert processor.versions("b") == [1]
-    assert len(dispatcher) == 2
+    assert len(dispatcher.uids) == 2
 
 
 async def test_a_listing_that_was_broken_off_deletes_nothing(
@@ -431,22 +436,10 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
     }
 
 
-@pytest.mark.feature("HND-20")
-async def test_objects_of_a_stream_that_was_restarted_are_not_resumed_again(
-    processor: Processor,
-) -> None:
-    dispatcher = dispatch(processor, is_resuming=False)
-    dispatcher.begin_listing()
-    dispatcher.feed(None, build("listed"))
-    dispatcher.finish_listing()
-    await settle()
-    assert processor.initial == {"listed": False}
-
-
 async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_again(
     processor: Processor,
 ) -> None:
-    processor.has_indexes = True
+    processor.handlers.indexers = True
     dispatcher = dispatch(processor)
     dispatcher.begin_listing()
     await dispatcher.take(None, build("a", 1))
@@ -612,6 +605,24 @@ async def test_an_object_that_comes_as_the_last_worker_leaves_is_not_left_waitin
     assert [uid for uid, _, _ in processor.seen] == ["a", "b"]
 
 
+async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
+    dispatcher: Dispatcher, processor: Processor
+) -> None:
+    released = threading.Event()
+    processor.work = lambda obj: call_in_thread(lambda: released.wait(10), {}, NO_POOL)
+    dispatcher.feed("ADDED", build("a", 1))
+    await settle()
+    (worker,) = (task for task in asyncio.all_tasks() if task.get_name() == "name-a")
+    worker.cancel()  # as if its Lease was lost
+    await settle()
+    dispatcher.feed("MODIFIED", build("a", 2))
+    await settle()
+    assert processor.versions("a") == [1]
+    processor.inside.clear()
+    released.set()
+    await eventually(lambda: processor.versions("a") == [1, 2])
+
+
 @pytest.mark.feature("CFG-21", "CON-04")
 async def test_on_the_way_out_the_work_under_way_is_finished_and_nothing_new_is_begun(
     dispatcher: Dispatcher, processor: Processor
@@ -651,7 +662,7 @@ def test_versions_are_numbers_where_they_can_be() -> None:
 
 @pytest.mark.feature("IDX-22")
 async def test_objects_are_held_until_the_indexes_are_filled(processor: Processor) -> None:
-    gate: IndexGate[str] = IndexGate()
+    gate = IndexGate()
     dispatcher = dispatch(processor, gate=gate)
     gate.expect(["one", "two"])
     for number in range(250):
@@ -667,7 +678,7 @@ async def test_objects_are_held_until_the_indexes_are_filled(processor: Processo
 async def test_the_first_listing_is_indexed_on_the_way_before_its_objects_are_worked_on(
     processor: Processor,
 ) -> None:
-    processor.has_indexes = True
+    processor.handlers.indexers = True
     dispatcher = dispatch(processor)
     dispatcher.begin_listing()
     await dispatcher.take(None, build("a"))
@@ -738,7 +749,7 @@ async def test_objects_that_are_gone_do_not_wait_for_a_slot(
 async def test_objects_that_are_gone_before_the_indexes_are_filled_take_no_memory(
     processor: Processor,
 ) -> None:
-    gate: IndexGate[str] = IndexGate()
+    gate = IndexGate()
     gate.expect(["one"])
     dispatcher = dispatch(processor, gate=gate)
     for number in range(3):
@@ -799,7 +810,7 @@ async def test_a_plan_does_not_outlast_the_read_that_is_overtaken_by_the_deletio
     await settle()
     assert plans[0] is not None
     assert plans[1:] in ([None], [None, None])
-    assert len(dispatcher) == 0
+    assert len(dispatcher.uids) == 0
 
 
 @in_virtual_time
@@ -825,52 +836,6 @@ async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_r
         dispatcher.feed("ADDED", build(f"small{number}"))
     await asyncio.sleep(20)
     assert 0 < len(reads) <= 20  # one per second
-
-
-async def test_the_mark_of_a_pause_on_a_cycle_stays_when_the_stream_is_replaced_after_it(
-    processor: Processor,
-) -> None:
-    cycle = Cycle(Reason.UPDATE, {}, frozenset(), detour={"spec": {"a": 2}})
-
-    async def begin(obj: Tracked) -> None:
-        obj.open_work().cycle = cycle
-
-    dispatcher = dispatch(processor, is_resuming=False)
-    processor.work = begin
-    dispatcher.feed("ADDED", build("one"))
-    await settle()
-    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
-    dispatcher.switch(None)
-    assert dispatcher.list_objects(is_ours=True)
-    assert cycle.is_left
-
-
-@pytest.mark.parametrize("is_ours", [False, True])
-@pytest.mark.parametrize("is_resuming", [False, True])
-@pytest.mark.parametrize("detour", [None, {"spec": {"a": 2}}])
-async def test_a_cycle_that_is_not_on_record_goes_on_in_the_next_stream_if_nobody_else_could_act(
-    processor: Processor, is_ours: bool, is_resuming: bool, detour: Any
-) -> None:
-    cycle = Cycle(Reason.UPDATE, {}, frozenset(), detour=detour)
-    seen: list[Cycle | None] = []
-
-    async def begin(obj: Tracked) -> None:
-        obj.open_work().cycle = cycle
-
-    async def go_on(obj: Tracked) -> None:
-        seen.append(obj.open_work().cycle)
-
-    former = dispatch(processor, is_resuming=False)
-    follower = dispatch(processor, is_resuming=is_resuming)
-    processor.work = begin
-    former.feed("ADDED", build("one"))
-    await settle()
-    follower.former = former.list_objects(is_ours=is_ours)
-    processor.work = go_on
-    follower.feed("ADDED", build("one", 2))
-    await settle()
-    assert seen == [cycle]
-    assert cycle.is_left == (detour is None or not is_ours or is_resuming)
 
 
 async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams(

@@ -24,7 +24,7 @@ class Indexer(Processor):
 
     def __init__(self, *, wants_every_event: bool = False) -> None:
         super().__init__(wants_every_event=wants_every_event)
-        self.has_indexes = True
+        self.handlers.indexers = True
         self.index_of_versions: dict[str, int] = {}
         self.shown_indexes: list[int | None] = []
         self.on_indexing: Callable[[], object] = lambda: None
@@ -81,7 +81,7 @@ async def test_states_of_an_object_that_rests_after_an_error_are_indexed() -> No
 
 async def test_states_of_an_object_that_waits_for_other_indexes_are_indexed() -> None:
     processor = Indexer()
-    gate: IndexGate[str] = IndexGate()
+    gate = IndexGate()
     gate.expect(["others"])
     await change(dispatch(processor, gate=gate, is_resuming=False), "a", range(1, 4))
     assert processor.versions("a") == []

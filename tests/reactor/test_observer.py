@@ -21,6 +21,7 @@ from tests.operating import (
     get_annotations,
     operate,
 )
+from tests.reactor.witnesses import Names
 from webop.client.api import Client
 from webop.client.credentials import ConnectionInfo
 from webop.client.kubeconfig import read_kubeconfig
@@ -173,14 +174,18 @@ async def test_a_namespace_that_goes_away_is_not_served_any_more(
     @webop.on.create("widgets", registry=registry, id="fn")
     async def fn(**_: Any) -> None: ...
 
+    index = Names(registry, "widgets")
     client, doomed = objects.client, f"{objects.namespace}-doomed"
     await create_namespace(client, doomed)
+    await objects.create("kept")
     with caplog.at_level("INFO", "webop"):
         async with operate(info, registry, namespaces=[objects.namespace, doomed]):
-            await Objects(client, objects.kind, doomed).pass_fence()
+            await Objects(client, objects.kind, doomed).create("doomed")
+            await eventually(lambda: index() == {"kept", "doomed"}, "both are indexed")
             await remove_namespace(client, doomed)
             text = "Stopped serving"
             await eventually(lambda: text in caplog.text, text)
+            await eventually(lambda: index() == {"kept"}, "the other one is forgotten")
             await objects.pass_fence()
 
 

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import Future
 
 from tests.client.virtual_time import in_virtual_time
 from webop.reactor.slots import SharedSlots, Slots
-
-
-async def test_an_object_is_left_alone_until_the_last_of_its_threads_ends() -> None:
-    slots = Slots("things", SharedSlots())
-    first: Future[None] = Future()
-    second: Future[None] = Future()
-    slots.block("a", first)
-    slots.block("a", second)
-    second.set_result(None)
-    assert slots.is_blocked("a")
-    first.set_result(None)
-    assert not slots.is_blocked("a")
 
 
 async def test_objects_that_take_long_to_begin_do_not_stop_the_event_loop_together() -> None:

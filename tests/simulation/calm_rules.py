@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.network import HANGING
-from tests.simulation.patience import AFTERMATH, LAG, LATENESS, REPLACING
+from tests.simulation.patience import AFTERMATH, LAG, LATENESS
 from tests.simulation.replicas import (
     DIFFBASE,
     FINAL,
@@ -268,8 +268,6 @@ class CalmJudge:
             f"loss: the effect of {call}"
             for call in self._world.calls
             if call.uid in bodies and not self.may_be_lost(self._wait_for_event(call))
-            # What nobody waited for is called again, unless it has timed out meanwhile.
-            if call.plan.timeout is None or not self._judge.is_left(call, call.process)
             if self.is_lost(call, bodies[call.uid])
         ] + self._list_lost_values(bodies)
 
@@ -370,10 +368,7 @@ class CalmJudge:
         ]
 
     def _list_unseen_deletions(self) -> list[str]:
-        """Event handlers get the deletions of all objects that their process has seen.
-
-        If the stream ends while it is shown to one of them, the next ones may not get it.
-        """
+        """Event handlers get the deletions of all objects that their process has seen."""
         running = [process for process in self._world.processes if process.is_running]
         if self._world.plan.mode != "alone" and len(running) > 1:
             return []
@@ -382,11 +377,8 @@ class CalmJudge:
             for call in self._world.calls
             if call.plan.kind == "event" and not call.plan.is_choosy and call.process.is_running
         }
-        steps, told = self._world.plan.steps, set[str]()
-        if any(s.kind in REPLACING or (s.fault and s.fault.status == 401) for s in steps):
-            told = {call.uid for call in self._world.calls if call.reason == "DELETED"}
         return [
             f"missed: the deletion after {call}"
             for call in last.values()
-            if call.uid in self._judge.gone - told and call.reason != "DELETED"
+            if call.uid in self._judge.gone and call.reason != "DELETED"
         ]

@@ -27,7 +27,6 @@ from tests.simulation.patience import (
     LATENESS,
     PROMPTNESS,
     RECOVERY,
-    REPLACING,
     SILENCE,
 )
 from tests.simulation.plans import HandlerPlan, Step
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _DELAYING = {"slow", "late", "hung", "silent"}  # faults of requests
-_EXIT = 2.0  # seconds for calls whose watch is replaced (settings.batching.exit_timeout)
+_EXIT = 2.0  # seconds for calls of a process that stops (settings.batching.exit_timeout)
 _BELATED_CALLS = 1  # an older event can come after the deletion
 
 
@@ -142,14 +141,14 @@ class Judge:
         writes_more |= any(
             c.plan.subs and since < c.begin + c.plan.seconds <= now + LAG for c in going_on
         )
-        if PLURAL in path and (writes_more or is_other or self._has_kind_changed(since)):
+        if PLURAL in path and (writes_more or is_other):
             return
         self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
 
     def _judge_reading(self, identity: str, path: str, since: float, until: float) -> None:
-        """Lists and watches of objects wait, too, unless the stream of the kind was replaced."""
+        """Lists and watches of objects wait, too, unless their watch was replaced."""
         is_renewed = any(
-            step.kind in REPLACING or (step.fault is not None and step.fault.status == 401)
+            step.kind == "regroup" or (step.fault is not None and step.fault.status == 401)
             for step in self.world.plan.steps
             if since - LATENESS < step.at + step.seconds and step.at < self.world.loop.time()
         )
@@ -225,7 +224,7 @@ class Judge:
             return
         if self._has_come_back(last) or self._belated.get(call.uid, -math.inf) > last.begin:
             return
-        if self.is_left(last, call.process):
+        if self._is_left(last, call.process):
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
@@ -270,15 +269,10 @@ class Judge:
         if self._belated_calls[key] > _BELATED_CALLS:
             self.complain(f"repetition: {call} after {last}, of what is gone")
 
-    def is_left(self, call: Call, process: ReplicaProcess) -> bool:
+    def _is_left(self, call: Call, process: ReplicaProcess) -> bool:
         """Tell whether nobody has waited for the end of a call in a thread."""
         is_left = call.process is not process and call.process.is_stopping
-        is_left |= self._has_lost_watch(call)
         return is_left and call.plan.is_sync and (call.end or 0.0) - call.begin > _EXIT
-
-    def _has_lost_watch(self, call: Call) -> bool:
-        """Tell whether the watch of a call's object can have been replaced since its begin."""
-        return self._has_kind_changed(call.begin) or self.were_credentials_lost(call)
 
     def _has_come_back(self, call: Call) -> bool:
         """Tell whether an object has got the state of a call again, after another one.
@@ -300,14 +294,6 @@ class Judge:
             and step.fault.status == 401
             and step.at < (call.end or self.world.loop.time())
             and step.at + step.seconds > call.begin
-            for step in self.world.plan.steps
-        )
-
-    def _has_kind_changed(self, since: float) -> bool:
-        """Tell whether the kind has changed since some time before a moment."""
-        now = self.world.loop.time()
-        return any(
-            step.kind in REPLACING and step.at < now and self.is_noticed_after(step.at, since)
             for step in self.world.plan.steps
         )
 
@@ -360,14 +346,15 @@ class Judge:
         for other in self.world.calls:
             if other.process is call.process and other.uid == call.uid:
                 is_done = other.handler == call.handler and other.outcome in FINAL
-                is_done = is_done and not self.is_left(other, call.process)
                 if other.reason == "create" or (other.reason == "resume" and is_done):
                     self.complain(f"repetition: {call} after {other}")
                     return
 
     def _judge_age(self, call: Call) -> None:
         """No object is resumed that was created after the first list of all objects."""
-        since = call.process.started_at
+        steps = self.world.plan.steps
+        defined_at = next((step.at for step in steps if step.kind == "define"), 0.0)
+        since = max(call.process.started_at, defined_at)
         is_slow = self.world.was_disturbed(since, since + LATENESS, ignored="start")
         if self.born.get(call.uid, 0.0) > since + LATENESS and not is_slow:
             self.complain(f"repetition: {call}, which is younger than its process")
@@ -380,8 +367,6 @@ class Judge:
             for calls in self.active.values()
             for one in calls
             if one.process is call.process and one.plan.kind in STATE_KINDS
-            # Nobody waits for threads when their watch is replaced.
-            if not (one.plan.is_sync and self._has_lost_watch(one))
         ]
         if limit is not None and len(own) > limit:
             self.complain(f"limit: {len(own)} calls at once, {limit} allowed: {call}")

@@ -8,6 +8,3 @@ NOTICE = 3.0  # until an operator has noticed another one
 SILENCE = 75.0  # about, until a watch that is mute is given up
 RECOVERY = 10.0  # after a disturbance, until attempts, timers and renewals come in time again
 AFTERMATH = 25.0  # after a disturbance, in which a process may still suffer from it
-
-REPLACING = {"alter", "regroup"}
-"""Steps by which the watch of the kind is replaced."""

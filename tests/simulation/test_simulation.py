@@ -70,7 +70,7 @@ def test_a_bug_that_is_put_back_is_found(theme: str, mutant: str) -> None:
 def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interrupts(
     tmp_path: Path,
 ) -> None:
-    histories = "--theme", "lockouts", "--mutant", "work-left-behind", "--first", "1"
+    histories = "--theme", "lockouts", "--mutant", "resumed-again", "--first", "1"
     command = [sys.executable, "-m", "tests.simulation", *histories, "--jobs", "1"]
     with subprocess.Popen(
         command,
@@ -93,7 +93,7 @@ def test_a_history_found_by_a_mutant_is_shortened_and_kept_when_the_user_interru
     assert re.match(
         r'Wrote (history-\d+\.json)\. Replay it: make simulate ARGS="--plan \1 --mutant ', told[-2]
     )
-    assert any("--theme lockouts --mutant work-left-behind" in line for line in told)
+    assert any("--theme lockouts --mutant resumed-again" in line for line in told)
     assert [path.suffix for path in tmp_path.glob("history-*")] == [".json"]
 
 

@@ -40,7 +40,6 @@ class ClientAccess:
 
         Raises:
             APIError: see the client.
-            LoginError: there are no credentials.
         """
         self._on_use()
         return await self._client.request(method, path, body=body)

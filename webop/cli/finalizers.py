@@ -12,7 +12,7 @@ import click
 
 from webop.cli.options import check_names, choose_scope, confirm
 from webop.cli.tables import build_table
-from webop.errors import APIConnectionError, APIError
+from webop.errors import APIConnectionError, APIError, LoginError
 
 if TYPE_CHECKING:
     from webop.client.api import Client
@@ -167,7 +167,7 @@ async def _release_all(
     for one in chosen:
         try:
             outcome = await release_one(client, one, finalizer, everything=everything, dry=dry)
-        except APIConnectionError:
+        except (APIConnectionError, LoginError):
             raise  # the other objects would fail in the same way
         except APIError as exc:
             failures.append(f"{one.kind} {one.path}: {exc}")

@@ -16,7 +16,7 @@ import click
 
 from webop.cli.layout import SectionCommand, build_option
 from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options
-from webop.errors import APIConnectionError, APIError, APINotFoundError
+from webop.errors import APIConnectionError, APIError, APINotFoundError, LoginError
 from webop.escaping import escape
 from webop.identities import detect_own_identity
 
@@ -232,7 +232,7 @@ async def _do_everywhere(
         for namespace, is_named in await _list_namespaces(client, request):
             try:
                 is_there = await act(client, kind, namespace)
-            except APIConnectionError:
+            except (APIConnectionError, LoginError):
                 raise  # the other namespaces would fail in the same way
             except APIError as exc:
                 failures.append(str(exc))

@@ -149,7 +149,6 @@ class Client:
         Raises:
             APIConnectionError: no usable response after all retries.
             APIStatusError: a status of 300 or above (for 5xx, after all retries).
-            LoginError: there are no credentials.
             TypeError: JSON cannot represent the body.
         """
         content = None if body is None else encode_body(body)
@@ -199,7 +198,6 @@ class Client:
             TimeoutError: the server sent nothing for longer than the limit.
             APIConnectionError: no connection, no response in time, or the stream was cut.
             APIStatusError: a status of 300 or above.
-            LoginError: there are no credentials.
         """
         call = Call("GET", path, params)
         deadlines = Deadlines(limits)

@@ -51,7 +51,6 @@ async def discover(client: Client, groups: Collection[str] | None = None) -> Dis
 
     Raises:
         APIError: the API server itself does not respond.
-        LoginError: there are no credentials.
     """
     made = Discovery()
     needed = {"/api": groups is None or "" in groups, "/apis": groups is None or any(groups)}

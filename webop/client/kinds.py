@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, TypeAlias
 
 from webop.client.discovery import Discovery, discover
-from webop.errors import APIError, APIStatusError, ConfigurationError, LoginError
+from webop.errors import APIError, APIStatusError, ConfigurationError
 from webop.objects.resources import Resource, Selector, parse_selector
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Kinds:
         self._requests = requests
         self._found: dict[Selector | KindName, Resource] = {}
         self._known = Discovery()
-        self._failure: APIError | LoginError | None = None
+        self._failure: APIError | None = None
         self._asked_at = 0.0
         self._asking = asyncio.Lock()
 
@@ -92,7 +92,7 @@ class Kinds:
         began = time.monotonic()
         try:
             self._known, self._failure = await discover(self._requests), None
-        except (APIError, LoginError) as exc:
+        except APIError as exc:
             self._failure = exc
         self._asked_at = began  # not if this was cancelled: then the next call discovers
 

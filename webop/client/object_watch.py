@@ -53,7 +53,6 @@ async def follow(
 
     Raises:
         APIError: the object cannot be read or watched.
-        LoginError: there are no credentials.
     """
     path, selection = resource.get_url(namespace=namespace), build_selection(name)
     params = {**selection, "watch": "true", "allowWatchBookmarks": "true"}

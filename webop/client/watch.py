@@ -111,7 +111,7 @@ async def watch(
         ListingStarted does not show which objects are gone. The consumer must handle that, cancel
         the watch when the resource is gone, and close the generator (:func:`contextlib.aclosing`).
 
-    The watch updates ``status``. With ``name``, it watches only the object of that name.
+    The watch updates ``status``, a new one. With ``name``, it watches only the object of that name.
     """
     watcher = Watcher(client, resource, namespace, options, status or WatchStatus())
     watcher.name = name
@@ -181,13 +181,6 @@ class Watcher:
         self._stream: LineStream | None = None
         self._began_at: float | None = None
         self._began_with = ""
-        # A new consumer knows nothing, whatever an earlier watch with this status has reached. Its
-        # last failure is history: it can have listed everything since, without any event.
-        status.state = State.EMPTY
-        status.is_connected = False
-        status.failures = 0
-        status.error = ""
-        status.version = ""
         self.status = status
         self.name: str | None = None
         self.pause = 0.0

@@ -31,7 +31,7 @@ from webop.coordination.lease import NOTHING, LeaseTimes, build_times
 from webop.coordination.observed_lease import ObservedLease
 from webop.coordination.requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
-from webop.errors import APIError, APIForbiddenError, ConfigurationError, LoginError
+from webop.errors import APIError, APIForbiddenError, ConfigurationError
 from webop.handling.context import OperatorContext
 from webop.handling.fence import Fence, fence_child_tasks, read_clock
 from webop.handling.stopping import DaemonStoppingReason
@@ -73,9 +73,7 @@ class Elector:
         self._fence = Fence(clock)
         self._times: LeaseTimes | None = None
         self._observed: ObservedLease | None = None
-        self._watchdog: Watchdog | None = None
         self._lost = ""
-        self._failure: LoginError | None = None
         self._problem = ""
         self._once = Once()
         self._is_leading = False
@@ -132,7 +130,6 @@ class Elector:
 
         Raises:
             ConfigurationError: the namespace of the Lease is unknown.
-            LoginError: there are no credentials.
         """
         if self._times is not None:
             namespace = self._find_namespace(client)
@@ -159,11 +156,9 @@ class Elector:
     async def campaign(self, access: LeaseAccess, times: LeaseTimes) -> None:
         """Stand by and lead, in turns, with a given Lease."""
         self.lease = str(access)
-        former, identity = self._observed, self._operator.identity
-        self._observed = lease = ObservedLease(access, times, identity, self._fence, former)
-        if self._watchdog is not None:
-            self._watchdog.stop()
-        self._watchdog = watchdog = Watchdog(self._fence, self._end_overrun)
+        identity = self._operator.identity
+        self._observed = lease = ObservedLease(access, times, identity, self._fence)
+        watchdog = Watchdog(self._fence, self._end_overrun)
         watchdog.start()
         async with asyncio.TaskGroup() as group:
             options = self._operator.settings.watching
@@ -204,7 +199,7 @@ class Elector:
         self, lease: ObservedLease, times: LeaseTimes, group: asyncio.TaskGroup
     ) -> None:
         """Lead as long as the Lease is renewed in time; when cancelled, hand over."""
-        self._lost, self._failure = "", None
+        self._lost = ""
         renewal = self._keep_renewing(lease, times)
         renewing = group.create_task(renewal, name="renewal of the lease")
         try:
@@ -215,8 +210,6 @@ class Elector:
         finally:
             renewing.cancel()
             self._pause("the lease is not held")
-        if self._failure is not None:
-            raise self._failure
 
     async def _enforce_times(self, lease: ObservedLease, times: LeaseTimes) -> None:
         """Pause and cancel in time, until the Lease is over or lost."""
@@ -232,9 +225,6 @@ class Elector:
                 self._operator.pausing.cancel()
                 pause = times.end - lease.age
             await _wait_for(self._renewed, pause)
-        if self._failure is not None:  # the next login can continue it until its end
-            logger.error("The lease %s %s", lease, self._lost)
-            return
         if self._lost:
             self._fence.ends_at = 0.0  # another replica can already act
             logger.error("Leadership is lost: the lease %s is %s.", lease, self._lost)
@@ -289,8 +279,6 @@ class Elector:
                 self._forget_failure()
             except APIError as exc:
                 self._log_failure(lease, "renewed", exc)
-            except LoginError as exc:
-                self._failure, self._lost = exc, f"cannot be renewed: {exc}"
             self._renewed.set()
 
     async def _hand_over(
@@ -331,7 +319,7 @@ class Elector:
         try:
             if await lease.release():
                 logger.info("Released the lease %s.", lease)
-        except (APIError, LoginError) as exc:
+        except APIError as exc:
             logger.warning(
                 "Cannot release the lease %s. Another replica takes over in %d seconds: %s",
                 *(lease, times.duration, exc),

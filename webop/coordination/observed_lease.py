@@ -32,8 +32,6 @@ _ATTEMPTS = 3  # of a renewal, if others have changed other fields of the Lease
 class ObservedLease:
     """A Lease that this process holds or wants to hold.
 
-    It continues ``former``, which has lost its credentials.
-
     Attributes:
         claimed: the last claim; it can have succeeded although its response was lost.
         seen: the newest known state.
@@ -41,19 +39,12 @@ class ObservedLease:
         changed: set when somebody else has changed the Lease.
     """
 
-    def __init__(
-        self,
-        access: LeaseAccess,
-        times: LeaseTimes,
-        identity: str,
-        fence: Fence,
-        former: ObservedLease | None = None,
-    ) -> None:
+    def __init__(self, access: LeaseAccess, times: LeaseTimes, identity: str, fence: Fence) -> None:
         self._access = access
         self._times = times
         self._identity = identity
         self._fence = fence
-        self.claimed: Record | None = None if former is None else former.claimed
+        self.claimed: Record | None = None
         self._stored: dict[str, Any] = {}
         self._is_listed = False
         self.seen = Observation()
@@ -89,7 +80,6 @@ class ObservedLease:
 
         Raises:
             APIError: it cannot be read.
-            LoginError: there are no credentials.
         """
         if not if_unwatched or not self._access.is_watched:
             self._observe(await self._access.read())
@@ -99,7 +89,6 @@ class ObservedLease:
 
         Raises:
             APIError: it cannot be acquired; or it was, but the response was lost.
-            LoginError: there are no credentials.
         """
         before, now = self.seen.raw, dt.datetime.now(dt.UTC)
         if before is not None and self.is_own:  # the response was lost, or the renewal was late
@@ -117,7 +106,6 @@ class ObservedLease:
 
         Raises:
             APIError: it could not be renewed, or the response was lost.
-            LoginError: there are no credentials.
         """
         for _ in range(_ATTEMPTS):
             raw = self.seen.raw
@@ -135,7 +123,6 @@ class ObservedLease:
 
         Raises:
             APIError: it could not be released.
-            LoginError: there are no credentials.
         """
         for _ in range(_ATTEMPTS):
             raw = self.seen.raw

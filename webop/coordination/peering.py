@@ -34,7 +34,7 @@ from webop.coordination.peers import (
     select_rivals,
 )
 from webop.coordination.requests import perform_once
-from webop.errors import APIConflictError, APIError, APIForbiddenError, APINotFoundError, LoginError
+from webop.errors import APIConflictError, APIError, APIForbiddenError, APINotFoundError
 from webop.handling.context import OperatorContext
 from webop.handling.stopping import DaemonStoppingReason
 from webop.identities import is_former_self
@@ -144,7 +144,7 @@ class PeeringObject:
             if self.has_record:
                 try:
                     await self._patch(client, {"status": {self._peering.identity: None}})
-                except (APIError, LoginError) as exc:
+                except APIError as exc:
                     logger.warning("Cannot remove the record of this operator %s: %s", self, exc)
 
     def _lose(self) -> None:
@@ -357,16 +357,9 @@ class Peering:
             self._pause("the other operators are not known yet")
 
     async def run(self, client: Client) -> None:
-        """Pause and resume forever; when cancelled, wait until no handlers run, remove our records.
-
-        Raises:
-            LoginError: there are no credentials.
-        """
+        """Pause and resume forever; when cancelled, wait for handlers, remove our records."""
         if self.settings.standalone:
             return
-        self._has_decided = False  # the credentials can be new, and for another cluster
-        self._objects.clear()
-        self._tasks.clear()
         self._pause("the other operators are not known yet")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_namespaces(), name="namespaces for peering")

@@ -41,7 +41,6 @@ class LeaseAccess:
 
         Raises:
             APIError: it cannot be read.
-            LoginError: there are no credentials.
         """
         try:
             response: dict[str, Any] = await self._perform("GET", LEASES, self.name)
@@ -54,7 +53,6 @@ class LeaseAccess:
 
         Raises:
             APIError: it cannot be written; or it was written, but the response was lost.
-            LoginError: there are no credentials.
         """
         is_new = "resourceVersion" not in raw["metadata"]
         method, name = ("POST", None) if is_new else ("PUT", self.name)
@@ -92,7 +90,6 @@ async def perform_once(
 
     Raises:
         APIError: the API server refuses it, or did not respond in time.
-        LoginError: there are no credentials.
     """
     call = Call(method, path, None, content, content_type, timeout=timeout, is_retried=False)
     try:

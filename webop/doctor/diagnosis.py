@@ -32,7 +32,7 @@ async def examine(context: Context) -> Report:
         async with connect_command() as context.client:
             async for title, findings in _examine(context):
                 report.setdefault(title, []).extend(findings)
-    except (LoginError, APIError) as exc:
+    except APIError as exc:
         subject = "login" if isinstance(exc, LoginError) else "server"
         report.setdefault("API server", []).append(fail(subject, str(exc), _advise()))
     return {title: findings for title, findings in report.items() if findings}

@@ -1,8 +1,7 @@
-"""Helpers against lost cancellations: task groups that fail swallow them, and so do handlers.
+"""Helpers against lost cancellations, which handlers can swallow.
 
-Code that catches the errors of a task group and continues must use the :class:`TaskGroup` of this
-module, and then call :func:`end_if_cancelled`. Handlers run in a :class:`WorkerGroup`. Code that
-calls functions of users treats their errors with :func:`convert_exception`.
+Handlers run in a :class:`WorkerGroup`. Code that calls functions of users treats their errors with
+:func:`convert_exception`.
 """
 
 from __future__ import annotations
@@ -10,37 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import sys
 from collections.abc import Coroutine
 from typing import Any
 
 logger = logging.getLogger(__name__)
-
-if sys.version_info >= (3, 13):
-    TaskGroup = asyncio.TaskGroup
-else:
-    from types import TracebackType
-
-    class TaskGroup(asyncio.TaskGroup):
-        """A task group that leaves ``cancelling()`` of its task unchanged, even after errors.
-
-        If a child fails while the group waits at its end, the standard library cancels the task
-        and never reverts this (fixed in Python 3.13). Inside of the block it does so correctly. So
-        this class waits for the children before the block ends.
-        """
-
-        async def __aexit__(
-            self,
-            et: type[BaseException] | None,
-            exc: BaseException | None,
-            tb: TracebackType | None,
-        ) -> None:
-            try:
-                while exc is None and self._tasks:
-                    await asyncio.wait(self._tasks)
-            except asyncio.CancelledError as cancelled:
-                et, exc, tb = type(cancelled), cancelled, cancelled.__traceback__
-            await super().__aexit__(et, exc, tb)
 
 
 class WorkerGroup:
@@ -88,16 +60,6 @@ def is_being_cancelled() -> bool:
     """Return whether the current task was cancelled, even if the exception was lost."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def end_if_cancelled() -> None:
-    """Raise if the current task was cancelled.
-
-    Raises:
-        asyncio.CancelledError: the task was cancelled.
-    """
-    if is_being_cancelled():
-        raise asyncio.CancelledError
 
 
 def convert_exception(exc: BaseException) -> Exception:

@@ -1,29 +1,11 @@
-"""The operator's view of the cluster: resources, namespaces, indexed objects."""
+"""The operator's view of the cluster: resources and namespaces."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
-from webop.handling.indexes import Feed
 from webop.objects.resources import Resource
-
-Origin = tuple[str, str, str | None]
-"""A source of objects: the API group, the plural, the namespace (None for the whole cluster)."""
-
-
-@dataclass(slots=True)
-class Indexed:
-    """The indexed objects of one origin, and the feeds that index them.
-
-    A feed is complete when it has indexed all objects of the origin.
-    """
-
-    uids: set[str] = field(default_factory=set)
-    feeds: set[Feed] = field(default_factory=set)
-    complete: set[Feed] = field(default_factory=set)
 
 
 class ClusterView:
@@ -33,24 +15,12 @@ class ClusterView:
         namespaces: the served namespaces; None before they are known.
         groups: API groups to discover even if no handler needs them.
         served_groups: all API groups of the cluster, discovered or not.
-        indexed: the indexed objects; they stay there from one watch to the next.
-        left: what the next watch must know of the objects of an ended one, by API version and uid.
-        is_scanned: whether the operator has once found the kinds and namespaces to watch: those
-            that appear later are late, and their unhandled objects are new.
-        unlisted: the origins that are not late, but whose objects were never all listed.
-        listed: the turns (of :class:`~webop.handling.pausing.Pausing`) in which objects were last
-            all listed, by API version: others can have acted if there was a pause since then.
     """
 
     def __init__(self) -> None:
         self.namespaces: frozenset[str] | None = None
         self.groups: frozenset[str] = frozenset()
         self.served_groups: frozenset[str] = frozenset()
-        self.indexed: dict[Origin, Indexed] = {}
-        self.left: dict[Origin, dict[str, dict[str, Any]]] = {}
-        self.is_scanned = False
-        self.unlisted: set[Origin] = set()
-        self.listed: dict[Origin, dict[str, int]] = {}
         self._moved = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []

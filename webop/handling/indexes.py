@@ -226,16 +226,14 @@ class Indexes(Mapping[str, Index[Any, Any]]):
         """
         return self._feeds[handler.key]
 
-    def discard(self, uid: str) -> None:
-        """Remove an object from all indexes, and drop the results of its running indexing."""
-        self._turns.pop(uid, None)
-        for feed in self._feeds.values():
-            feed.forget(uid)
+    def discard(self, uid: str, feeds: Iterable[Feed] | None = None) -> None:
+        """Remove an object from all indexes, or from those of some feeds.
 
-    def discard_all(self, uids: Iterable[str]) -> None:
-        """Remove several objects, such as those of a removed resource."""
-        for uid in uids:
-            self.discard(uid)
+        If it is being indexed, the results are dropped.
+        """
+        self._turns.pop(uid, None)
+        for feed in self._feeds.values() if feeds is None else feeds:
+            feed.forget(uid)
 
     def begin(self, uid: str, resource: Resource) -> object:
         """Begin to index an object, which replaces an earlier run; return a token for this run."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 from weakref import WeakSet
 
@@ -28,12 +28,10 @@ class Pausing:
     """The state of the operator, active or paused, and its tasks that work on objects.
 
     Attributes:
-        turn: the number of changes between active and paused.
         fence: the end of the lease, if there is one; all work on objects ends there at the latest.
     """
 
     def __init__(self) -> None:
-        self.turn = 0
         self.fence: Fence | None = None
         self._reasons: dict[str, str] = {}
         self._listeners: list[Listener] = []
@@ -123,25 +121,7 @@ class Pausing:
         for task in self._tasks:
             task.cancel()
 
-    @contextlib.asynccontextmanager
-    async def turn_of(self, turn: int) -> AsyncIterator[None]:
-        """End a block, without an error, at the next change between active and paused."""
-        try:
-            async with asyncio.timeout(None) as scope:
-
-                def leave(_: DaemonStoppingReason | None = None) -> None:
-                    if turn != self.turn and scope.when() is None:
-                        scope.reschedule(asyncio.get_running_loop().time())
-
-                leave()
-                with self.subscribed(leave):
-                    yield
-        except TimeoutError:
-            if not scope.expired():
-                raise
-
     def _change(self, reason: DaemonStoppingReason | None) -> None:
-        self.turn += 1
         for listener in list(self._listeners):
             listener(reason)
         self._changed.set()

@@ -88,9 +88,14 @@ _abandoned: Counter[int] = Counter()  # by the id() of the function; changed in 
 _abandoned_calls: WeakKeyDictionary[asyncio.Task[Any], Future[Any]] = WeakKeyDictionary()
 
 
-def find_abandoned(task: asyncio.Task[Any]) -> Future[Any] | None:
-    """Return the call that still runs in a thread although its task was cancelled."""
-    return _abandoned_calls.get(task) if task.cancelled() else None
+def await_thread(task: asyncio.Task[Any], then: Callable[[], None]) -> None:
+    """Call a function as soon as no call of an ended task runs in a thread any more."""
+    call = _abandoned_calls.get(task) if task.cancelled() else None
+    if call is None or call.done():
+        then()
+    else:
+        loop = asyncio.get_running_loop()
+        call.add_done_callback(lambda _: _call_in_loop(loop, then))
 
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
@@ -151,11 +156,12 @@ def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool
         if not _abandoned[id(fn)]:
             del _abandoned[id(fn)]
 
-    def schedule_finish(_: Future[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody needs the count
-            loop.call_soon_threadsafe(finish)
+    submitted.add_done_callback(lambda _: _call_in_loop(loop, finish))
 
-    submitted.add_done_callback(schedule_finish)
+
+def _call_in_loop(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody needs it
+        loop.call_soon_threadsafe(fn)
 
 
 def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:

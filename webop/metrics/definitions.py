@@ -118,9 +118,8 @@ def list_streams(operator: Operator) -> list[Stream]:
 def _measure_objects(operator: Operator) -> Iterator[tuple[Labels, int, float]]:
     """Yield the resource and the phase, the number of objects, the age of the oldest one."""
     for stream in list_streams(operator):
-        if stream.dispatcher is not None:
-            for phase, (count, age) in stream.dispatcher.measure().items():
-                yield (stream.ctx.resource.plural_name, phase.name.lower()), count, age
+        for phase, (count, age) in stream.dispatcher.measure().items():
+            yield (stream.ctx.resource.plural_name, phase.name.lower()), count, age
 
 
 def read_objects(operator: Operator) -> Values:

@@ -17,6 +17,7 @@ from webop.handling.call_options import HandlingStatus
 from webop.handling.handlers import BackgroundHandler
 from webop.handling.invocation import is_async
 from webop.handling.stopping import DaemonStoppingReason, Stopper
+from webop.handling.threads import await_thread
 from webop.objects.body import Body, build_object_reference
 from webop.settings import BackgroundSettings
 
@@ -87,7 +88,7 @@ class BackgroundTask:
     3. Then abandon it, and release the object. Without a timeout, wait until it ends, and log this
        every ``cancellation_polling`` seconds.
 
-    ``on_end`` is called with the reasons and the task when the object no longer has it.
+    ``on_end`` is called with the reasons when the object no longer has it.
     """
 
     __slots__ = (
@@ -108,7 +109,7 @@ class BackgroundTask:
         settings: BackgroundSettings,
         *,
         name: str,
-        on_end: Callable[[DaemonStoppingReason, asyncio.Task[None] | None], None],
+        on_end: Callable[[DaemonStoppingReason], None],
     ) -> None:
         self.handler = handler
         self.stopper = Stopper()
@@ -196,11 +197,11 @@ class BackgroundTask:
         self.stopper.note(DaemonStoppingReason.DONE)
         if self._alarm is not None:
             self._alarm.cancel()
-        self._leave()
+        await_thread(task, self._leave)
 
     def _leave(self) -> None:
         """Remove it from the object, and process the object, which can wait for this."""
         if self._background.tasks.get(self.handler.id) is self:
             del self._background.tasks[self.handler.id]
             self._background.standing.failures.pop(self.handler.id, None)
-            self._on_end(self.stopper.reason, self.task)
+            self._on_end(self.stopper.reason)

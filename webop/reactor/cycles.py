@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webop.errors import APIError, LoginError
+from webop.errors import APIError
 from webop.handling.call_options import CallOptions
 from webop.handling.execute import deliver_results, execute
 from webop.handling.handler_states import HandlerState, Progress, digest_essence
@@ -43,7 +43,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     Returns:
         Seconds until the next handler is due; None if all are finished.
     """
-    cause, settings = plan.cause, ctx.operator.settings
+    cause, settings, keeper = plan.cause, ctx.operator.settings, obj.keeper
     storage = settings.persistence.progress_storage
     cause.logger.debug("%s is in progress.", _TITLES[cause.reason].capitalize())
     progress = Progress.restore(
@@ -61,7 +61,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         commit=commits.add,
         counters=ctx.operator.counters,
         status=cycle.standing,
-        may_continue=lambda: not (obj.keeper.is_stopped or obj.is_missing),
+        may_continue=lambda: not (keeper.is_stopped or keeper.is_holding or obj.is_missing),
     )
     for key in cycle.standing.failures.keys() - progress.keys():  # handlers that no longer match
         del cycle.standing.failures[key]
@@ -155,7 +155,7 @@ class _Commits:
         self._written.append(Patch(merge_patches(wanted, own), fns=wanted.fns))
         try:
             await writing.save(ctx, obj, Pending(wanted, own))
-        except (APIError, LoginError) as exc:
+        except APIError as exc:
             text, extra = "Cannot write the progress of %s yet: %s", ctx.refer_to(obj)
             logger.debug(text, obj, exc, extra=extra)
             return False

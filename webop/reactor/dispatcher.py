@@ -11,27 +11,27 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, KeysView, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from webop.client.events import get_uid, parse_version
-from webop.errors import APIError, LoginError
+from webop.errors import APIError
+from webop.handling.registry import ResourceHandlers
 from webop.handling.stopping import DaemonStoppingReason
-from webop.handling.threads import find_abandoned
+from webop.handling.threads import await_thread
 from webop.objects.body import RawEventType
 from webop.reactor.background import Background
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import Plan
-from webop.reactor.raw_events import EventProcessor, RawEvents
+from webop.reactor.process import Processor
+from webop.reactor.raw_events import RawEvents
 from webop.reactor.slots import Slots
 from webop.reactor.tracking import (
     NOTHING,
-    Carryover,
     OnEnd,
     Phase,
     Tracked,
-    Work,
     Working,
     measure_phases,
 )
@@ -44,31 +44,6 @@ _NAMED = 3  # daemons in one log line
 _TURN = 0.02  # seconds; after that, other tasks of the event loop run
 _SHIFT = 1.0  # seconds of work on an object; after that, objects that wait for a slot come first
 _CYCLE_SHIFT = 60.0  # the same within a handling cycle: timeouts of handlers count from its start
-_BLOCK_POLLING = 0.1  # seconds; between checks for a thread of a former stream
-
-
-class ObjectProcessor(EventProcessor, Protocol):
-    """How objects are processed; see :mod:`webop.reactor.process`."""
-
-    has_indexes: bool
-
-    async def index(self, raw: dict[str, Any]) -> None:
-        """Update the indexes with a state of an object."""
-
-    def plan(self, obj: Tracked) -> Plan | None:
-        """Return what must be done about the newest state; None for nothing."""
-
-    async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Carry out a plan; return the seconds until the next work; None for none."""
-
-    def rest(self, obj: Tracked, exc: Exception) -> float | None:
-        """Log an error; return the seconds until the next attempt."""
-
-    def withdraw(self, obj: Tracked) -> None:
-        """Remove an object that is gone or no longer watched from the indexes."""
-
-    def forget(self, uid: str) -> None:
-        """Drop everything else about an object that is gone."""
 
 
 class Dispatcher:
@@ -78,35 +53,26 @@ class Dispatcher:
         An object has at most one worker. A state that arrives while the worker runs is processed
         next; states in between can be skipped, but never the last one.
         Event handlers get raw events in order, in parallel to all other work on the object.
-        While the operator is paused, no work starts; only the indexes are updated.
+        During a pause, no work starts; only the indexes are updated. It begins with a pause.
 
     Args:
         processor: how objects are processed.
         spawn: starts a task in the task group of the stream.
         gate: opens when handlers may run; until then, objects wait.
         slots: limits how many objects of the kind are processed at once.
-        is_resuming: whether the objects of the first listing are older than the operator; they
-            are not if the stream was restarted.
-        is_paused: whether the operator is paused until :meth:`switch` is called.
 
     Attributes:
         epoch: counts the listings.
-        is_complete: whether the indexes have all objects, maybe from the former stream.
-        is_late: whether unhandled objects are created, not resumed, even if they are older than
-            the watch.
-        former: the result of :meth:`list_objects` of the former stream of the same objects, without
-            objects that this stream has already seen.
+        is_complete: whether the indexes have all objects.
     """
 
     def __init__(
         self,
-        processor: ObjectProcessor,
+        processor: Processor,
         *,
         spawn: Callable[..., asyncio.Task[Any]],
-        gate: IndexGate[Any],
+        gate: IndexGate,
         slots: Slots,
-        is_resuming: bool = True,
-        is_paused: bool = False,
     ) -> None:
         self._processor = processor
         self._spawn = spawn
@@ -118,27 +84,26 @@ class Dispatcher:
         self._workers: dict[asyncio.Task[Any], Tracked] = {}
         self._indexed_waiting: set[str] = set()  # uids of objects indexed while they wait
         self._is_closing = False
-        self.is_complete = not is_resuming
-        self.is_late = False
-        self._is_resuming = is_resuming
-        self._is_paused = is_paused
-        self.former: dict[str, Carryover] = {}
+        self.is_complete = False
+        self._is_resuming = True
+        self._is_paused = True
         self.epoch = 0
-        self.has_indexes = processor.has_indexes
         if not gate.is_open:
             gate.subscribe(self._release)
 
-    def __len__(self) -> int:
-        return len(self._objects)
+    @property
+    def uids(self) -> KeysView[str]:
+        """The uids of the known objects."""
+        return self._objects.keys()
 
-    def list_objects(self, *, is_ours: bool) -> dict[str, Carryover]:
-        """Return what the next stream must know about each object, by uid.
+    @property
+    def _handlers(self) -> ResourceHandlers:
+        return self._processor.ctx.handlers
 
-        Args:
-            is_ours: whether no other operator could act since this stream was active.
-        """
-        objects = self._objects.values()
-        return self.former | {obj.uid: obj.leave(is_ours=is_ours) for obj in objects}
+    @property
+    def has_indexes(self) -> bool:
+        """Whether the objects are indexed."""
+        return bool(self._handlers.indexers)
 
     def measure(self) -> dict[Phase, tuple[int, float]]:
         """See :func:`webop.reactor.tracking.measure_phases`."""
@@ -153,10 +118,6 @@ class Dispatcher:
             or ((obj.work or obj.background) and any(each.failures for each in obj.standings))
         ]
 
-    def has(self, uid: str) -> bool:
-        """Return whether an object is known."""
-        return uid in self._objects
-
     def begin_listing(self) -> None:
         """Begin a list of all existing objects."""
         self.epoch += 1
@@ -167,12 +128,6 @@ class Dispatcher:
         for obj in unseen:
             if not obj.is_gone:
                 self.feed("DELETED", obj.get_freshest() or obj.build_tombstone())
-        for uid, left in [*self.former.items()]:
-            if left.tombstone is not None and self._processor.wants_every_event:
-                self.feed("DELETED", left.tombstone)
-            else:
-                self._processor.forget(uid)
-        self.former = {}
         self.is_complete = True
         self._is_resuming = self._is_paused
         self._release()
@@ -192,19 +147,27 @@ class Dispatcher:
                 self.check(obj)
             return
         self._is_resuming = True
-        self.is_complete = not self.has_indexes  # until then: the watch can have been behind
+        self.adapt(has_new_indexes=self.has_indexes)  # the watch can have been behind
         for obj in self._objects.values():
-            obj.version = 0
             obj.is_taken_over = not obj.initial
             if obj.events:  # a deletion
-                self._show_events(obj)
+                self.show_events(obj)
+
+    def adapt(self, *, has_new_indexes: bool) -> None:
+        """Check all objects with the next list, whether or not they have changed."""
+        self.is_complete &= not has_new_indexes
+        self._raw_events.slots.pool = self._processor.event_pool
+        for obj in self._objects.values():
+            obj.version = 0
 
     async def take(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a listed object or an event; index it first if the indexes are being filled."""
         if self._is_indexing and event_type != "DELETED":
-            obj, version = self._objects.get(get_uid(raw)), parse_version(raw)
+            uid, version = get_uid(raw), parse_version(raw)
+            # An indexed object must be known, so that its deletion is noticed.
+            obj = self._objects.get(uid) or self._add(uid, event_type, raw)
             # A list can be older than an own patch, whose state is indexed already.
-            if obj is None or version >= obj.version or self._is_news(obj, event_type, version):
+            if version >= obj.version or self._is_news(obj, event_type, version):
                 await self._processor.index(raw)
         self.feed(event_type, raw)
 
@@ -213,17 +176,17 @@ class Dispatcher:
         uid = get_uid(raw)
         obj = self._objects.get(uid)
         if obj is None:
-            if event_type == "DELETED" and not self._processor.wants_every_event:
+            if event_type == "DELETED" and not self._handlers.events:
                 return
             obj = self._add(uid, event_type, raw)
         obj.seen = self.epoch
         # Handlers that have got an object get its deletion, also after a pause.
         is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
-        if self._processor.wants_every_event and is_wanted:
+        if self._handlers.events and is_wanted:
             is_first = not obj.events
             self._raw_events.keep(obj, event_type, raw)
-            if is_first or self._is_holding:
-                self._show_events(obj)
+            if is_first or self.is_holding:
+                self.show_events(obj)
         if self._is_news(obj, event_type, parse_version(raw)):
             if obj.phase is Phase.WAITING and obj.event_type is None and event_type is not None:
                 obj.phase = Phase.IDLE  # it is urgent now: queue it again
@@ -236,19 +199,16 @@ class Dispatcher:
             self.check(obj)
 
     def _add(self, uid: str, event_type: RawEventType, raw: dict[str, Any]) -> Tracked:
-        """Begin to track an object; continue from the state of the former stream."""
+        """Begin to track an object."""
         # Objects that change during the list arrive as MODIFIED.
         is_old = event_type in {None, "MODIFIED"}
         initial = self._is_paused or (is_old and self._is_resuming)
         obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
-        obj.is_late = self.is_late
-        if (left := self.former.pop(uid, None)) is not None:
-            obj.inherit(left, is_resuming=self._is_resuming)
         return obj
 
-    def _show_events(self, obj: Tracked) -> None:
+    def show_events(self, obj: Tracked) -> None:
         """Call the handlers of raw events, when they may run."""
-        if self._is_holding:
+        if self.is_holding:
             self._held[obj.uid] = obj
         else:
             self._raw_events.begin(obj)
@@ -267,17 +227,15 @@ class Dispatcher:
             self._hand_over(obj)
         elif obj.is_gone:
             self._settle(obj)
-        elif obj.is_unindexed and (not obj.was_indexed or self._must_rest(obj)):
+        elif obj.is_unindexed and (not obj.was_indexed or self.is_holding or obj.find_rest()):
             self._start(obj, self._index(obj), lambda: None)
-        elif self._is_holding:
+        elif self.is_holding:
             obj.phase = Phase.HELD
             obj.since = obj.since or time.monotonic()
             self._held[obj.uid] = obj
             self._pack(obj)
         elif rest := obj.find_rest():
             self._come_back(obj, rest)
-        elif self._slots.is_blocked(obj.uid):
-            self._come_back(obj, _BLOCK_POLLING)
         elif self._slots.is_free or (obj.is_retrying and not self._slots.is_limited):
             self._begin(obj)
         else:
@@ -287,11 +245,6 @@ class Dispatcher:
                 is_urgent = obj.event_type is not None
                 self._slots.wait(self._begin_waiting, obj, is_urgent=is_urgent)
             self._index_or_pack(obj)
-
-    def _must_rest(self, obj: Tracked) -> bool:
-        """Return whether work on an object cannot start now, even with a free slot."""
-        rests = obj.find_rest() or self._slots.is_blocked(obj.uid)
-        return self._is_holding or bool(rests)
 
     def _index_or_pack(self, obj: Tracked) -> None:
         """Index the state of an object that waits for a slot, and keeps its place; then pack it."""
@@ -313,7 +266,7 @@ class Dispatcher:
             del self._workers[task]
             on_end(obj, task)
 
-        task = self._spawn(work, name=obj.uid)
+        task = self._spawn(work, name=str(obj))
         self._workers[task] = obj
         task.add_done_callback(finish)
         return task
@@ -360,23 +313,6 @@ class Dispatcher:
             )
         return max(1.0, since + _HUNG_TIMEOUT - loop.time()) if late else _HUNG_TIMEOUT
 
-    def abandon(self, hung: Collection[asyncio.Task[Any]]) -> None:
-        """Block the objects of tasks that do not end, also in later streams, until they end."""
-        owners = dict(self._workers)
-        for obj in self._objects.values():
-            if obj.background is not None:
-                owners |= {item.task: obj for item in obj.background.tasks.values() if item.task}
-        owned = {task: owners[task] for task in hung if task in owners}
-        for task, owner in owned.items():
-            self._slots.block(owner.uid, task)
-        if owned:
-            logger.error(
-                "%d cancelled handlers or daemons still run, for %s. These objects wait until they "
-                "end. Do not catch asyncio.CancelledError.",
-                len(owned),
-                _join([*owned.values()]),
-            )
-
     def _list_backgrounds(self) -> list[Background]:
         return [obj.background for obj in self._objects.values() if obj.background is not None]
 
@@ -387,8 +323,7 @@ class Dispatcher:
     def _hand_over(self, obj: Tracked) -> None:
         """Forget an object; other operators continue from what is stored on it."""
         self._raw_events.drop(obj)
-        if obj.work is not None:
-            obj.work = Work(obj.work.leave_cycle())
+        obj.leave_work()
         self._settle(obj)
 
     @property
@@ -397,7 +332,7 @@ class Dispatcher:
         return self.has_indexes and (not self.is_complete or self._is_resuming or self._is_paused)
 
     @property
-    def _is_holding(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether handlers must still wait for the indexes."""
         return not self._gate.is_open or (self.has_indexes and not self.is_complete)
 
@@ -408,7 +343,7 @@ class Dispatcher:
 
     def _release(self) -> None:
         """Start work on the objects that waited for the gate, with breaks for other tasks."""
-        if self._is_holding or self._is_closing:
+        if self.is_holding or self._is_closing:
             return
         end = time.monotonic() + _TURN
         while self._held and time.monotonic() < end:
@@ -486,7 +421,7 @@ class Dispatcher:
         """
         began: float = asyncio.get_running_loop().time()
         delay: float | None = 0
-        while (obj.is_dirty or delay == 0) and not self.is_stopped:
+        while (obj.is_dirty or delay == 0) and not (self.is_stopped or self.is_holding):
             try:
                 if obj.text is not None:  # the state was dropped from memory
                     raw = await self._processor.read(obj)
@@ -508,7 +443,7 @@ class Dispatcher:
                 if self._slots.has_waiting and self._must_yield(obj, began, delay):
                     break
             except Exception as exc:  # noqa: BLE001  one object must not stop the others
-                if isinstance(exc, (APIError, LoginError)):
+                if isinstance(exc, APIError):
                     self._slots.keep_closed()
                 return self._processor.rest(obj, exc)
         return delay
@@ -538,14 +473,17 @@ class Dispatcher:
     def _finish(
         self, leave: Callable[[], None], obj: Tracked, task: asyncio.Task[float | None]
     ) -> None:
-        """Decide what happens after the work."""
+        """Decide what happens after the work; after the end of a thread that outlives it."""
         leave()
+        await_thread(task, lambda: self._decide(obj, task))
+
+    def _decide(self, obj: Tracked, task: asyncio.Task[float | None]) -> None:
         obj.phase = Phase.IDLE
         obj.since = 0.0
-        has_failed = task.cancelled() or task.exception() is not None
-        if (call := find_abandoned(task)) is not None:
-            self._slots.block(obj.uid, call)
-        delay = None if has_failed else task.result()
+        has_failed = not task.cancelled() and task.exception() is not None
+        delay = None if task.cancelled() or has_failed else task.result()
+        if task.cancelled():  # others can have continued
+            obj.leave_work()
         if self._is_paused:
             self._hand_over(obj)
         elif (obj.is_dirty or obj.is_unindexed) and not self._is_closing and not has_failed:

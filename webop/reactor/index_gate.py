@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
-
-K = TypeVar("K")
+from typing import Any
 
 
-class IndexGate(Generic[K]):
+class IndexGate:
     """A gate that opens once, when all lists that fill indexes are complete (IDX-22).
 
     It never closes again: a stream that starts later delays only its own objects.
     """
 
     def __init__(self) -> None:
-        self.pending: set[K] = set()
+        self.pending: set[Any] = set()
         self._opened = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
 
@@ -25,12 +23,12 @@ class IndexGate(Generic[K]):
         """Whether handlers may run."""
         return self._opened.is_set()
 
-    def expect(self, keys: Iterable[K]) -> None:
+    def expect(self, keys: Iterable[Any]) -> None:
         """Replace the keys of the lists that must end first; an open gate stays open."""
         self.pending = set(keys)
         self._open_if_complete()
 
-    def arrive(self, key: K) -> None:
+    def arrive(self, key: Any) -> None:
         """Record that a list is complete."""
         self.pending.discard(key)
         self._open_if_complete()

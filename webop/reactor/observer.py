@@ -11,16 +11,12 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 from webop.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.errors import APIError
-from webop.handling.cluster_view import Indexed, Origin
 from webop.handling.context import OperatorContext
-from webop.handling.indexes import Feed
-from webop.handling.invocation import is_async
 from webop.handling.registry import ResourceHandlers
 from webop.objects.resources import Resource, Selector
 from webop.reactor.cluster_changes import (
@@ -35,7 +31,7 @@ from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
 from webop.reactor.slots import SharedSlots, Slots
-from webop.reactor.stream import Stream, StreamKey
+from webop.reactor.stream import Stream
 from webop.reactor.supervision import keep_running
 
 logger = logging.getLogger(__name__)
@@ -46,6 +42,8 @@ _PATIENCE = 10.0  # seconds; then the log says what handlers wait for
 _RESCANS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; while something is missing
 _RESCAN_BROKEN = 10.0  # seconds; at most, while the API server or an API group does not answer
 _RESCAN_UNWATCHED = 60.0  # seconds; if no watch shows new kinds
+
+StreamKey = tuple[Resource, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +57,10 @@ class Scope:
 class Observer:
     """Keeps one stream for each resource and namespace that is declared and exists.
 
-    Guarantees: one stream works on an object at a time. A stream that is replaced (its resource
-    has another subresource or another preferred version now, or other selectors match it) ends
-    before the next one begins: handlers finish within ``settings.batching.exit_timeout`` or are
-    cancelled, daemons stop as when the operator stops.
+    Guarantees: one stream serves an object at a time, whatever changes in its kind: subresources,
+    the preferred version, the selectors that match. A stream that is stopped ends before another
+    one begins with its objects: handlers finish within ``settings.batching.exit_timeout`` or are
+    cancelled, daemons stop as in a pause.
     """
 
     def __init__(
@@ -71,7 +69,6 @@ class Observer:
         client: Client,
         scope: Scope,
         group: asyncio.TaskGroup,
-        shared_slots: SharedSlots,
     ) -> None:
         self._operator = operator
         self._client = client
@@ -82,13 +79,12 @@ class Observer:
         self._is_outdated = False
         self._streams: dict[StreamKey, Stream] = {}
         self._ending: set[Stream] = set()
-        self._resumed: set[StreamKey] = set()
-        self._gate: IndexGate[StreamKey] = IndexGate()
+        self._gate = IndexGate()
         self._broken: frozenset[tuple[str, str]] = frozenset()
         self._missing: set[Selector] = set()
         self._reports = Once()
         self._was_synced = False
-        self._shared_slots = shared_slots
+        self._shared_slots = SharedSlots()
         self._slots: dict[str, Slots] = {}
         self._is_following = not operator.settings.scanning.disabled and (
             operator.registry.follows_kinds
@@ -141,7 +137,7 @@ class Observer:
         """Return the streams that still fill the indexes while handlers wait for them."""
         if self._gate.is_open:
             return []
-        return [str(stream) for key, stream in self._streams.items() if key in self._gate.pending]
+        return sorted(map(str, self._gate.pending))
 
     def list_troubles(self) -> list[str]:
         """Return the watches that do not work, and why; watches that are starting do not count."""
@@ -179,7 +175,6 @@ class Observer:
         if not self.scanned.is_set():
             self._report_start()
         self.scanned.set()
-        self._operator.cluster_view.is_scanned = True
         return True
 
     def _report_start(self) -> None:
@@ -225,33 +220,33 @@ class Observer:
         )
 
     def _adjust(self) -> None:
-        """Start, replace and stop streams."""
+        """Start, adapt and stop streams."""
         namespaces = (None,) if self._scope.clusterwide else self._operator.cluster_view.namespaces
         wanted = {
             (resource, namespace): (resource, frozenset(selectors))
             for resource, selectors in self._match_selectors().items()
             for namespace in (namespaces or () if resource.namespaced else (None,))
         }
-        for key, stream in list(self._streams.items()):
-            if key not in wanted:
-                logger.info("Stopped serving %s.", stream)
-            elif stream.fits(*wanted[key]):
+        for key in self._streams.keys() - wanted.keys():
+            stream = self._streams.pop(key)
+            others = (each for each in wanted.keys() - self._streams if stream.is_about(*each))
+            if (other := next(others, None)) is not None:
+                self._streams[other] = stream
                 continue
-            else:
-                logger.info("%s has changed in the cluster. Listing it again.", stream)
-            del self._streams[key]
-            if not stream.is_resuming:
-                self._resumed.add(key)
+            logger.info("Stopped serving %s.", stream)
             stream.is_stopped = True
             stream.task.cancel()
             self._ending.add(stream)
         for key, (resource, selectors) in wanted.items():
-            if key not in self._streams:
+            if (known := self._streams.get(key)) is None:
                 self._start(resource, key[1], selectors)
+            elif known.adapt(resource, selectors):
+                logger.info("%s has changed in the cluster. Listing it again.", known)
         self._gate.expect(
-            key for key, stream in self._streams.items() if stream.feeds and stream.is_resuming
+            stream
+            for stream in self._streams.values()
+            if stream.feeds and not stream.dispatcher.is_complete
         )
-        self._clean_up()
 
     def _match_selectors(self) -> dict[Resource, list[Selector]]:
         """Match the selectors with the resources; log what is ambiguous or absent."""
@@ -268,8 +263,18 @@ class Observer:
                 continue
             found = selector.select(resources)
             if selector.is_ambiguous(resources):
+                found = [
+                    resource
+                    for resource in selector.find_candidates(resources)
+                    if any(
+                        selector in each.selectors and each.is_about(resource, each.namespace)
+                        for each in self._streams.values()
+                    )
+                ]
                 names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
                 text = f"{selector} is ambiguous: {names}. Write one of these in the decorator."
+                if found:
+                    text += f" Until the next start, webop continues with {found[0].name}."
                 self._report(selector, text)
             elif not found and selector.is_specific:
                 self._missing.add(selector)
@@ -292,84 +297,43 @@ class Observer:
     def _start(
         self, resource: Resource, namespace: str | None, selectors: frozenset[Selector]
     ) -> None:
-        """Start a stream; it waits until all former streams of the same objects have ended."""
-        handlers = self._operator.registry.handlers_of(selectors)
-        origin: Origin = (resource.group, resource.plural, namespace)
-        former = [stream for stream in self._ending if stream.origin == origin]
-        view = self._operator.cluster_view  # it is older than the last loss of credentials
-        if former:
-            is_late = all(stream.ctx.is_late for stream in former)
-        else:
-            is_late = view.is_scanned and origin not in view.unlisted
-        is_resuming = (resource, namespace) not in self._resumed
-        is_resuming = is_resuming and all(stream.is_resuming for stream in former)
-        if is_resuming and not is_late:
-            view.unlisted.add(origin)
-        slots = self._get_slots(resource, handlers)
-        stream = Stream(
-            ResourceContext(
-                self._operator, self._client, resource, handlers, slots, is_late=is_late
-            ),
-            namespace,
-            selectors,
-            self._gate,
-            is_resuming=is_resuming,
+        """Start a stream; it waits until the former stream of the same objects has ended."""
+        ending = [stream.task for stream in self._ending if stream.is_about(resource, namespace)]
+        name = resource.plural_name
+        if name not in self._slots:  # for all of its namespaces and versions
+            limit = self._operator.settings.batching.worker_limit
+            self._slots[name] = Slots(name, self._shared_slots, limit=limit)
+        ctx = ResourceContext(
+            self._operator, self._client, resource, ResourceHandlers(()), self._slots[name]
         )
+        stream = Stream(ctx, namespace, self._gate)
+        stream.adapt(resource, selectors)
         logger.debug("Started serving %s.", stream)
-        if stream.feeds:
-            indexed = self._operator.cluster_view.indexed.setdefault(stream.origin, Indexed())
-            indexed.feeds |= stream.feeds
 
         async def run_in_order() -> None:
-            if former:
-                await asyncio.wait([stream.task for stream in former])
-            origins = [each.origin for each in self._streams.values()]
-            stream.is_alone = origins.count(stream.origin) == 1
-            await keep_running(stream.run, name=f"watch of {stream}")
+            if ending:
+                await asyncio.wait(ending)
+            await stream.run()
 
-        self._streams[stream.key] = stream
-        stream.task = self._group.create_task(run_in_order(), name=f"watch of {stream}")
+        self._streams[resource, namespace] = stream
+        stream.task = self._group.create_task(run_in_order(), name=f"stream of {stream}")
         stream.task.add_done_callback(lambda _: self._end(stream))
 
-    def _get_slots(self, resource: Resource, handlers: ResourceHandlers) -> Slots:
-        """Return the slots of a kind, for all of its namespaces and versions."""
-        settings, name = self._operator.settings, resource.plural_name
-        if name not in self._slots:
-            limit = settings.batching.worker_limit
-            self._slots[name] = Slots(name, self._shared_slots, limit=limit)
-        has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
-        self._slots[name].pool = settings.execution if has_sync else None
-        return self._slots[name]
-
     def _end(self, stream: Stream) -> None:
-        if stream in self._ending:  # otherwise, the operator stops or has no credentials
-            self._ending.remove(stream)
-            self._clean_up()
-
-    def _clean_up(self) -> None:
-        """Remove objects that no stream updates any more from the indexes and from memory.
-
-        They can be from streams of a former observer, before credentials were lost.
-        """
-        feeds: dict[Origin, set[Feed]] = {}
-        for stream in (*self._streams.values(), *self._ending):
-            feeds.setdefault(stream.origin, set()).update(stream.feeds)
-        indexed = self._operator.cluster_view.indexed
-        for origin, entry in list(indexed.items()):
-            kept = feeds.get(origin, set())
-            for feed in entry.feeds - kept:
-                for uid in entry.uids:
-                    feed.forget(uid)
-            entry.feeds &= kept
-            entry.complete &= kept
-            if not kept:
-                del indexed[origin]
-        view = self._operator.cluster_view
-        view.unlisted &= feeds.keys()
-        view.listed = {origin: turns for origin, turns in view.listed.items() if origin in feeds}
-        left = view.left
-        for origin in left.keys() - feeds:
-            for uid in chain.from_iterable(left.pop(origin).values()):
+        """Forget the objects of a stopped stream, except in streams of other versions."""
+        if stream not in self._ending:
+            return  # the operator stops
+        self._ending.remove(stream)
+        others = [
+            each
+            for each in (*self._streams.values(), *self._ending)
+            if each.is_about(stream.ctx.resource, stream.namespace)
+        ]
+        feeds = stream.feeds.difference(*(each.feeds for each in others))
+        for uid in stream.dispatcher.uids:
+            self._operator.indices.discard(uid, feeds)
+            if not any(uid in each.dispatcher.uids for each in others):
+                self._operator.indices.discard(uid)
                 self._operator.memos.forget(uid)
 
     def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> None:

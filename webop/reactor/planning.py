@@ -31,14 +31,11 @@ _UNCHANGED = frozenset({Reason.NOOP, Reason.RESUME})
 _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ResourceContext:
-    """The context of the work on one resource.
+    """The context of the work on one resource, as the cluster serves it now.
 
-    ``slots`` is shared by all namespaces of a kind. ``is_late`` means that the resource or the
-    namespace appeared while the operator was running, or is watched again: its unhandled objects
-    are created, not resumed, even if they are older than the watch. Those of a former watch stay
-    what they were there.
+    ``slots`` is shared by all namespaces of a kind.
     """
 
     operator: OperatorContext
@@ -46,12 +43,11 @@ class ResourceContext:
     resource: Resource
     handlers: ResourceHandlers
     slots: Slots
-    is_late: bool = False
 
     @property
     def has_status(self) -> bool:
         """Whether the status has its own endpoint (the status subresource)."""
-        return "status" in self.operator.cluster_view.find(self.resource).subresources
+        return "status" in self.resource.subresources
 
     def refer_to(self, obj: Tracked) -> dict[str, Any]:
         """Return the ``extra`` that adds the reference of an object to a log message."""
@@ -238,15 +234,13 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
     elif stored is not None:
         old = persistence.progress_storage.clear(essence=stored)
     meta = body.meta
-    is_new = obj.is_late and stored is None
-    initial = obj.initial and not is_new
     reason = detect_reason(
         event_type=obj.event_type,
         deleting=meta.deletion_timestamp is not None,
         blocked=persistence.finalizer in meta.finalizers,
         old=old,
         changed=old != new,
-        initial=initial,
+        initial=obj.initial,
     )
     return ChangeCause(
         logger=ObjectLogger(body=body, settings=ctx.operator.settings),
@@ -258,7 +252,7 @@ def detect_cause(ctx: ResourceContext, obj: Tracked, body: Body) -> ChangeCause:
         old=old,
         new=new,
         reason=reason,
-        initial=initial,
+        initial=obj.initial,
     )
 
 

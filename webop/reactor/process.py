@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from webop.client.events import get_uid
-from webop.errors import APIError, LoginError
+from webop.errors import APIError
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import EventCause, ResourceCause
 from webop.handling.execute import deliver_results, execute
@@ -55,12 +55,8 @@ class Processor:
 
     def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
         self.ctx = ctx
-        self.wants_every_event = bool(ctx.handlers.events)
-        self.has_indexes = bool(ctx.handlers.indexers)
         self._spawn = spawn
         settings = ctx.operator.settings
-        has_sync_events = any(not is_async(handler.fn) for handler in ctx.handlers.events)
-        self.event_pool: Pool | None = settings.execution if has_sync_events else None
         self._event_options = CallOptions(
             settings,
             default_errors=ErrorsMode.IGNORED,
@@ -68,6 +64,12 @@ class Processor:
             may_continue=lambda: ctx.operator.pausing.is_active,
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
+
+    @property
+    def event_pool(self) -> Pool | None:
+        """The threads of event handlers, if any of them is sync."""
+        has_sync = any(not is_async(handler.fn) for handler in self.ctx.handlers.events)
+        return self.ctx.operator.settings.execution if has_sync else None
 
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what must be done about the newest state of an object; None for nothing.
@@ -85,7 +87,6 @@ class Processor:
 
         Raises:
             APIError: it cannot be read.
-            LoginError: there are no credentials.
         """
         return await read(self.ctx, obj)
 
@@ -120,7 +121,7 @@ class Processor:
 
     def withdraw(self, obj: Tracked) -> None:
         """Remove an object that is gone or no longer watched from the indexes."""
-        if self.has_indexes:
+        if self.ctx.handlers.indexers:
             self.ctx.operator.indices.discard(obj.uid)
 
     def forget(self, uid: str) -> None:
@@ -216,7 +217,7 @@ class Processor:
             level = self.ctx.slots.choose_level
             pending = Pending(cause.patch, Patch())
             await save(self.ctx, obj, pending, choose_level=lambda _: level("denied to events"))
-        except (APIError, LoginError) as exc:
+        except APIError as exc:
             text = "Cannot write the patch of event handlers yet: %s"
             cause.logger.log(level("events"), text, exc)
             write_later(self.ctx, obj, exc)
@@ -228,7 +229,7 @@ class Processor:
         """
         delay, work = postpone(self.ctx, obj, exc), obj.open_work()
         hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
-        is_expected = isinstance(exc, (APIError, LoginError))
+        is_expected = isinstance(exc, APIError)
         is_away = is_expected and classify(exc) is not Failure.DENIED
         known, work.trouble = work.trouble, (type(exc).__name__, repr(exc))
         level = logging.ERROR if work.trouble != known else logging.DEBUG

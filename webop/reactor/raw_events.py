@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from webop.backoff import Once
 from webop.errors import WebopError
-from webop.handling.threads import Pool
 from webop.objects.body import RawEventType
-from webop.reactor.planning import ResourceContext
+from webop.reactor.process import Processor
 from webop.reactor.slots import SharedSlots, Slots
 from webop.reactor.tracking import Tracked
 
@@ -20,38 +19,25 @@ logger = logging.getLogger(__name__)
 _LIMIT = 20  # events of one object that wait
 
 
-class EventProcessor(Protocol):
-    """How events are processed; see :mod:`webop.reactor.process`."""
-
-    ctx: ResourceContext
-    wants_every_event: bool
-    event_pool: Pool | None
-
-    async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Call the handlers of raw events."""
-
-    async def index_newest(self, obj: Tracked) -> None:
-        """Put the newest state of an object into the indexes."""
-
-    async def read(self, obj: Tracked) -> dict[str, Any] | None:
-        """Read a state that was dropped from memory; None if the object is gone."""
-
-
 class RawEvents:
-    """The queued events of the objects of one stream; if too many wait, the oldest are skipped."""
+    """The queued events of the objects of one stream; if too many wait, the oldest are skipped.
 
-    def __init__(self, processor: EventProcessor) -> None:
+    Attributes:
+        slots: limits how many objects are shown at once.
+    """
+
+    def __init__(self, processor: Processor) -> None:
         self._processor = processor
-        self._slots = Slots("events", SharedSlots(), pool=processor.event_pool)
+        self.slots = Slots("events", SharedSlots())
         self._once = Once()
 
     def keep(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Queue an event, as a copy that handlers may modify."""
-        text = self._slots.pack(raw, is_needed=event_type == "DELETED")
+        text = self.slots.pack(raw, is_needed=event_type == "DELETED")
         if obj.events is None:
             obj.events = deque()
         if len(obj.events) >= _LIMIT:
-            self._slots.drop(obj.events.popleft()[1])
+            self.slots.drop(obj.events.popleft()[1])
             if self._once.is_new("skipped"):
                 logger.warning(
                     "Events of %s arrive faster than its handlers run. More than %d wait: the "
@@ -69,35 +55,35 @@ class RawEvents:
             if event_type == "DELETED" and obj.is_shown:
                 obj.events = deque([(event_type, text)])
             else:
-                self._slots.drop(text)
+                self.slots.drop(text)
 
     def begin(self, obj: Tracked) -> None:
         """Call the handlers as soon as a slot is free, unless they already run."""
         if not obj.events or obj.event_task is not None:
             return
-        if self._slots.is_free:
+        if self.slots.is_free:
             self._start(obj)
         else:
-            self._slots.wait(self._start, obj, is_urgent=obj.event_type is not None)
+            self.slots.wait(self._start, obj, is_urgent=obj.event_type is not None)
 
     def _start(self, obj: Tracked) -> None:
         if obj.events and obj.event_task is None and not obj.keeper.is_stopped:
-            self._slots.enter()
+            self.slots.enter()
             obj.event_task = obj.keeper.run(obj, self._show(obj), self._finish)
 
     async def _show(self, obj: Tracked) -> None:
         """Call the handlers for the events of an object: for one of them if other objects wait."""
-        while obj.events and not obj.keeper.is_stopped:
+        while obj.events and not (obj.keeper.is_stopped or obj.keeper.is_holding):
             event_type, text = obj.events.popleft()
             try:
-                raw = self._slots.unpack(text) if text else await self._processor.read(obj)
+                raw = self.slots.unpack(text) if text else await self._processor.read(obj)
                 if raw is not None:
-                    with self._slots.running_handlers():
+                    with self.slots.running_handlers():
                         await self._show_one(obj, event_type, raw)
             except WebopError as exc:
                 extra = self._processor.ctx.refer_to(obj)
                 logger.warning("Skipped an event of %s: %s", obj, exc, extra=extra)
-            if self._slots.has_waiting:
+            if self.slots.has_waiting:
                 break
 
     async def _show_one(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
@@ -109,10 +95,10 @@ class RawEvents:
         await self._processor.show_event(obj, event_type, raw)
 
     def _finish(self, obj: Tracked, task: asyncio.Task[None]) -> None:
-        self._slots.leave()
+        self.slots.leave()
         obj.event_task = None
         if obj.events and not task.cancelled():
-            self.begin(obj)
+            obj.keeper.show_events(obj)
             return
         self.drop(obj)
         if obj.is_gone:

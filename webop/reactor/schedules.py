@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from webop.errors import APIConflictError, APIError, LoginError
+from webop.errors import APIConflictError, APIError
 from webop.handling.call_options import CallOptions
 from webop.handling.cancellation import convert_exception
 from webop.handling.causes import BackgroundCause
@@ -27,7 +27,6 @@ from webop.handling.stopping import (
     Stopper,
     SyncDaemonStopped,
 )
-from webop.handling.threads import find_abandoned
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.posting import ObjectLogger
@@ -96,7 +95,7 @@ class Run:
             self.cause.logger.debug("%s", exc)
             if is_last:
                 writing.write_later(self.ctx, obj, exc)
-        except (APIError, LoginError) as exc:
+        except APIError as exc:
             level = logging.WARNING if str(exc) != known else logging.DEBUG
             if writing.classify(exc) is not writing.Failure.DENIED:
                 patch.fns.extend(later.fns)
@@ -127,9 +126,7 @@ def start_in_background(
         obj.background.show(clone(obj.raw))
     background = obj.background
 
-    def end(reason: DaemonStoppingReason, task: asyncio.Task[None] | None) -> None:
-        if task is not None and (call := find_abandoned(task)) is not None:
-            ctx.slots.block(obj.uid, call)
+    def end(reason: DaemonStoppingReason) -> None:
         if DaemonStoppingReason.OPERATOR_PAUSING in reason:
             obj.is_provided = False  # the pause may have ended before it
         obj.wake()

@@ -18,7 +18,6 @@ import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import orjson
@@ -44,26 +43,22 @@ _COMPRESSED = 1000  # bytes; shorter texts are not compressed
 _TEXT_LIMIT = 24_000_000  # bytes per kind; beyond, bodies are read again when needed
 
 Beginning = Callable[[Any], None]
-Call = Future[Any] | asyncio.Task[Any]
 
 
 class SharedSlots:
-    """State shared by the slots of all kinds. It survives a loss of credentials.
+    """State shared by the slots of all kinds.
 
     Attributes:
         taken: number of taken slots of all kinds.
         turn_end: when other tasks of the event loop must run, by the monotonic clock; None if they
             have just run.
-        blocked: abandoned calls that still run (in threads, or as tasks that ignore their
-            cancellation), by the uids of objects.
     """
 
-    __slots__ = ("blocked", "taken", "turn_end")
+    __slots__ = ("taken", "turn_end")
 
     def __init__(self) -> None:
         self.taken = 0
         self.turn_end: float | None = None
-        self.blocked: dict[str, set[Call]] = {}
 
 
 class Slots:
@@ -234,19 +229,6 @@ class Slots:
         loop = asyncio.get_running_loop()
         self._closed_until = loop.time() + self._pause
         loop.call_later(self._pause, self._schedule)
-
-    def block(self, uid: str, call: Call) -> None:
-        """Block an object until a call that could not be cancelled ends."""
-        self._shared.blocked.setdefault(uid, set()).add(call)
-
-    def is_blocked(self, uid: str) -> bool:
-        """Return whether such a call still runs."""
-        if not self._shared.blocked:
-            return False
-        calls = {call for call in self._shared.blocked.pop(uid, ()) if not call.done()}
-        if calls:
-            self._shared.blocked[uid] = calls
-        return bool(calls)
 
     def pack(self, raw: Any, *, is_needed: bool = False) -> bytes:
         """Return a text to keep instead of a body; empty if too much is kept already.

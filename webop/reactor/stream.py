@@ -1,6 +1,6 @@
-"""A stream lists, watches and processes the objects of one resource in one namespace.
+"""A stream serves the objects of one kind in one namespace: it lists, watches and processes them.
 
-The observer (:mod:`webop.reactor.observer`) starts, replaces and stops the streams.
+The observer (:mod:`webop.reactor.observer`) starts, adapts and stops the streams.
 """
 
 from __future__ import annotations
@@ -8,168 +8,142 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 from functools import partial
 
-from webop.client.events import get_uid
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.handling.cancellation import WorkerGroup
-from webop.handling.cluster_view import Indexed, Origin
+from webop.handling.indexes import Feed
+from webop.handling.invocation import is_async
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
+from webop.reactor.supervision import keep_running
+
+logger = logging.getLogger(__name__)
 
 _HUNG_TIMEOUT = 5.0  # seconds; for cancelled tasks
-
-StreamKey = tuple[Resource, str | None]
+_NAMED = 3  # tasks in one log line
 
 
 class Stream:
-    """Feeds the objects of one resource in one namespace to their workers.
+    """Serves the objects of one kind in one namespace as long as they are in the scope.
 
-    When a stream ends, its entries stay in the indexes. The next stream of the same objects
-    replaces them one by one, and removes the rest at the end of its list. So an index never has
-    gaps. Handlers wait for the gate.
+    Its objects outlive its watches. A watch ends at the begin and at the end of a pause, and when
+    the kind gets other handlers or another version. The list of the next one is compared with the
+    known objects; work on them goes on.
 
     Attributes:
-        origin: the kind and the namespace: streams of equal origin have the same objects.
+        ctx: the kind as it is now, with its handlers.
+        namespace: None for the whole cluster.
+        selectors: those that match the kind.
+        feeds: the functions that index the objects. Without any, the watch waits for the gate and
+            for the end of a pause.
         status: the state of the watch.
-        is_resuming: whether the objects are older than the operator, until they are listed.
+        dispatcher: has the objects.
         is_stopped: whether the observer has stopped it while the operator continues.
-        is_alone: whether no other version of its objects is served: then it continues the former
-            stream, of any version.
         task: where it runs.
-        dispatcher: has its objects; None before it begins.
     """
 
     task: asyncio.Task[None]
-    dispatcher: Dispatcher | None = None
 
-    def __init__(
-        self,
-        ctx: ResourceContext,
-        namespace: str | None,
-        selectors: frozenset[Selector],
-        gate: IndexGate[StreamKey],
-        *,
-        is_resuming: bool,
-    ) -> None:
+    def __init__(self, ctx: ResourceContext, namespace: str | None, gate: IndexGate) -> None:
         self.ctx = ctx
         self.namespace = namespace
-        self.selectors = selectors
-        self.key: StreamKey = (ctx.resource, namespace)
-        self.origin: Origin = (ctx.resource.group, ctx.resource.plural, namespace)
+        self.selectors: frozenset[Selector] = frozenset()
+        self.feeds: set[Feed] = set()
         self.status = WatchStatus()
-        self.is_resuming = is_resuming
         self.is_stopped = False
-        self.is_alone = False
         self._gate = gate
-        self.feeds = {ctx.operator.indices.feed_of(handler) for handler in ctx.handlers.indexers}
+        self._group = WorkerGroup()
+        self._watching: asyncio.Task[None] | None = None
+        spawn = partial(ctx.operator.pausing.spawn, self._group, contextvars.copy_context())
+        processor = Processor(ctx, spawn=spawn)
+        self.dispatcher = Dispatcher(processor, spawn=spawn, gate=gate, slots=ctx.slots)
 
     def __str__(self) -> str:
         name = self.ctx.resource.name
         return f"{name} in {self.namespace}" if self.namespace else name
 
-    def fits(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
-        """Return whether it still fits the resource and the matching selectors."""
-        return (
-            self.ctx.resource.subresources == resource.subresources and self.selectors == selectors
-        )
+    def is_about(self, resource: Resource, namespace: str | None) -> bool:
+        """Return whether its objects are those of a resource, of any version, in a namespace."""
+        own = self.ctx.resource
+        is_kind = (resource.group, resource.plural) == (own.group, own.plural)
+        return is_kind and namespace == self.namespace
+
+    def adapt(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
+        """Follow a change of the kind; return whether its objects must be listed again."""
+        ctx, operator = self.ctx, self.ctx.operator
+        is_same = resource == ctx.resource and selectors == self.selectors
+        ctx.resource = resource
+        if is_same:
+            return False
+        self.selectors = selectors
+        handlers = ctx.handlers = operator.registry.handlers_of(selectors)
+        former, self.feeds = self.feeds, {operator.indices.feed_of(h) for h in handlers.indexers}
+        for uid in self.dispatcher.uids:
+            operator.indices.discard(uid, former - self.feeds)
+        has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
+        ctx.slots.pool = operator.settings.execution if has_sync else None
+        self.dispatcher.adapt(has_new_indexes=not self.feeds <= former)
+        self._restart()
+        return True
 
     async def run(self) -> None:
-        """List and watch while the operator is active; during a pause, only for the indexes."""
-        settings, pausing = self.ctx.operator.settings, self.ctx.operator.pausing
-        view = self.ctx.operator.cluster_view
-        left = view.left.setdefault(self.origin, {})
-        if not self.feeds:
-            await self._gate.wait()  # so that its objects need not wait in memory
-        group = WorkerGroup()
-        spawn = partial(pausing.spawn, group, contextvars.copy_context())
-        is_resuming = self.is_resuming or not self._is_ours()
-        self.dispatcher = dispatcher = Dispatcher(
-            Processor(self.ctx, spawn=spawn),
-            spawn=spawn,
-            gate=self._gate,
-            slots=self.ctx.slots,
-            is_resuming=is_resuming,
-            is_paused=not pausing.is_active,
-        )
-        dispatcher.is_late = self.ctx.is_late
-        version = self.ctx.resource.version
-        other = next(iter(left), version) if self.is_alone else version
-        if self.feeds:
-            complete = view.indexed[self.origin].complete
-            dispatcher.is_complete = not is_resuming and self.feeds <= complete
-        dispatcher.former = left.pop(version if version in left else other, {})
+        """Serve the objects until cancelled; then stop the work on them."""
+        operator = self.ctx.operator
+        if operator.pausing.is_active:
+            self.dispatcher.switch(None)
         try:
-            with pausing.subscribed(dispatcher.switch):
-                while True:
-                    if not self.feeds:
-                        await pausing.wait_until_active()
-                    turn = pausing.turn
-                    async with pausing.turn_of(turn):
-                        await self._feed(dispatcher, turn)
+            with operator.pausing.subscribed(self._switch):
+                async with asyncio.TaskGroup() as watches:
+                    while True:
+                        watching = keep_running(self._watch, name=f"watch of {self}")
+                        self._watching = watches.create_task(watching, name=f"watch of {self}")
+                        await asyncio.wait({self._watching})
         finally:
             why = DaemonStoppingReason.OPERATOR_EXITING
             if self.is_stopped:
                 why = DaemonStoppingReason.OPERATOR_PAUSING
             rest = _HUNG_TIMEOUT
             try:
-                rest = await dispatcher.drain(settings.batching.exit_timeout, why)
+                rest = await self.dispatcher.drain(operator.settings.batching.exit_timeout, why)
             finally:
-                try:
-                    dispatcher.abandon(await group.end(rest))
-                finally:  # now it is known which patches could not be written
-                    if objects := dispatcher.list_objects(is_ours=self._is_ours()):
-                        left[version] = objects
+                if hung := [task.get_name() for task in await self._group.end(rest)]:
+                    logger.error(
+                        "%d cancelled handlers or daemons still run, for %s. Do not catch "
+                        "asyncio.CancelledError.",
+                        len(hung),
+                        ", ".join(hung[:_NAMED]),
+                    )
 
-    def _is_ours(self) -> bool:
-        """Return whether no other operator could act since the objects were last listed."""
-        turn = self.ctx.operator.pausing.turn
-        turns = self.ctx.operator.cluster_view.listed.get(self.origin, {})
-        return turns.get(self.ctx.resource.version, max(turns.values(), default=turn)) == turn
+    def _switch(self, reason: DaemonStoppingReason | None) -> None:
+        """Pause for a reason; resume if it is None. A watch can be behind what others have done."""
+        self.dispatcher.switch(reason)
+        self._restart()
 
-    async def _feed(self, dispatcher: Dispatcher, turn: int) -> None:
-        operator = self.ctx.operator
-        unseen: set[str] = set()
-        entry = operator.cluster_view.indexed[self.origin] if self.feeds else Indexed()
-        indexed = entry.uids
-        items = watch(
-            self.ctx.client,
-            self.ctx.resource,
-            self.namespace,
-            operator.settings.watching,
-            self.status,
-        )
+    def _restart(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def _watch(self) -> None:
+        """List and watch; during a pause, only for the indexes."""
+        ctx, options = self.ctx, self.ctx.operator.settings.watching
+        if not self.feeds:
+            await self._gate.wait()  # so that its objects need not wait in memory
+            await ctx.operator.pausing.wait_until_active()
+        self.status = WatchStatus()
+        items = watch(ctx.client, ctx.resource, self.namespace, options, self.status)
         async with contextlib.aclosing(items):
             async for item in items:
-                await self.ctx.slots.take_turn()
-                if operator.pausing.turn != turn:
-                    return  # what it shows can be older than the pause
+                await ctx.slots.take_turn()
                 if isinstance(item, tuple):
-                    event_type, raw = item
-                    if self.feeds and event_type == "DELETED":
-                        # The former stream can have added it.
-                        operator.indices.discard(get_uid(raw))
-                        indexed.discard(get_uid(raw))
-                    elif self.feeds:
-                        indexed.add(get_uid(raw))
-                        unseen.discard(get_uid(raw))
-                    await dispatcher.take(event_type, raw)
+                    await self.dispatcher.take(*item)
                 elif isinstance(item, ListingStarted):
-                    unseen = set(indexed)
-                    dispatcher.begin_listing()
+                    self.dispatcher.begin_listing()
                 else:
-                    operator.indices.discard_all(unseen)
-                    indexed -= unseen
-                    dispatcher.finish_listing()
-                    entry.complete |= self.feeds
-                    operator.cluster_view.unlisted.discard(self.origin)
-                    turns = operator.cluster_view.listed.setdefault(self.origin, {})
-                    if self.is_alone:  # other versions continue this one
-                        turns.clear()
-                    turns[self.ctx.resource.version] = turn
-                    self.is_resuming = False
-                    self._gate.arrive(self.key)
+                    self.dispatcher.finish_listing()
+                    self._gate.arrive(self)

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from webop.backoff import Backoff
-from webop.errors import LoginError
 from webop.handling.cancellation import is_being_cancelled
 
 logger = logging.getLogger(__name__)
@@ -17,19 +16,13 @@ _HEALTHY = 60.0  # seconds; after such a run, the delays start over
 
 
 async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
-    """Run a function until it returns; after an error, log it, wait and run it again.
-
-    Raises:
-        LoginError: there are no credentials; running it again would not help.
-    """
+    """Run a function until it returns; after an error, log it, wait and run it again."""
     backoff = Backoff(_DELAYS, jitter=0.2)
     loop = asyncio.get_running_loop()
     while True:
         started = loop.time()
         try:
             await fn()
-        except LoginError:
-            raise
         except Exception:
             if is_being_cancelled():
                 logger.exception("The %s failed while the operator stops.", name)

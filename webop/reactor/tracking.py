@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from webop.backoff import Backoff
 from webop.client.events import parse_version
-from webop.errors import APIError, LoginError
+from webop.errors import APIError
 from webop.handling.call_options import HandlingStatus
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
@@ -37,14 +37,24 @@ class ObjectKeeper(Protocol):
     """The owner of tracked objects: it starts their workers."""
 
     epoch: int
-    has_indexes: bool
+
+    @property
+    def has_indexes(self) -> bool:
+        """Whether the objects are indexed."""
 
     @property
     def is_stopped(self) -> bool:
         """Whether no new work may start."""
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether handlers must wait for the indexes."""
+
     def check(self, obj: Tracked) -> None:
         """Decide what happens next to an object."""
+
+    def show_events(self, obj: Tracked) -> None:
+        """Call the handlers of raw events, when they may run."""
 
     def run(self, obj: Tracked, work: Working, on_end: OnEnd) -> asyncio.Task[Any]:
         """Start a task for an object; react to its end even if it never ran."""
@@ -103,7 +113,7 @@ class Cycle:
         trace: the span of the first calls, if there is one; later calls continue it.
         bases: the last states that handlers have seen, if they must be called again for later
             changes; other handlers get the changes since the last-handled state.
-        is_left: whether another operator or stream may have continued or ended it.
+        is_left: whether another operator may have continued or ended it.
     """
 
     reason: Reason
@@ -140,7 +150,7 @@ class Work:
     pending: Pending | None = None
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     tries: int = 0
-    failure: APIError | LoginError | None = None
+    failure: APIError | None = None
     recording: Patch | None = None
     backoff: Backoff | None = None
     paused_until: float = 0.0
@@ -162,17 +172,6 @@ class Work:
             raw = apply_merge_patch(raw, own) if own else raw
         return raw
 
-    def leave_cycle(self, *, is_ours: bool = False) -> Cycle | None:
-        """Return the cycle of an update, which can be undone; records restore other cycles.
-
-        Args:
-            is_ours: whether no other operator could act. Nothing is stored of a detour.
-        """
-        if self.cycle is None or self.cycle.reason is not Reason.UPDATE:
-            return None
-        self.cycle.is_left |= not is_ours or self.cycle.detour is None
-        return self.cycle
-
     @property
     def is_over(self) -> bool:
         """Whether there is nothing to remember."""
@@ -182,25 +181,6 @@ class Work:
 
 NOTHING = Work()
 """The work of objects without work; do not modify it."""
-
-
-class Carryover(NamedTuple):
-    """The state of an object that the next stream of the same objects must know.
-
-    Attributes:
-        tombstone: its body for event handlers if it is deleted meanwhile; None if they do not know
-            it, or its deletion.
-        initial: whether it must still be resumed.
-        is_late: whether that does not count if it is unhandled, as for :class:`Tracked`.
-        work: pending patches, and whether the deletion was handled.
-        background: which daemons and timers have returned.
-    """
-
-    tombstone: dict[str, Any] | None
-    initial: bool
-    is_late: bool
-    work: Work | None = None
-    background: Background | None = None
 
 
 class Tracked:
@@ -216,7 +196,6 @@ class Tracked:
         epoch: the listing (by its count) during which ``version`` came from a patch of our own.
         seen: the last listing in which the object was.
         initial: whether the object was there before the operator and must still be resumed.
-        is_late: whether the first stream that had it was late: then it is new if it is unhandled.
         is_taken_over: whether others could handle it, and its handlers were not called since then:
             its records are theirs.
         is_dirty: whether a newer state arrived since the work on it began.
@@ -245,7 +224,6 @@ class Tracked:
         "indexing",
         "initial",
         "is_dirty",
-        "is_late",
         "is_missing",
         "is_provided",
         "is_shown",
@@ -282,7 +260,6 @@ class Tracked:
         self.version = 0
         self.epoch = -1
         self.seen = -1
-        self.is_late = False
         self.is_taken_over = False
         self.is_dirty = False
         self.is_missing = False
@@ -299,28 +276,6 @@ class Tracked:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-    def leave(self, *, is_ours: bool) -> Carryover:
-        """Return the state that the next stream must know; see :meth:`Work.leave_cycle`."""
-        work, background = self.work, self.background
-        if work is not None:
-            cycle = work.leave_cycle(is_ours=is_ours)
-            work = Work(cycle, cleanup=work.cleanup, pending=work.pending)
-        return Carryover(
-            self.build_tombstone() if self.is_shown else None,
-            self.initial,
-            self.is_late,
-            None if work is None or work.is_over else work,
-            None if background is None else background.without_body(),
-        )
-
-    def inherit(self, left: Carryover, *, is_resuming: bool) -> None:
-        """Continue from the state of the former stream; another operator could act if resuming."""
-        tombstone, self.initial, self.is_late, self.work, self.background = left
-        self.is_shown = tombstone is not None
-        self.is_taken_over = is_resuming and not self.initial
-        if self.work is not None and self.work.cycle is not None:
-            self.work.cycle.is_left |= is_resuming
 
     def accept(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a newer state."""
@@ -437,6 +392,18 @@ class Tracked:
         if self.work is None:
             self.work = Work()
         return self.work
+
+    def leave_work(self) -> None:
+        """Forget the work on it: others can continue it. Records restore a cycle.
+
+        But a change can be undone: the cycle of an update is kept for that.
+        """
+        cycle = (self.work or NOTHING).cycle
+        if cycle is not None and cycle.reason is Reason.UPDATE:
+            cycle.is_left = True
+            self.work = Work(cycle)
+        else:
+            self.work = None
 
     def keep_pending(self, pending: Pending) -> None:
         """Keep patches that could not be written, before those kept meanwhile."""

@@ -25,7 +25,7 @@ from webop.backoff import Backoff
 from webop.client.events import get_uid, parse_version
 from webop.client.failures import choose_pause
 from webop.client.requests import encode_body
-from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError, LoginError
+from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError
 from webop.objects.body import Body
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
 from webop.reactor.functions import FunctionRun
@@ -83,7 +83,6 @@ async def save(
 
     Raises:
         APIError: it was not written, and is kept in ``obj.work.pending``.
-        LoginError: the same, as there are no credentials.
         asyncio.CancelledError: the same, as the stream ends; the next one writes it.
     """
     work = obj.open_work()
@@ -105,7 +104,7 @@ async def save(
                 await _save_wanted(ctx, obj, wanted, own, choose_level)
             if own:
                 await patch(ctx, obj, own)
-        except (APIError, LoginError, asyncio.CancelledError) as exc:
+        except (APIError, asyncio.CancelledError) as exc:
             obj.keep_pending(Pending(wanted, own, classify(exc) is Failure.DENIED))
             work.failure = None if isinstance(exc, asyncio.CancelledError) else exc
             raise
@@ -129,7 +128,6 @@ async def _save_wanted(
 
     Raises:
         APIError: they could not be written, but are not rejected.
-        LoginError: there are no credentials.
     """
     try:
         # Functions take separate requests. Records come last: they say that it is done. With them
@@ -189,7 +187,6 @@ async def patch(
     Raises:
         APIConflictError: the object has changed at each of the attempts.
         APIError: it was not written, or not all of it.
-        LoginError: there are no credentials.
     """
     left = Patch(changes)
     if "metadata" in left:
@@ -284,7 +281,6 @@ async def put_finalizers(
 
     Raises:
         APIError: they were not replaced.
-        LoginError: there are no credentials.
     """
     metadata = {"finalizers": finalizers, "resourceVersion": body.meta.resource_version}
     try:
@@ -314,7 +310,6 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
     Raises:
         APIError: the finalizer is still there, or records in the status are, which are kept as
             pending.
-        LoginError: the same, as there are no credentials.
     """
     if obj.has_background:  # it is processed again when the last of them ends
         return
@@ -348,7 +343,6 @@ async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
 
     Raises:
         APIError: it cannot be read.
-        LoginError: there are no credentials.
     """
     try:
         raw = await ctx.client.get(
@@ -378,9 +372,7 @@ def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None
     networking, batching = ctx.operator.settings.networking, ctx.operator.settings.batching
     work = obj.open_work()
     if work.backoff is None:
-        is_about_api = (
-            isinstance(exc, (APIError, LoginError)) and classify(exc) is not Failure.DENIED
-        )
+        is_about_api = isinstance(exc, APIError) and classify(exc) is not Failure.DENIED
         first = networking.error_backoffs if is_about_api else ()
         phases = Backoff(first, is_endless=False), Backoff(batching.error_delays)
         pauses = chain.from_iterable(iter(phase.next, None) for phase in phases)
@@ -391,7 +383,7 @@ def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None
     return delay
 
 
-def write_later(ctx: ResourceContext, obj: Tracked, exc: APIError | LoginError) -> None:
+def write_later(ctx: ResourceContext, obj: Tracked, exc: APIError) -> None:
     """Let the worker of an object write what daemons or event handlers could not write."""
     if classify(exc) is not Failure.DENIED and obj.has_pending:
         if obj.find_rest():  # it is pausing already
@@ -478,7 +470,7 @@ async def _request(
             is_retried=False,
             keeps_managed_fields=ctx.operator.settings.watching.managed_fields,
         )
-    except (APIError, LoginError) as exc:
+    except APIError as exc:
         if classify(exc) is Failure.AWAY:
             slots.note_failure(str(exc))
         else:

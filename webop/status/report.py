@@ -216,7 +216,6 @@ async def _list_objects(operator: Operator) -> Row:
     busy = [
         (stream.ctx.resource.plural_name, obj)
         for stream in metrics.list_streams(operator)
-        if stream.dispatcher is not None
         for obj in stream.dispatcher.list_busy()
     ]
     shown: list[tuple[str, Tracked]] = []
@@ -259,12 +258,11 @@ def _list_failed(operator: Operator) -> Row:
     failed, now = operator.context.counters.failed, time.monotonic()
     dispatchers = defaultdict(list)
     for stream in metrics.list_streams(operator):
-        if stream.dispatcher is not None:
-            dispatchers[stream.ctx.resource.plural_name].append(stream.dispatcher)
+        dispatchers[stream.ctx.resource.plural_name].append(stream.dispatcher)
     kept = [
         call
         for (uid, _), call in reversed(failed.calls.items())
-        if not (known := dispatchers[call.resource]) or any(each.has(uid) for each in known)
+        if not (known := dispatchers[call.resource]) or any(uid in each.uids for each in known)
     ]
     items: list[Row] = [
         {

@@ -54,6 +54,7 @@ from webop.errors import (
     APIStatusError,
     APITooManyRequestsError,
     ConfigurationError,
+    LoginError,
     WebopError,
 )
 from webop.handling.context import OperatorContext
@@ -63,7 +64,13 @@ from webop.servers.base import WebhookClientConfig
 
 logger = logging.getLogger(__name__)
 
-_TRANSIENT = (APIConnectionError, APIServerError, APITooManyRequestsError, APIConflictError)
+_TRANSIENT = (
+    APIConnectionError,
+    APIServerError,
+    APITooManyRequestsError,
+    APIConflictError,
+    LoginError,
+)
 _RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
 _PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after each refusal in a row
 _AFTERMATH = 30.0  # seconds; API servers may still call webhooks that were removed, and retry

@@ -23,7 +23,6 @@ from webop.errors import (
     APINotFoundError,
     APIStatusError,
     ConfigurationError,
-    LoginError,
     WebopError,
 )
 from webop.servers.certificates.rotation import Rotation, Step
@@ -84,7 +83,7 @@ class SharedCertificate:
                         logger.info("%s: %s.", self._title, step.value)
                     else:
                         await self._write(step, content)
-            except (APIError, LoginError, ConfigurationError, ssl.SSLError) as exc:
+            except (APIError, ConfigurationError, ssl.SSLError) as exc:
                 self._report(exc)
             else:
                 self._once.forget("failure")

@@ -1,0 +1,48 @@
+"""Coroutines that run concurrently end together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from webop.concurrency import run_concurrently
+
+
+@pytest.mark.parametrize("steps", range(5))
+async def test_a_cancellation_is_not_lost_as_one_of_them_fails_at_the_same_moment(
+    steps: int,
+) -> None:
+    failing = asyncio.Event()
+
+    async def fail() -> None:
+        await failing.wait()
+        raise ValueError
+
+    task = asyncio.create_task(run_concurrently([fail(), asyncio.Event().wait()]))
+    await asyncio.sleep(0.01)
+    failing.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    is_cancelled = task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled() is is_cancelled
+
+
+async def test_the_failure_of_one_ends_the_others_before_it_is_raised() -> None:
+    ended: list[str] = []
+
+    async def linger() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append("linger")
+
+    async def fail() -> None:
+        await asyncio.sleep(0.01)
+        raise ValueError("boo")
+
+    with pytest.raises(ValueError, match="boo"):
+        await run_concurrently([linger(), fail()])
+    assert ended == ["linger"]
