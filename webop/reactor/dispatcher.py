@@ -63,7 +63,7 @@ class Dispatcher:
 
     Attributes:
         epoch: counts the listings.
-        is_complete: whether the indexes have all objects.
+        is_complete: whether the indexes have all objects, and all are of the present version.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Dispatcher:
         self._workers: dict[asyncio.Task[Any], Tracked] = {}
         self._indexed_waiting: set[str] = set()  # uids of objects indexed while they wait
         self._is_closing = False
-        self.is_complete = False
+        self.is_complete = True
         self._is_resuming = True
         self._is_paused = True
         self.epoch = 0
@@ -141,21 +141,21 @@ class Dispatcher:
         self._is_paused = reason is not None
         if reason is not None:
             self._held.clear()
-            self._stop_daemons(reason)
+            self.stop_daemons(reason)
             for obj in list(self._objects.values()):
                 self._raw_events.drop(obj)
                 self.check(obj)
             return
         self._is_resuming = True
-        self.adapt(has_new_indexes=self.has_indexes)  # the watch can have been behind
+        self.adapt(is_holding=self.has_indexes)  # the watch can have been behind
         for obj in self._objects.values():
             obj.is_taken_over = not obj.initial
             if obj.events:  # a deletion
                 self.show_events(obj)
 
-    def adapt(self, *, has_new_indexes: bool) -> None:
-        """Check all objects with the next list, whether or not they have changed."""
-        self.is_complete &= not has_new_indexes
+    def adapt(self, *, is_holding: bool) -> None:
+        """Check all objects with the next list; hold their handlers until then, if necessary."""
+        self.is_complete &= not is_holding
         self._raw_events.slots.pool = self._processor.event_pool
         for obj in self._objects.values():
             obj.version = 0
@@ -292,10 +292,10 @@ class Dispatcher:
                 self._slots.drop(obj.text)
                 self._slots.remove(obj)
                 obj.text = None
-        self._stop_daemons(reason)
+        self.stop_daemons(reason)
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)
-        stopping = self._stop_daemons(reason)  # also those that workers have just started
+        stopping = self.stop_daemons(reason)  # also those that workers have just started
         late, since = dict(self._workers), loop.time()
         for worker, obj in late.items():  # most of those that write have finished their handlers
             if worker.cancelling() or not (obj.work or NOTHING).writing.locked():
@@ -316,7 +316,7 @@ class Dispatcher:
     def _list_backgrounds(self) -> list[Background]:
         return [obj.background for obj in self._objects.values() if obj.background is not None]
 
-    def _stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
+    def stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
         """Ask all daemons and timers to stop; return those that have not ended yet."""
         return [task for found in self._list_backgrounds() for task in found.stop(reason)]
 
@@ -333,8 +333,8 @@ class Dispatcher:
 
     @property
     def is_holding(self) -> bool:
-        """Whether handlers must still wait for the indexes."""
-        return not self._gate.is_open or (self.has_indexes and not self.is_complete)
+        """Whether handlers must wait for the indexes, or for a list."""
+        return not (self._gate.is_open and self.is_complete)
 
     @property
     def is_stopped(self) -> bool:
@@ -363,6 +363,8 @@ class Dispatcher:
             return True
         if event_type is None and (obj.is_missing or obj.is_gone):
             return True
+        if event_type is None and version == obj.version and not self.is_complete:
+            return True  # the response to an own patch was of another version of the kind
         return event_type is None and version < obj.version and obj.epoch < self.epoch
 
     def _pack(self, obj: Tracked) -> None:

@@ -31,9 +31,9 @@ _UNCHANGED = frozenset({Reason.NOOP, Reason.RESUME})
 _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME})
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ResourceContext:
-    """The context of the work on one resource, as the cluster serves it now.
+    """The context of the work on one resource.
 
     ``slots`` is shared by all namespaces of a kind.
     """
@@ -47,7 +47,7 @@ class ResourceContext:
     @property
     def has_status(self) -> bool:
         """Whether the status has its own endpoint (the status subresource)."""
-        return "status" in self.resource.subresources
+        return "status" in self.operator.cluster_view.find(self.resource).subresources
 
     def refer_to(self, obj: Tracked) -> dict[str, Any]:
         """Return the ``extra`` that adds the reference of an object to a log message."""

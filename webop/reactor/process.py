@@ -160,22 +160,24 @@ class Processor:
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
                 await put_finalizers(ctx, obj, cause.body, plan.finalizers)
             elif plan.has_changes:
-                delay = await self._handle_change(obj, work, plan)
+                delay = await self._handle_change(ctx, obj, work, plan)
             else:
                 obj.initial = False
         if not (obj.has_pending and obj.find_rest()):
             work.backoff, work.paused_until, work.trouble = None, 0.0, ("", "")
         return delay
 
-    async def _handle_change(self, obj: Tracked, work: Work, plan: Plan) -> float | None:
+    async def _handle_change(
+        self, ctx: ResourceContext, obj: Tracked, work: Work, plan: Plan
+    ) -> float | None:
         """Call the handlers that are due, and write their outcomes and patches."""
         obj.is_taken_over = False
         with open_span(_describe, plan) or NOT_TRACED as span:
-            with self.ctx.slots.running_handlers():
-                delay = await handle_change(self.ctx, obj, work, plan)
-            await save(self.ctx, obj, Pending(plan.cause.patch, plan.cause.own))
+            with ctx.slots.running_handlers():
+                delay = await handle_change(ctx, obj, work, plan)
+            await save(ctx, obj, Pending(plan.cause.patch, plan.cause.own))
             if work.is_released:
-                await release(self.ctx, obj)
+                await release(ctx, obj)
             if span is not None:
                 span.conclude("done" if delay is None else "retry")
         return delay
@@ -193,19 +195,19 @@ class Processor:
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
-        body = Body(raw)
+        ctx, body = self.ctx, Body(raw)
         event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
         cause = EventCause(
-            logger=LocalObjectLogger(body=body, settings=self.ctx.operator.settings),
-            memo=self.ctx.operator.memos.recall(obj.uid),
-            indices=self.ctx.operator.indices,
-            resource=self.ctx.resource,
+            logger=LocalObjectLogger(body=body, settings=ctx.operator.settings),
+            memo=ctx.operator.memos.recall(obj.uid),
+            indices=ctx.operator.indices,
+            resource=ctx.resource,
             body=body,
-            patch=Patch(body=body, has_generations=self.ctx.has_status),
+            patch=Patch(body=body, has_generations=ctx.has_status),
             type=event_type,
             event=event,
         )
-        handlers = [h for h in deduplicated(self.ctx.handlers.events) if _is_for(h, cause)]
+        handlers = [h for h in deduplicated(ctx.handlers.events) if _is_for(h, cause)]
         progress = Progress.start(handlers)
         options = self._event_options
         if event_type == "DELETED":  # there is no later event
@@ -214,13 +216,13 @@ class Processor:
         if not cause.patch or event_type == "DELETED":
             return
         try:
-            level = self.ctx.slots.choose_level
+            level = ctx.slots.choose_level
             pending = Pending(cause.patch, Patch())
-            await save(self.ctx, obj, pending, choose_level=lambda _: level("denied to events"))
+            await save(ctx, obj, pending, choose_level=lambda _: level("denied to events"))
         except APIError as exc:
             text = "Cannot write the patch of event handlers yet: %s"
             cause.logger.log(level("events"), text, exc)
-            write_later(self.ctx, obj, exc)
+            write_later(ctx, obj, exc)
 
     def rest(self, obj: Tracked, exc: Exception) -> float | None:
         """Choose the pause of an object after an error outside of its handlers; log the error once.

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import contextvars
 import logging
+from dataclasses import replace
 from functools import partial
 
 from webop.client.watch import ListingStarted, WatchStatus, watch
@@ -37,7 +38,6 @@ class Stream:
     known objects; work on them goes on.
 
     Attributes:
-        ctx: the kind as it is now, with its handlers.
         namespace: None for the whole cluster.
         selectors: those that match the kind.
         feeds: the functions that index the objects. Without any, the watch waits for the gate and
@@ -51,7 +51,6 @@ class Stream:
     task: asyncio.Task[None]
 
     def __init__(self, ctx: ResourceContext, namespace: str | None, gate: IndexGate) -> None:
-        self.ctx = ctx
         self.namespace = namespace
         self.selectors: frozenset[Selector] = frozenset()
         self.feeds: set[Feed] = set()
@@ -61,12 +60,17 @@ class Stream:
         self._group = WorkerGroup()
         self._watching: asyncio.Task[None] | None = None
         spawn = partial(ctx.operator.pausing.spawn, self._group, contextvars.copy_context())
-        processor = Processor(ctx, spawn=spawn)
-        self.dispatcher = Dispatcher(processor, spawn=spawn, gate=gate, slots=ctx.slots)
+        self._processor = Processor(ctx, spawn=spawn)
+        self.dispatcher = Dispatcher(self._processor, spawn=spawn, gate=gate, slots=ctx.slots)
 
     def __str__(self) -> str:
         name = self.ctx.resource.name
         return f"{name} in {self.namespace}" if self.namespace else name
+
+    @property
+    def ctx(self) -> ResourceContext:
+        """The kind as it is now, with its handlers; running handlers have their own."""
+        return self._processor.ctx
 
     def is_about(self, resource: Resource, namespace: str | None) -> bool:
         """Return whether its objects are those of a resource, of any version, in a namespace."""
@@ -77,18 +81,21 @@ class Stream:
     def adapt(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
         """Follow a change of the kind; return whether its objects must be listed again."""
         ctx, operator = self.ctx, self.ctx.operator
-        is_same = resource == ctx.resource and selectors == self.selectors
-        ctx.resource = resource
-        if is_same:
+        self._processor.ctx = replace(ctx, resource=resource)
+        if resource == ctx.resource and selectors == self.selectors:
             return False
         self.selectors = selectors
-        handlers = ctx.handlers = operator.registry.handlers_of(selectors)
+        handlers = operator.registry.handlers_of(selectors)
+        self._processor.ctx = replace(ctx, resource=resource, handlers=handlers)
+        if resource != ctx.resource:  # their bodies and patches are of the other version
+            self.dispatcher.stop_daemons(DaemonStoppingReason.OPERATOR_PAUSING)
         former, self.feeds = self.feeds, {operator.indices.feed_of(h) for h in handlers.indexers}
         for uid in self.dispatcher.uids:
             operator.indices.discard(uid, former - self.feeds)
         has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
         ctx.slots.pool = operator.settings.execution if has_sync else None
-        self.dispatcher.adapt(has_new_indexes=not self.feeds <= former)
+        is_holding = resource != ctx.resource or not self.feeds <= former
+        self.dispatcher.adapt(is_holding=is_holding)
         self._restart()
         return True
 

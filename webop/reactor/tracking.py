@@ -48,7 +48,7 @@ class ObjectKeeper(Protocol):
 
     @property
     def is_holding(self) -> bool:
-        """Whether handlers must wait for the indexes."""
+        """Whether handlers must wait for the indexes, or for a list."""
 
     def check(self, obj: Tracked) -> None:
         """Decide what happens next to an object."""
