@@ -71,7 +71,7 @@ async def test_daemons_stop_when_their_object_is_missing_in_a_new_listing(
         ctx = ResourceContext(operator, client, WIDGETS, handlers, Slots("widgets", SharedSlots()))
         processor = Processor(ctx, spawn=group.create_task)
         dispatcher = Dispatcher(processor, spawn=group.create_task, gate=gate, slots=ctx.slots)
-        dispatcher.switch(None)
+        dispatcher.set_paused(None)
         for names in (["kept", "vanished"], ["kept"]):
             dispatcher.begin_listing()
             for name in names:

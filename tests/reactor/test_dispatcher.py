@@ -82,7 +82,7 @@ class Processor:
     def forget(self, uid: str) -> None:
         self.forgotten.append(uid)
 
-    def rest(self, obj: Tracked, exc: Exception) -> float | None:
+    def on_error(self, obj: Tracked, exc: Exception) -> float | None:
         raise exc
 
     async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
@@ -125,7 +125,7 @@ def dispatch(
         gate=gate or open_gate(),
         slots=slots or make_slots(limit),
     )
-    dispatcher.switch(None)
+    dispatcher.set_paused(None)
     if not is_resuming:  # nothing was there before
         dispatcher.begin_listing()
         dispatcher.finish_listing()
@@ -445,8 +445,8 @@ async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_aga
     await dispatcher.take(None, build("a", 1))
     dispatcher.finish_listing()
     await settle()
-    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
-    dispatcher.switch(None)
+    dispatcher.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
+    dispatcher.set_paused(None)
     dispatcher.begin_listing()
     await dispatcher.take(None, build("a", 2))
     await settle()
@@ -757,7 +757,7 @@ async def test_objects_that_are_gone_before_the_indexes_are_filled_take_no_memor
         dispatcher.feed("DELETED", build(f"u{number}", 2))
     gc.collect()
     kept = [each for each in gc.get_objects() if isinstance(each, Tracked)]
-    assert [obj for obj in kept if obj.keeper is dispatcher] == []
+    assert [obj for obj in kept if obj.controller is dispatcher] == []
 
 
 async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_the_pause_says(
@@ -776,7 +776,7 @@ async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_th
         raise APIError("HTTP 503")
 
     processor.read = read  # type: ignore[method-assign]
-    processor.rest = lambda obj, exc: None  # type: ignore[method-assign]
+    processor.on_error = lambda obj, exc: None  # type: ignore[method-assign]
     released.set()
     for _ in range(20):
         await settle()
@@ -792,8 +792,8 @@ async def test_a_plan_does_not_outlast_the_read_that_is_overtaken_by_the_deletio
 
     async def process(obj: Tracked, plan: Plan | None) -> float | None:
         plans.append(plan)
-        obj.is_missing = not obj.is_gone
-        return 0.01 if obj.is_missing else None
+        obj.suspected_deleted = not obj.is_gone
+        return 0.01 if obj.suspected_deleted else None
 
     async def read(obj: Tracked) -> None:
         await released.wait()
@@ -827,7 +827,7 @@ async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_r
         obj.open_work().paused_until = loop.time() + 2
         return 2
 
-    processor.read, processor.rest = read, rest  # type: ignore[method-assign]
+    processor.read, processor.on_error = read, rest  # type: ignore[method-assign]
     for _ in range(8):
         slots.note_failure("HTTP 503")
     for number in range(26):  # too much to keep

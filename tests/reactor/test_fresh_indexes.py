@@ -185,8 +185,8 @@ async def test_a_list_that_is_older_than_an_own_patch_does_not_bring_its_state_b
 
     processor.work = note
     await change(dispatcher, "a", range(1, 2))
-    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
-    dispatcher.switch(None)
+    dispatcher.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
+    dispatcher.set_paused(None)
     dispatcher.begin_listing()
     tracked[0].accept_own(build("a", 3))
     await settle()
@@ -218,10 +218,10 @@ async def test_a_deletion_that_waits_for_a_slow_index_as_a_pause_begins_is_not_l
     dispatcher.begin_listing()
     dispatcher.finish_listing()  # it is gone
     await settle()
-    dispatcher.switch(DaemonStoppingReason.OPERATOR_PAUSING)
+    dispatcher.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
     released.set()
     await settle()
-    dispatcher.switch(None)
+    dispatcher.set_paused(None)
     dispatcher.begin_listing()
     dispatcher.finish_listing()
     await settle()

@@ -33,7 +33,7 @@ async def test_workers_that_take_long_let_other_tasks_run_in_between() -> None:
         time.sleep(0.025)  # as if a body of some megabytes was compared
 
     async def work() -> None:
-        await slots.take_turn()
+        await slots.yield_to_loop()
         order.append("work")
         compare()
 

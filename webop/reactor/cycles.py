@@ -43,7 +43,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     Returns:
         Seconds until the next handler is due; None if all are finished.
     """
-    cause, settings, keeper = plan.cause, ctx.operator.settings, obj.keeper
+    cause, settings, controller = plan.cause, ctx.operator.settings, obj.controller
     storage = settings.persistence.progress_storage
     cause.logger.debug("%s is in progress.", _TITLES[cause.reason].capitalize())
     progress = Progress.restore(
@@ -61,7 +61,9 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         commit=commits.add,
         counters=ctx.operator.counters,
         status=cycle.standing,
-        may_continue=lambda: not (keeper.is_stopped or keeper.is_holding or obj.is_missing),
+        may_continue=lambda: (
+            not (controller.is_stopped or controller.is_holding or obj.suspected_deleted)
+        ),
     )
     for key in cycle.standing.failures.keys() - progress.keys():  # handlers that no longer match
         del cycle.standing.failures[key]
@@ -122,7 +124,7 @@ async def _call(
 def _is_outdated(ctx: ResourceContext, obj: Tracked, essence: Any) -> bool:
     """Return whether an object has got another state, or is being deleted."""
     raw = obj.get_freshest()
-    if raw is None or obj.is_missing:
+    if raw is None or obj.suspected_deleted:
         return True
     body = Body(raw)
     return body.meta.deletion_timestamp is not None or build_essence(ctx, body) != essence

@@ -132,7 +132,7 @@ class Dispatcher:
         self._is_resuming = self._is_paused
         self._release()
 
-    def switch(self, reason: DaemonStoppingReason | None) -> None:
+    def set_paused(self, reason: DaemonStoppingReason | None) -> None:
         """Pause for a reason, which daemons get; resume if it is None.
 
         Running handlers finish during a pause. After it, all objects must be listed again to find
@@ -226,16 +226,16 @@ class Dispatcher:
         if self._is_paused:
             self._hand_over(obj)
         elif obj.is_gone:
-            self._settle(obj)
-        elif obj.is_unindexed and (not obj.was_indexed or self.is_holding or obj.find_rest()):
+            self._drop_body(obj)
+        elif obj.is_unindexed and (not obj.was_indexed or self.is_holding or obj.backoff_left()):
             self._start(obj, self._index(obj), lambda: None)
         elif self.is_holding:
             obj.phase = Phase.HELD
             obj.since = obj.since or time.monotonic()
             self._held[obj.uid] = obj
             self._pack(obj)
-        elif rest := obj.find_rest():
-            self._come_back(obj, rest)
+        elif rest := obj.backoff_left():
+            self._requeue_after(obj, rest)
         elif self._slots.is_free or (obj.is_retrying and not self._slots.is_limited):
             self._begin(obj)
         else:
@@ -324,7 +324,7 @@ class Dispatcher:
         """Forget an object; other operators continue from what is stored on it."""
         self._raw_events.drop(obj)
         obj.leave_work()
-        self._settle(obj)
+        self._drop_body(obj)
 
     @property
     def _is_indexing(self) -> bool:
@@ -361,7 +361,7 @@ class Dispatcher:
         """
         if event_type == "DELETED" or not version or version > obj.version:
             return True
-        if event_type is None and (obj.is_missing or obj.is_gone):
+        if event_type is None and (obj.suspected_deleted or obj.is_gone):
             return True
         if event_type is None and version == obj.version and not self.is_complete:
             return True  # the response to an own patch was of another version of the kind
@@ -397,7 +397,7 @@ class Dispatcher:
                 if plan is None and not obj.has_pending and not obj.is_unindexed:
                     if obj.work is not None:
                         obj.work.backoff = None  # others have written what was kept
-                    self._settle(obj)
+                    self._drop_body(obj)
                     return
         self._slots.enter(is_retry=obj.is_retrying)
         self._start(obj, self._work(obj, plan), self._slots.leave)
@@ -435,11 +435,11 @@ class Dispatcher:
                 if obj.is_being_indexed:
                     await self._index(obj)
                 obj.was_indexed = False
-                await self._slots.take_turn()
-                if obj.is_dirty or obj.is_missing:  # a daemon has ended, or it can be gone
+                await self._slots.yield_to_loop()
+                if obj.is_dirty or obj.suspected_deleted:  # a daemon has ended, or it can be gone
                     plan = None
                 obj.is_dirty = False
-                is_missing = obj.is_missing and await self._is_missing(obj)
+                is_missing = obj.suspected_deleted and await self._is_missing(obj)
                 delay = None if is_missing else await self._processor.process(obj, plan)
                 plan = None
                 if self._slots.has_waiting and self._must_yield(obj, began, delay):
@@ -447,7 +447,7 @@ class Dispatcher:
             except Exception as exc:  # noqa: BLE001  one object must not stop the others
                 if isinstance(exc, APIError):
                     self._slots.keep_closed()
-                return self._processor.rest(obj, exc)
+                return self._processor.on_error(obj, exc)
         return delay
 
     def _must_yield(self, obj: Tracked, began: float, delay: float | None) -> bool:
@@ -465,12 +465,12 @@ class Dispatcher:
     async def _is_missing(self, obj: Tracked) -> bool:
         """Find out whether an object that seems to be gone is gone."""
         raw = None if obj.is_gone else await self._processor.read(obj)
-        obj.is_missing = raw is None and not obj.is_gone
+        obj.suspected_deleted = raw is None and not obj.is_gone
         if raw is not None:
             obj.accept_own(raw)
-        elif obj.is_missing and obj.work is not None:
+        elif obj.suspected_deleted and obj.work is not None:
             obj.work.cycle = None
-        return obj.is_missing
+        return obj.suspected_deleted
 
     def _finish(
         self, leave: Callable[[], None], obj: Tracked, task: asyncio.Task[float | None]
@@ -491,11 +491,11 @@ class Dispatcher:
         elif (obj.is_dirty or obj.is_unindexed) and not self._is_closing and not has_failed:
             self.check(obj)
         elif delay is None or obj.is_gone or self._is_closing:
-            self._settle(obj)
+            self._drop_body(obj)
         else:
-            self._come_back(obj, delay)
+            self._requeue_after(obj, delay)
 
-    def _come_back(self, obj: Tracked, delay: float) -> None:
+    def _requeue_after(self, obj: Tracked, delay: float) -> None:
         """Process the object again after a delay, even if it does not change."""
         obj.phase = Phase.RESTING
         obj.since = 0.0
@@ -505,11 +505,11 @@ class Dispatcher:
     def _wake(self, obj: Tracked) -> None:
         obj.timer = None
         obj.is_dirty = True
-        if obj.work is not None and obj.find_rest() < _PRECISION:  # else it has become longer
+        if obj.work is not None and obj.backoff_left() < _PRECISION:  # else it has become longer
             obj.work.paused_until = 0.0
         self.check(obj)
 
-    def _settle(self, obj: Tracked) -> None:
+    def _drop_body(self, obj: Tracked) -> None:
         """Free the memory of an object without work; forget it if it is deleted."""
         self._slots.remove(obj)
         obj.phase = Phase.IDLE
@@ -518,7 +518,7 @@ class Dispatcher:
         self._slots.drop(obj.text)
         obj.text = None
         obj.is_dirty = obj.was_indexed = False
-        obj.is_provided = True
+        obj.daemons_started = True
         if obj.work is not None and obj.work.is_over:
             obj.work = None
         if obj.background is not None and not obj.background.tasks:

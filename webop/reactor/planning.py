@@ -197,7 +197,7 @@ def _plan_background(obj: Tracked, plan: Plan, wanted: Mapping[str, BackgroundHa
         for key, task in running.items()
         if key not in kept and not task.stopper.reason & plan.why
     ]
-    if not obj.is_provided:
+    if not obj.daemons_started:
         plan.spawned = [handler for key, handler in wanted.items() if key not in running]
 
 

@@ -135,16 +135,16 @@ class Processor:
             The seconds until the next work even if nothing changes; None for none.
 
         Raises:
-            Exception: of the API server, a filter, or the framework; see :meth:`rest`.
+            Exception: of the API server, a filter, or the framework; see :meth:`on_error`.
         """
         ctx, work, delay = self.ctx, obj.open_work(), None
         if obj.event_task is not None:
             await asyncio.wait({obj.event_task}, timeout=_HEAD_START)
         if not work.is_denied:
             await save_pending(ctx, obj)
-            if (rest := obj.find_rest()) or obj.is_missing:
+            if (rest := obj.backoff_left()) or obj.suspected_deleted:
                 return rest
-        if obj.keeper.is_stopped and not work.is_released:
+        if obj.controller.is_stopped and not work.is_released:
             return None  # a handler that begins now may not end in time
         if plan is None or plan.cause.body.raw is not obj.raw:
             plan = self.plan(obj)
@@ -163,7 +163,7 @@ class Processor:
                 delay = await self._handle_change(ctx, obj, work, plan)
             else:
                 obj.initial = False
-        if not (obj.has_pending and obj.find_rest()):
+        if not (obj.has_pending and obj.backoff_left()):
             work.backoff, work.paused_until, work.trouble = None, 0.0, ("", "")
         return delay
 
@@ -191,7 +191,7 @@ class Processor:
         if plan.finalizers is None and self.ctx.operator.pausing.is_active:
             for handler in plan.spawned:
                 start_in_background(self.ctx, obj, handler, spawn=self._spawn)
-            obj.is_provided = True
+            obj.daemons_started = True
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
@@ -224,7 +224,7 @@ class Processor:
             cause.logger.log(level("events"), text, exc)
             write_later(ctx, obj, exc)
 
-    def rest(self, obj: Tracked, exc: Exception) -> float | None:
+    def on_error(self, obj: Tracked, exc: Exception) -> float | None:
         """Choose the pause of an object after an error outside of its handlers; log the error once.
 
         During the pause, only the handlers of raw events are called.

@@ -67,13 +67,13 @@ class RawEvents:
             self.slots.wait(self._start, obj, is_urgent=obj.event_type is not None)
 
     def _start(self, obj: Tracked) -> None:
-        if obj.events and obj.event_task is None and not obj.keeper.is_stopped:
+        if obj.events and obj.event_task is None and not obj.controller.is_stopped:
             self.slots.enter()
-            obj.event_task = obj.keeper.run(obj, self._show(obj), self._finish)
+            obj.event_task = obj.controller.run(obj, self._show(obj), self._finish)
 
     async def _show(self, obj: Tracked) -> None:
         """Call the handlers for the events of an object: for one of them if other objects wait."""
-        while obj.events and not (obj.keeper.is_stopped or obj.keeper.is_holding):
+        while obj.events and not (obj.controller.is_stopped or obj.controller.is_holding):
             event_type, text = obj.events.popleft()
             try:
                 raw = self.slots.unpack(text) if text else await self._processor.read(obj)
@@ -90,7 +90,7 @@ class RawEvents:
         obj.is_shown = event_type != "DELETED"
         if obj.is_shown and obj.is_being_indexed:
             await self._processor.index_newest(obj)
-            if obj.keeper.is_stopped:  # the next listing shows it again
+            if obj.controller.is_stopped:  # the next listing shows it again
                 return
         await self._processor.show_event(obj, event_type, raw)
 
@@ -98,8 +98,8 @@ class RawEvents:
         self.slots.leave()
         obj.event_task = None
         if obj.events and not task.cancelled():
-            obj.keeper.show_events(obj)
+            obj.controller.show_events(obj)
             return
         self.drop(obj)
         if obj.is_gone:
-            obj.keeper.check(obj)
+            obj.controller.check(obj)

@@ -128,7 +128,7 @@ def start_in_background(
 
     def end(reason: DaemonStoppingReason) -> None:
         if DaemonStoppingReason.OPERATOR_PAUSING in reason:
-            obj.is_provided = False  # the pause may have ended before it
+            obj.daemons_started = False  # the pause may have ended before it
         obj.wake()
 
     item = BackgroundTask(

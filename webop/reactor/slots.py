@@ -126,7 +126,7 @@ class Slots:
         """Whether objects wait for a slot."""
         return bool(self._queues[0] or self._queues[1])
 
-    async def take_turn(self) -> None:
+    async def yield_to_loop(self) -> None:
         """Let other tasks run first if work on objects has blocked the event loop for long.
 
         Many workers can become ready at once, and each of them can process a huge object.

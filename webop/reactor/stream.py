@@ -103,7 +103,7 @@ class Stream:
         """Serve the objects until cancelled; then stop the work on them."""
         operator = self.ctx.operator
         if operator.pausing.is_active:
-            self.dispatcher.switch(None)
+            self.dispatcher.set_paused(None)
         try:
             with operator.pausing.subscribed(self._switch):
                 async with asyncio.TaskGroup() as watches:
@@ -129,7 +129,7 @@ class Stream:
 
     def _switch(self, reason: DaemonStoppingReason | None) -> None:
         """Pause for a reason; resume if it is None. A watch can be behind what others have done."""
-        self.dispatcher.switch(reason)
+        self.dispatcher.set_paused(reason)
         self._restart()
 
     def _restart(self) -> None:
@@ -146,7 +146,7 @@ class Stream:
         items = watch(ctx.client, ctx.resource, self.namespace, options, self.status)
         async with contextlib.aclosing(items):
             async for item in items:
-                await ctx.slots.take_turn()
+                await ctx.slots.yield_to_loop()
                 if isinstance(item, tuple):
                     await self.dispatcher.take(*item)
                 elif isinstance(item, ListingStarted):

@@ -33,7 +33,7 @@ Working = Coroutine[Any, Any, Any]
 OnEnd = Callable[["Tracked", asyncio.Task[Any]], None]
 
 
-class ObjectKeeper(Protocol):
+class ObjectController(Protocol):
     """The owner of tracked objects: it starts their workers."""
 
     epoch: int
@@ -199,15 +199,15 @@ class Tracked:
         is_taken_over: whether others could handle it, and its handlers were not called since then:
             its records are theirs.
         is_dirty: whether a newer state arrived since the work on it began.
-        is_missing: whether the API server has said that it is gone, but no event has: it is read
-            before any other work on it.
+        suspected_deleted: whether the API server has said that it is gone, but no event has: it is
+            read before any other work on it.
         is_unindexed: whether the newest state is not in the indexes yet.
         indexing: the lock that is held while the indexes are updated.
         was_indexed: whether a state was indexed since the last work. Then the work comes first if
             it can start now: states can arrive faster than they can be indexed.
         is_shown: whether event handlers have got it, but not its deletion.
-        is_provided: whether the daemons for the newest state were started; daemons that end later
-            are started again only after another event.
+        daemons_started: whether the daemons for the newest state were started; daemons that end
+            later are started again only after another event.
         work: the state of the work, if there is any.
         events: queued raw events for event handlers.
         event_task: the task that calls these.
@@ -217,6 +217,8 @@ class Tracked:
 
     __slots__ = (
         "background",
+        "controller",
+        "daemons_started",
         "epoch",
         "event_task",
         "event_type",
@@ -224,18 +226,16 @@ class Tracked:
         "indexing",
         "initial",
         "is_dirty",
-        "is_missing",
-        "is_provided",
         "is_shown",
         "is_taken_over",
         "is_unindexed",
-        "keeper",
         "name",
         "namespace",
         "phase",
         "raw",
         "seen",
         "since",
+        "suspected_deleted",
         "text",
         "timer",
         "uid",
@@ -245,9 +245,9 @@ class Tracked:
     )
 
     def __init__(
-        self, keeper: ObjectKeeper, uid: str, raw: dict[str, Any], *, initial: bool
+        self, controller: ObjectController, uid: str, raw: dict[str, Any], *, initial: bool
     ) -> None:
-        self.keeper = keeper
+        self.controller = controller
         self.uid = uid
         self.namespace: str | None = raw["metadata"].get("namespace")
         self.name: str = raw["metadata"]["name"]
@@ -262,11 +262,11 @@ class Tracked:
         self.seen = -1
         self.is_taken_over = False
         self.is_dirty = False
-        self.is_missing = False
+        self.suspected_deleted = False
         self.is_unindexed = False
         self.indexing: asyncio.Lock | None = None
         self.was_indexed = False
-        self.is_provided = False
+        self.daemons_started = False
         self.is_shown = False
         self.work: Work | None = None
         self.events: deque[tuple[RawEventType, bytes]] | None = None
@@ -284,7 +284,7 @@ class Tracked:
         self.raw = raw
         self.version = parse_version(raw)
         self.is_dirty = True
-        self.is_provided = False
+        self.daemons_started = False
         if self.background is not None and self.background.tasks:
             self.background.show(clone(raw))  # a copy that handlers may modify
 
@@ -302,9 +302,9 @@ class Tracked:
         version = parse_version(raw)
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)
-            self.is_unindexed = self.keeper.has_indexes
-            self.epoch = self.keeper.epoch
-            self.keeper.check(self)
+            self.is_unindexed = self.controller.has_indexes
+            self.epoch = self.controller.epoch
+            self.controller.check(self)
 
     def wake(self) -> None:
         """Process the object again, after one of its daemons or timers ended.
@@ -318,7 +318,7 @@ class Tracked:
             if background is not None and self.raw is None and self.text is None:
                 self.raw = self.complete(background.raw)
             self.is_dirty = True
-        self.keeper.check(self)
+        self.controller.check(self)
 
     @property
     def is_being_indexed(self) -> bool:
@@ -412,7 +412,7 @@ class Tracked:
         if pending.is_denied and self.raw is not None:
             self.raw = apply_merge_patch(self.raw, pending.own)
 
-    def find_rest(self) -> float:
+    def backoff_left(self) -> float:
         """Return the remaining seconds of the pause after an error; 0 if there is none."""
         if self.work is None or not self.work.paused_until:
             return 0

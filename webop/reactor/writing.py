@@ -168,7 +168,7 @@ async def save_pending(ctx: ResourceContext, obj: Tracked) -> None:
     if obj.has_pending or work.recording:
         async with work.writing:
             pass
-        if not obj.find_rest():
+        if not obj.backoff_left():
             await save(ctx, obj, Pending(Patch(), Patch()))
 
 
@@ -296,7 +296,7 @@ async def put_finalizers(
         ):
             raise  # the conflict has another reason than a newer object
     if response is None:
-        obj.is_missing = True
+        obj.suspected_deleted = True
     else:
         obj.accept_own(response)
 
@@ -386,7 +386,7 @@ def postpone(ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None
 def write_later(ctx: ResourceContext, obj: Tracked, exc: APIError) -> None:
     """Let the worker of an object write what daemons or event handlers could not write."""
     if classify(exc) is not Failure.DENIED and obj.has_pending:
-        if obj.find_rest():  # it is pausing already
+        if obj.backoff_left():  # it is pausing already
             until = asyncio.get_running_loop().time() + (choose_pause(Backoff((0.0,)), exc) or 0.0)
             obj.open_work().paused_until = max(obj.open_work().paused_until, until)
         else:
@@ -446,7 +446,7 @@ async def _send(
         _warn_of_pruning(ctx, obj, content, response)
         obj.accept_own(response)
         return True
-    obj.is_missing = True
+    obj.suspected_deleted = True
     return False
 
 
