@@ -143,8 +143,11 @@ class BackgroundJudge:
             self._judge.complain(f"idle: {call} {age:.3f} s after a change")
 
     def judge_sight(self, process: ReplicaProcess, handler: str) -> None:
-        """Handlers see indexes that are complete, or have nothing of the kind yet."""
-        if process.is_dead:
+        """Handlers see indexes that are complete, or have nothing of the kind yet.
+
+        A running handler goes on, with its sub-handlers, while a new index is filled.
+        """
+        if process.is_dead or "/" in handler:
             return
         now = self._world.loop.time()
         steps = self._world.plan.steps
