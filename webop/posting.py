@@ -261,7 +261,7 @@ def event(
     message: str = "",
     backoffs: Delays = None,
 ) -> None:
-    """Post an Event of any type and reason about one object or several (KEV-01, KEV-04).
+    """Post an Event of any type and reason about one object or several.
 
     Args:
         objs: one object, or several of them.
@@ -289,12 +289,12 @@ def event(
 
 
 def info(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
-    """Post an Event of the type Normal, as :func:`event` does (KEV-02)."""
+    """Post an Event of the type Normal, as :func:`event` does."""
     _announce(objs, logging.INFO, type="Normal", reason=reason, message=message, backoffs=backoffs)
 
 
 def warn(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
-    """Post an Event of the type Warning, as :func:`event` does (KEV-02)."""
+    """Post an Event of the type Warning, as :func:`event` does."""
     level = logging.WARNING
     _announce(objs, level, type="Warning", reason=reason, message=message, backoffs=backoffs)
 
@@ -307,7 +307,7 @@ def exception(
     exc: BaseException | None = None,
     backoffs: Delays = None,
 ) -> None:
-    """Post an Event of the type Error about an exception, the current one by default (KEV-03)."""
+    """Post an Event of the type Error about an exception, the current one by default."""
     exc = sys.exc_info()[1] if exc is None else exc
     reason = reason or ("" if exc is None else type(exc).__name__)
     text = " ".join(part for part in (message, "" if exc is None else str(exc)) if part)
@@ -333,7 +333,7 @@ def _post(
     group = reference.get("apiVersion", "").rpartition("/")[0]
     is_event = reference.get("kind") == "Event" and group in ("", "events.k8s.io")
     if poster is None or not reference.get("uid") or is_event:
-        return  # Events are not about Events (KEV-07)
+        return  # Events are not about Events
     poster.put(Message(reference, type, reason, _cut(str(message)), time.time(), backoff))
 
 
