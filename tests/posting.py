@@ -41,7 +41,7 @@ class Recorder:
     def __init__(self) -> None:
         self.stored: dict[str, dict[str, Any]] = {}
         self.requests: list[str] = []
-        self.failures: list[Exception] = []
+        self.failures: list[BaseException] = []
 
     async def perform(self, call: Call) -> dict[str, Any]:
         self.requests.append(call.method)

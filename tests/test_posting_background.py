@@ -7,7 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -22,6 +22,10 @@ from webop.errors import (
     APIServerError,
     APITooManyRequestsError,
 )
+from webop.posting import Poster, current_poster
+
+if TYPE_CHECKING:
+    from webop.client.api import Client
 
 
 @pytest.fixture
@@ -61,21 +65,6 @@ async def test_a_repeated_message_is_one_event_whose_count_grows(
     assert posted.requests == ["POST", "PATCH", "PATCH"]
     assert event["message"] == "boo"
     await posted.wait(1)
-
-
-@pytest.mark.feature("D-60")
-async def test_a_combined_event_shows_its_last_message(
-    posted: Recorder, settings: webop.OperatorSettings, logger: webop.ObjectLogger
-) -> None:
-    settings.posting.aggregation_limit = 1
-    logger.info("1")
-    logger.info("2")
-    *_, event = await posted.wait(2)
-    assert event["message"] == "(combined from similar events): 2"
-    logger.info("3" * 2000)
-    await eventually(lambda: event["count"] == 2)
-    assert event["message"].startswith("(combined from similar events): 33")
-    assert len(event["message"]) == 1024
 
 
 @pytest.mark.feature("D-60")
@@ -229,6 +218,28 @@ async def test_pauses_that_are_no_seconds_are_refused_at_once(backoffs: Any) -> 
         webop.info(BODY, reason="R", backoffs=backoffs)
 
 
+@pytest.mark.feature("KEV-09", "D-60")
+async def test_an_event_that_was_being_sent_as_the_credentials_were_lost_is_sent_with_the_next_ones(
+    settings: webop.OperatorSettings,
+) -> None:
+    recorder = Recorder()
+    recorder.failures = [asyncio.CancelledError()]
+    poster = Poster(settings)
+    current_poster.set(poster)
+    client = cast("Client", recorder)
+    task = asyncio.create_task(poster.run(client))
+    await asyncio.sleep(0)
+    webop.info(BODY, reason="R")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    task = asyncio.create_task(poster.run(client))
+    (event,) = await recorder.wait()
+    webop.info(BODY, reason="R")
+    await eventually(lambda: event["count"] == 2)
+    task.cancel()
+    assert recorder.requests == ["POST", "POST", "PATCH"]
+
+
 @pytest.mark.feature("KEV-09")
 async def test_an_event_whose_answer_was_lost_is_not_posted_twice(posted: Recorder) -> None:
     posted.failures = [APIConflictError("exists", status=409)]
@@ -240,10 +251,8 @@ async def test_an_event_whose_answer_was_lost_is_not_posted_twice(posted: Record
 
 @pytest.mark.feature("KEV-09", "ASY-03", "D-60")
 async def test_no_message_of_many_threads_is_lost(
-    posted: Recorder, settings: webop.OperatorSettings, logger: webop.ObjectLogger
+    posted: Recorder, logger: webop.ObjectLogger
 ) -> None:
-    settings.posting.object_burst = 10_000
-
     def talk() -> None:
         for _ in range(500):
             logger.info("hello")

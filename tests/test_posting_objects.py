@@ -12,7 +12,7 @@ import pykube
 import pytest
 
 import webop
-from webop.correlation import Message
+from webop.event_queue import Message
 from webop.posting import Poster, current_poster
 
 BODY: dict[str, Any] = {

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from webop.backoff import Backoff
 from webop.client.failures import choose_pause
-from webop.correlation import Correlator, Entry, Loss, Message
 from webop.errors import (
     APIConflictError,
     APIConnectionError,
@@ -35,6 +34,7 @@ from webop.errors import (
     LoginError,
 )
 from webop.escaping import escape
+from webop.event_queue import CountedEvent, EventQueue, Loss, Message
 from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
 from webop.settings import OperatorSettings, PostingSettings
@@ -126,13 +126,13 @@ class LocalObjectLogger(ObjectLogger):
 class Poster:
     """Posts Events in the background: :meth:`put` from anywhere, :meth:`run` as a task.
 
-    Flow: :meth:`put` correlates a message with earlier ones, in the calling thread; :meth:`run`
-    sends the resulting Events, one request at a time.
+    Flow: :meth:`put` adds a message to the queue, in the calling thread; :meth:`run` sends the
+    Events of the queue, one request at a time.
 
     Guarantees:
         - :meth:`put` never waits and never fails because of the cluster.
-        - The Events of one object are sent in the order of its messages, except those that are
-          retried after their own pauses.
+        - Events are sent in the order of their messages, except those that are retried after their
+          own pauses.
         - Once a minute, one log line counts the messages that were not posted.
 
     Caveats:
@@ -141,9 +141,9 @@ class Poster:
 
     def __init__(self, settings: OperatorSettings) -> None:
         self.settings = settings
-        self._correlator = Correlator(settings.posting, time.monotonic())
-        self._losses = self._correlator.losses
-        self._lock = threading.Lock()  # of the two above and the flag below
+        self._queue = EventQueue(settings.posting, time.monotonic())
+        self._losses = self._queue.losses
+        self._lock = threading.Lock()  # of the queue, its losses and the flag below
         self._is_idle = False
         self._backoff = Backoff(_PAUSES, is_endless=False)  # one Event is sent at a time
         self._wake = asyncio.Event()
@@ -155,7 +155,7 @@ class Poster:
         if loop is None:
             return  # there is no cluster to post to
         with self._lock:
-            self._correlator.take_in(message, time.monotonic())
+            self._queue.add(message, time.monotonic())
             was_idle, self._is_idle = self._is_idle, False
         if was_idle:
             with contextlib.suppress(RuntimeError):  # the loop is closed, but threads are alive
@@ -167,9 +167,9 @@ class Poster:
         try:
             while True:
                 self._report()
-                entry, pause = self._pick()
-                if entry is not None:
-                    await self._send(client, entry)
+                counted, pause = self._get()
+                if counted is not None:
+                    await self._send(client, counted)
                     continue
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
@@ -178,59 +178,64 @@ class Poster:
             self._loop = None
             self._report(is_last=True)
 
-    def _pick(self) -> tuple[Entry | None, float | None]:
-        """Return the Event to send; else the seconds until an Event or a report is due."""
+    def _get(self) -> tuple[CountedEvent | None, float | None]:
+        """Return the Event to send, and the seconds until an Event or a report is due."""
         now = time.monotonic()
         with self._lock:
-            entry = self._correlator.pick(now)
-            if entry is not None:
-                return entry, 0
-            self._is_idle = not self._correlator.has_waiting
+            counted = self._queue.get(now)
+            pause = self._queue.compute_pause(now)
+            self._is_idle = pause is None
             self._wake.clear()
-            pauses = (self._correlator.compute_pause(now), self._losses.compute_pause(now))
-        return None, min((pause for pause in pauses if pause is not None), default=None)
+            pauses = (pause, self._losses.compute_pause(now))
+        return counted, min((each for each in pauses if each is not None), default=None)
 
-    async def _send(self, client: Client, entry: Entry) -> None:
+    async def _send(self, client: Client, counted: CountedEvent) -> None:
         """Send an Event as it is now; pause if the API server cannot accept it."""
-        backoff = entry.backoff or self._backoff
+        backoff, loss = counted.message.backoff or self._backoff, None
         try:
-            await self._perform(client, entry)
+            await self._perform(client, counted)
         except (APIConnectionError, APIServerError, APITooManyRequestsError, LoginError) as exc:
             pause = choose_pause(backoff, exc, limit=_PAUSES[-1])
             if pause is not None:
-                # Nobody else waits for the pauses that a user has chosen for one Event.
-                until = None if backoff is self._backoff else time.monotonic() + pause
-                with self._lock:
-                    self._correlator.put_back(entry, until)
-                await asyncio.sleep(pause if until is None else 0)
+                if backoff is self._backoff:
+                    await asyncio.sleep(pause)
+                else:  # nobody else waits for pauses that a user has chosen
+                    with self._lock:
+                        self._queue.postpone()
+                    asyncio.get_running_loop().call_later(pause, self._resume, counted)
                 return
-            self._note(Loss.FAILURE, str(exc))
+            loss, failure = Loss.FAILURE, str(exc)
         except APIError as exc:
             is_terminating = _is_about_terminating_namespace(exc)
-            self._note(Loss.NAMESPACE if is_terminating else Loss.FAILURE, str(exc))
+            loss, failure = Loss.NAMESPACE if is_terminating else Loss.FAILURE, str(exc)
         except Exception as exc:
-            logger.debug("Failed to post an event: %r", entry, exc_info=True)
-            self._note(Loss.FAILURE, repr(exc))
+            logger.debug("Failed to post an event: %r", counted.message, exc_info=True)
+            loss, failure = Loss.FAILURE, repr(exc)
         backoff.reset()
+        with self._lock:
+            self._queue.done(counted)
+            if loss is not None:
+                self._losses.note(loss, time.monotonic(), failure)
 
-    async def _perform(self, client: Client, entry: Entry) -> None:
-        namespace = _get_namespace(entry)
-        if entry.is_posted:
-            path = EVENTS.get_url(namespace=namespace, name=entry.name)
+    def _resume(self, counted: CountedEvent) -> None:
+        with self._lock:
+            self._queue.resume(counted)
+        self._wake.set()
+
+    async def _perform(self, client: Client, counted: CountedEvent) -> None:
+        namespace = _get_namespace(counted)
+        if counted.is_posted:
+            path = EVENTS.get_url(namespace=namespace, name=counted.name)
             with contextlib.suppress(APINotFoundError):
-                await _request(client, "PATCH", path, build_update(entry))
+                await _request(client, "PATCH", path, build_update(counted))
                 return
-            entry.is_posted = False  # events do not live long in a cluster
+            counted.is_posted = False  # events do not live long in a cluster
         # The name is chosen here: a request that is repeated makes no second event.
-        entry.name = entry.name or f"{self.settings.posting.event_name_prefix}{token_hex(8)}"
+        counted.name = counted.name or f"{self.settings.posting.event_name_prefix}{token_hex(8)}"
         path = EVENTS.get_url(namespace=namespace)
         with contextlib.suppress(APIConflictError):
-            await _request(client, "POST", path, build_event(entry, self.settings.posting))
-        entry.is_posted = True
-
-    def _note(self, loss: Loss, failure: str) -> None:
-        with self._lock:
-            self._losses.note(loss, time.monotonic(), failure)
+            await _request(client, "POST", path, build_event(counted, self.settings.posting))
+        counted.is_posted = True
 
     def _report(self, *, is_last: bool = False) -> None:
         now = time.monotonic()
@@ -256,7 +261,7 @@ def event(
     message: str = "",
     backoffs: Delays = None,
 ) -> None:
-    """Post an Event of any type and reason about one object or several (KEV-01, KEV-04).
+    """Post an Event of any type and reason about one object or several.
 
     Args:
         objs: one object, or several of them.
@@ -284,12 +289,12 @@ def event(
 
 
 def info(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
-    """Post an Event of the type Normal, as :func:`event` does (KEV-02)."""
+    """Post an Event of the type Normal, as :func:`event` does."""
     _announce(objs, logging.INFO, type="Normal", reason=reason, message=message, backoffs=backoffs)
 
 
 def warn(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
-    """Post an Event of the type Warning, as :func:`event` does (KEV-02)."""
+    """Post an Event of the type Warning, as :func:`event` does."""
     level = logging.WARNING
     _announce(objs, level, type="Warning", reason=reason, message=message, backoffs=backoffs)
 
@@ -302,7 +307,7 @@ def exception(
     exc: BaseException | None = None,
     backoffs: Delays = None,
 ) -> None:
-    """Post an Event of the type Error about an exception, the current one by default (KEV-03)."""
+    """Post an Event of the type Error about an exception, the current one by default."""
     exc = sys.exc_info()[1] if exc is None else exc
     reason = reason or ("" if exc is None else type(exc).__name__)
     text = " ".join(part for part in (message, "" if exc is None else str(exc)) if part)
@@ -328,8 +333,8 @@ def _post(
     group = reference.get("apiVersion", "").rpartition("/")[0]
     is_event = reference.get("kind") == "Event" and group in ("", "events.k8s.io")
     if poster is None or not reference.get("uid") or is_event:
-        return  # Events are not about Events (KEV-07)
-    poster.put(Message(reference, type, reason, message, time.time(), backoff))
+        return  # Events are not about Events
+    poster.put(Message(reference, type, reason, _cut(str(message)), time.time(), backoff))
 
 
 def _iter_objects(objs: Any) -> Iterator[Mapping[str, Any]]:
@@ -368,30 +373,30 @@ def _format(msg: object, args: tuple[object, ...]) -> str:
         return str(msg)
 
 
-def build_event(entry: Entry, settings: PostingSettings) -> dict[str, Any]:
+def build_event(counted: CountedEvent, settings: PostingSettings) -> dict[str, Any]:
     """Return a new Event (Kubernetes API, core/v1 Event)."""
-    namespace = _get_namespace(entry)
+    namespace, message = _get_namespace(counted), counted.message
     return {
-        "metadata": {"namespace": namespace, "name": entry.name},
-        "type": entry.type,
-        "reason": entry.reason,
-        "message": _build_text(entry),
+        "metadata": {"namespace": namespace, "name": counted.name},
+        "type": message.type,
+        "reason": message.reason,
+        "message": message.text,
         "action": "Handle",
-        "count": entry.count,
+        "count": counted.count,
         "reportingComponent": settings.reporting_component,
         "reportingInstance": settings.reporting_instance,
         "source": {"component": settings.reporting_component},
-        "involvedObject": {"namespace": namespace, **entry.stream.reference},
-        "eventTime": _format_moment(entry.first, "microseconds"),
-        "firstTimestamp": _format_moment(entry.first, "seconds"),
-        "lastTimestamp": _format_moment(entry.last, "seconds"),
+        "involvedObject": {"namespace": namespace, **message.reference},
+        "eventTime": _format_moment(counted.first, "microseconds"),
+        "firstTimestamp": _format_moment(counted.first, "seconds"),
+        "lastTimestamp": _format_moment(message.moment, "seconds"),
     }
 
 
-def build_update(entry: Entry) -> dict[str, Any]:
+def build_update(counted: CountedEvent) -> dict[str, Any]:
     """Return the merge patch for an Event that stands for more messages than before."""
-    update = {"count": entry.count, "lastTimestamp": _format_moment(entry.last, "seconds")}
-    return {**update, "message": _build_text(entry)} if entry.is_combined else update
+    moment = _format_moment(counted.message.moment, "seconds")
+    return {"count": counted.count, "lastTimestamp": moment}
 
 
 async def _request(client: Client, method: str, path: str, body: Mapping[str, Any]) -> None:
@@ -405,8 +410,8 @@ async def _request(client: Client, method: str, path: str, body: Mapping[str, An
     )
 
 
-def _build_text(entry: Entry) -> str:
-    text = f"(combined from similar events): {entry.text}" if entry.is_combined else entry.text
+def _cut(text: str) -> str:
+    """Return a text as Events can have it; of a long one, the beginning and the end."""
     text = escape(text, keep="\n\t")
     if len(text) <= _MESSAGE_LIMIT:
         return text
@@ -414,8 +419,8 @@ def _build_text(entry: Entry) -> str:
     return f"{text[: half - 1]}...{text[2 - half :]}"
 
 
-def _get_namespace(entry: Entry) -> str:
-    return entry.stream.reference.get("namespace") or "default"
+def _get_namespace(counted: CountedEvent) -> str:
+    return counted.message.reference.get("namespace") or "default"
 
 
 def _format_moment(moment: float, precision: str) -> str:

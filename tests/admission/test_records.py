@@ -28,7 +28,6 @@ TWO = "-----BEGIN CERTIFICATE-----\nCCC\n-----END CERTIFICATE-----"
 def build_record(**fields: Any) -> ReplicaRecord:
     chosen: dict[str, Any] = {
         "identity": "user@host/1",
-        "process": "1-2-abcdefabcdef",
         "since": NOW,
         "renewed": NOW,
         "lifetime": 180.0,

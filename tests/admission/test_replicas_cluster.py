@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 30  # of the tests here, at least
+_COUNT = 33  # of the tests here, at least
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ async def test_damaged_records_stop_no_replica(crew: Crew, site: Site) -> None:
         {"since": "9999-12-31T23:59:59.999999+00:00"},
     ]
     for number, damage in enumerate(damages):
-        damaged = json.dumps({**record, "since": late, "process": "", **damage})
+        damaged = json.dumps({**record, "since": late, **damage})
         annotations = {f"{PREFIX}{number}": damaged, "webop.dev/pending": "x"}
         patch = {"metadata": {"annotations": annotations}}
         await site.client.patch(KINDS[VALIDATING], None, site.name, patch)
@@ -256,11 +256,29 @@ async def test_a_clock_that_is_slow_does_not_keep_a_replica_from_taking_over(
     await crew.start("x")
     found = await site.client.get(KINDS[VALIDATING], None, site.name)
     ((key, text),) = [(k, t) for k, t in found["metadata"]["annotations"].items() if PREFIX in k]
-    fast = {**json.loads(text), "since": "2099-01-01T00:00:00.000+00:00", "process": ""}
+    fast = {**json.loads(text), "since": "2099-01-01T00:00:00.000+00:00"}
     patch = {"metadata": {"annotations": {key: None, f"{PREFIX}fast": json.dumps(fast)}}}
     await site.client.patch(KINDS[VALIDATING], None, site.name, patch)
     await crew.start("y", url="https://localhost:2", take_over=True)
     assert await site.has_names("y")
+
+
+@pytest.mark.feature("ADM-12")
+@pytest.mark.parametrize("change", ["", "another pod", "another address"])
+async def test_a_container_that_restarts_after_a_kill_takes_its_webhooks_over_at_once(
+    crew: Crew, site: Site, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setenv("POD_ID", "operator-1")
+    killed = await crew.start("x")
+    await killed.kill()
+    monkeypatch.setenv("POD_ID", "operator-2" if change == "another pod" else "operator-1")
+    if change == "another address":  # another container of the pod
+        other = crew.begin("y", url="https://localhost:2")
+        await eventually(lambda: "operator-1 serves them at" in other.manager.problem)
+    else:
+        await crew.start("y")
+    assert await site.has_names("x" if change else "y")
+    assert len(await site.get_records()) == (2 if change == "another pod" else 1)
 
 
 async def test_what_waits_for_a_killed_replica_comes_when_it_is_dead(
@@ -490,7 +508,7 @@ async def test_records_of_an_earlier_version_count_until_they_do_not_change_any_
     found = await site.client.get(KINDS[VALIDATING], None, site.name)
     ((key, text),) = [(k, t) for k, t in found["metadata"]["annotations"].items() if PREFIX in k]
     await old.kill()
-    document = {**json.loads(text), "digest": None, "webhooks": {}, "process": ""}
+    document = {**json.loads(text), "digest": None, "webhooks": {}}
     annotations = {key: json.dumps(document)}
     patch = {"metadata": {"annotations": annotations}}
     await site.client.patch(KINDS[VALIDATING], None, site.name, patch)

@@ -64,33 +64,6 @@ def write(
     return str(workshop.write(text)), "--standalone", "-n", site.objects.namespace
 
 
-@pytest.mark.feature("ADM-12")
-async def test_a_killed_process_that_is_started_again_takes_its_webhooks_over_at_once(
-    workshop: Workshop, site: Site
-) -> None:
-    kubeconfig = str(site.cluster.kubeconfig)
-    args = write(workshop, site, lifetime=180)
-    async with workshop.start(*args, KUBECONFIG=kubeconfig) as command:
-        await site.wait_for_names("x", "y")
-        assert (await site.create("any")).status_code == 403
-        (killed,) = await site.get_records()
-        await command.stop(signal.SIGKILL)
-    assert await site.has_names("x", "y")
-    assert (await site.create("any")).status_code == 500
-    args = write(workshop, site, lifetime=180, mutated="others")
-    async with workshop.start(*args, KUBECONFIG=kubeconfig) as command:
-
-        async def is_judged() -> bool:
-            return (await site.create("any")).status_code == 403
-
-        await until(is_judged, "the next run in charge")
-        await site.wait_for_names("x")  # nobody else serves y any more
-        (record,) = await site.get_records()
-        assert record != killed
-        assert await command.stop(signal.SIGTERM) == 0
-    assert await site.has_names()
-
-
 async def test_a_process_that_was_paused_for_longer_than_it_counts_comes_back(
     workshop: Workshop, site: Site
 ) -> None:

@@ -28,10 +28,10 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
-    """Runs a command with the credentials of the cluster."""
+    """Runs a command with the credentials of the cluster, in the pod of the operator "me"."""
     provide_peerings(webop_cluster)
     kubeconfig = str(webop_cluster.kubeconfig)
-    return partial(invoke, env={"KUBECONFIG": kubeconfig, "HOME": str(tmp_path), "POD_ID": None})
+    return partial(invoke, env={"KUBECONFIG": kubeconfig, "HOME": str(tmp_path), "POD_ID": "me"})
 
 
 @pytest.fixture
@@ -237,11 +237,6 @@ def test_without_rights_a_server_or_credentials_it_says_so(
 
 
 @pytest.mark.feature("PEE-18", "CLI-14")
-def test_the_own_name_is_the_same_each_time_or_that_of_the_pod(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("POD_ID", raising=False)
+def test_the_own_name_is_the_same_each_time() -> None:
     assert detect_own_identity() == detect_own_identity()
     assert detect_own_identity().startswith(f"{getpass.getuser()}@")
-    monkeypatch.setenv("POD_ID", "pod-1")
-    assert detect_own_identity() == "pod-1"

@@ -184,7 +184,7 @@ async def test_webop_gives_way_to_kopf(story: Story) -> None:
             await eventually(lambda: "Resuming" in story.log.text)
         await story.calls.wait("three")
         (own,) = await story.meeting.wait(lambda records: len(records) == 1, "the dead are cleaned")
-        assert re.fullmatch(r"[^@]+@[^/]+/\d+-\d+-\w+/\w+", own)
+        assert re.fullmatch(r"[^@]+@[^/]+/\d+/\w+", own)
 
         await story.run_kopf("freeze", "--lifetime=600")
         await eventually(lambda: f"in favour of {detect_own_identity()} " in story.log.text)

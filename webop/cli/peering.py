@@ -108,7 +108,7 @@ def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..
             "identity",
             metavar="ID",
             envvar=f"{prefix}_ID",
-            help="The name of the record; by default USER@HOST, or the variable POD_ID.",
+            help="The name of the record; by default USER@HOST.",
         )
         @functools.wraps(fn)
         def wrapper(

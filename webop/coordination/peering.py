@@ -37,7 +37,6 @@ from webop.coordination.requests import perform_once
 from webop.errors import APIConflictError, APIError, APIForbiddenError, APINotFoundError
 from webop.handling.context import OperatorContext
 from webop.handling.stopping import DaemonStoppingReason
-from webop.identities import is_former_self
 from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
@@ -217,9 +216,7 @@ class PeeringObject:
         self._end = peers[own].deadline if own in peers else 0.0
         self._check_loss()
         dead = {
-            identity
-            for identity, peer in peers.items()
-            if identity != own and (peer.deadline <= now or is_former_self(identity))
+            identity for identity, peer in peers.items() if identity != own and peer.deadline <= now
         }
         self._deleted = {key: peer for key, peer in self._deleted.items() if key not in peers}
         found = {**self._deleted, **peers}

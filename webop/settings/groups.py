@@ -66,17 +66,10 @@ class PostingSettings(Section):
     """The average number of requests per second that the operator sends for Events."""
     burst: int = Field(default=500, ge=1)
     """The number of requests that it can send at once after a quiet time."""
-    object_burst: int = Field(default=25, ge=1)
-    """The number of requests that one object can cause at once, for each type of Event."""
-    object_interval: Positive = 300.0
-    """Seconds between requests for an object after its burst is used up."""
     aggregation_interval: Seconds = 600.0
     """Seconds within which a repeated message is counted in the same Event."""
-    aggregation_limit: int = Field(default=20, ge=1)
-    """The number of different messages for one object, type and reason; further messages share a
-    combined Event."""
     queue_limit: int = Field(default=2_000, ge=1)
-    """The maximum number of waiting requests; those for Normal Events use at most half of it."""
+    """The maximum number of waiting Events; Normal Events use at most half of it."""
     memory_limit: int = Field(default=10_000, ge=1)
     """The number of posted Events that webop remembers to detect repetitions."""
 

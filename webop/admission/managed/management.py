@@ -34,6 +34,7 @@ from webop.admission.managed.records import (
     Json,
     ReplicaRecord,
     build_key,
+    describe_place,
     follow,
     get_renewal,
     parse_bundle,
@@ -102,10 +103,8 @@ class ConfigurationManager:
         self._name = operator.settings.admission.managed or ""
         self._shared = SharedConfigurations(client, self._name, operator.identity)
         self._handlers = operator.registry.select_webhooks()
-        # The identity can be that of a pod, in which several processes run one after another.
-        self._process = str(detect_process())
         self._is_in_pod = is_in_pod()
-        self._key = build_key(f"{operator.identity}/{self._process}")
+        self._key = ""  # of the record; known with the first offer
         self._since = self._renewed = follow()
         self._config: WebhookClientConfig | None = None
         self._secret: tuple[str, str] | None = None
@@ -243,6 +242,10 @@ class ConfigurationManager:
             offer, now = self._build_offer(config), time.monotonic()
             if self._is_withdrawn or (offer == self._offer and now < self._next_check):
                 return
+            # A container that restarts has the key of its killed predecessor, and so its record. No
+            # two live processes have it: containers of one pod cannot listen at the same address.
+            process = f"{self._operator.identity}/{detect_process()}"
+            self._key = self._key or build_key(f"{process} {describe_place(offer.address)}")
             self._was_ready = self._is_ready()
             self._offer, self._next_check = offer, 0.0  # due until all has succeeded
             if now >= self._next_renewal:
@@ -295,7 +298,6 @@ class ConfigurationManager:
             self._since = follow(*(record.since for record in acting))
         mine = ReplicaRecord(
             identity=self._operator.identity,
-            process=self._process,
             since=self._since,
             renewed=self._renewed,
             lifetime=self._operator.settings.admission.replica_lifetime,

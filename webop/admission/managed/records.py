@@ -20,7 +20,6 @@ import orjson
 
 from webop.errors import ConfigurationError
 from webop.escaping import escape
-from webop.identities import is_former_self
 from webop.keymaterial import find_certificates
 
 Json = dict[str, Any]
@@ -39,7 +38,6 @@ class ReplicaRecord:
 
     Attributes:
         identity: its name, for people.
-        process: which process it is (:mod:`webop.identities`).
         since: when it was started, in ISO format by its own clock, but after all replicas before.
         renewed: when it renewed the record last. Others do not compare it with their clocks: they
             notice that it changes.
@@ -53,7 +51,6 @@ class ReplicaRecord:
     """
 
     identity: str
-    process: str = ""
     since: str = ""
     renewed: str = ""
     lifetime: float = _LIFETIME
@@ -88,7 +85,6 @@ class ReplicaRecord:
         """Return the text of the annotation."""
         document = {
             "identity": self.identity,
-            "process": self.process,
             "since": self.since,
             "renewed": self.renewed,
             "lifetime": self.lifetime,
@@ -114,7 +110,6 @@ def decode_record(text: str) -> ReplicaRecord:
         follow(str(document["since"]), str(document["renewed"]))
         return ReplicaRecord(
             identity=escape(str(document["identity"])),
-            process=str(document.get("process") or ""),
             since=str(document["since"]),
             renewed=str(document["renewed"]),
             lifetime=lifetime,
@@ -164,8 +159,7 @@ class Attendance:
             record = decode_record(text)
             lifetime = min(record.lifetime, _LONGEST_LIFETIME)
             patience = max(_PATIENCE, math.ceil(lifetime / renewal))
-            is_fresh = self.renewals - self._seen[key][1] <= patience
-            if is_fresh and not is_former_self(record.process):
+            if self.renewals - self._seen[key][1] <= patience:
                 live[key] = record
             else:
                 self.dead.append(record.identity)

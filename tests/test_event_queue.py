@@ -1,0 +1,257 @@
+"""Which messages become Kubernetes Events, by table and with an explicit time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from webop.event_queue import CountedEvent, EventQueue, Loss, Losses, Message
+from webop.settings import PostingSettings
+
+MOMENT = 1_000_000.0  # Unix time at the moment 0 of the tests
+
+
+def build_message(
+    text: str, now: float = 0, *, uid: str = "u1", type: str = "Normal", reason: str = "Logging"
+) -> Message:
+    reference: Any = {"kind": "KopfExample", "name": uid, "uid": uid}
+    return Message(reference, type, reason, text, MOMENT + now)
+
+
+class Machine:
+    """A queue with a clock."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 0.0
+        self.queue = EventQueue(PostingSettings(**settings), self.now)
+
+    def tell(self, *texts: str, **options: Any) -> None:
+        for text in texts:
+            self.queue.add(build_message(text, self.now, **options), self.now)
+
+    def get(self) -> CountedEvent:
+        event = self.queue.get(self.now)
+        assert event is not None
+        return event
+
+    def send(self) -> list[tuple[str, int, bool]]:
+        """Return the texts, the counts, and whether these are updates, of all that is due."""
+        return [(e.message.text, e.count, is_update) for e, is_update in self.send_events()]
+
+    def send_events(self) -> list[tuple[CountedEvent, bool]]:
+        sent = []
+        while (event := self.queue.get(self.now)) is not None:
+            sent.append((event, event.is_posted))
+            event.is_posted = True
+            self.queue.done(event)
+        return sent
+
+    @property
+    def lost(self) -> str:
+        return self.queue.losses.pop_report(self.now)
+
+
+@pytest.mark.feature("D-60", "KEV-05")
+def test_messages_come_out_in_order() -> None:
+    machine = Machine()
+    machine.tell("a", "b")
+    machine.tell("c", uid="u2")
+    machine.tell("d", type="Error")
+    assert machine.send() == [(text, 1, False) for text in "abcd"]
+    assert machine.queue.compute_pause(0) is None
+    assert not machine.lost
+
+
+@pytest.mark.feature("D-60")
+def test_identical_messages_that_wait_are_one_event() -> None:
+    machine = Machine()
+    machine.tell("a", "b", "a", "a")
+    assert machine.send() == [("a", 3, False), ("b", 1, False)]
+
+
+@pytest.mark.feature("D-60")
+def test_repetitions_of_a_posted_message_update_its_event() -> None:
+    machine = Machine()
+    machine.tell("a")
+    machine.send()
+    machine.now = 60
+    machine.tell("a", "a")
+    ((event, is_update),) = machine.send_events()
+    assert is_update
+    assert (event.count, event.first, event.message.moment) == (3, MOMENT, MOMENT + 60)
+
+
+@pytest.mark.feature("D-60")
+def test_repetitions_during_a_request_are_one_update_after_it() -> None:
+    machine = Machine()
+    machine.tell("a", "b")
+    event = machine.get()
+    machine.tell("a", "a")
+    event.is_posted = True
+    machine.queue.done(event)
+    assert machine.send() == [("b", 1, False), ("a", 3, True)]
+
+
+@pytest.mark.feature("D-60")
+@pytest.mark.parametrize(
+    "options", [{"uid": "u2"}, {"type": "Warning"}, {"reason": "Other"}], ids=str
+)
+def test_only_messages_alike_in_all_are_identical(options: dict[str, str]) -> None:
+    machine = Machine()
+    machine.tell("a")
+    machine.tell("a", **options)
+    assert machine.send() == [("a", 1, False)] * 2
+
+
+@pytest.mark.feature("D-60")
+@pytest.mark.parametrize(("pause", "expected"), [(600, ("a", 2, True)), (601, ("a", 1, False))])
+def test_after_the_interval_a_message_is_a_new_event(
+    pause: float, expected: tuple[str, int, bool]
+) -> None:
+    machine = Machine()
+    machine.tell("a")
+    machine.send()
+    machine.now = pause
+    machine.tell("a")
+    assert machine.send() == [expected]
+
+
+@pytest.mark.feature("D-60")
+def test_the_operator_as_a_whole_is_limited() -> None:
+    machine = Machine(rate=10, burst=3)
+    for number in range(6):
+        machine.tell("a", uid=f"u{number}")
+    assert len(machine.send()) == 3
+    assert machine.queue.compute_pause(0) == pytest.approx(0.1)
+    machine.now = 0.21
+    assert len(machine.send()) == 2
+    machine.now = 1000
+    assert len(machine.send()) == 1
+    for number in range(6):  # what is saved up is no more than the burst
+        machine.tell("b", uid=f"u{number}")
+    assert len(machine.send()) == 2
+    assert not machine.lost
+
+
+@pytest.mark.feature("D-60")
+def test_a_full_queue_keeps_half_of_its_places_for_what_is_not_normal() -> None:
+    machine = Machine(queue_limit=4)
+    for number in range(4):
+        machine.tell("info", uid=f"u{number}")
+    for number in range(4):
+        machine.tell("error", uid=f"u{number}", type="Error")
+    machine.tell("info", "info", uid="u0")  # it waits already: this needs no place
+    assert [sent[:2] for sent in machine.send()] == [
+        ("info", 3),
+        ("info", 1),
+        ("error", 1),
+        ("error", 1),
+    ]
+    assert machine.lost.startswith(
+        "4 Kubernetes Events were not posted: 4 because too many were waiting"
+    )
+
+
+@pytest.mark.feature("D-60")
+def test_a_repetition_that_finds_the_queue_full_is_lost_and_counted() -> None:
+    machine = Machine(queue_limit=2)
+    machine.tell("a")
+    machine.send()
+    machine.tell("new", uid="u2")
+    machine.tell("a")
+    assert machine.send() == [("new", 1, False)]
+    machine.tell("a")
+    assert machine.send() == [("a", 2, True)]
+    assert machine.lost.startswith("1 Kubernetes Event was not posted: 1 because too many")
+
+
+@pytest.mark.feature("D-60")
+def test_what_could_not_be_sent_is_the_next_again_with_the_news_of_meanwhile() -> None:
+    machine = Machine()
+    machine.tell("a", "b")
+    machine.get()
+    machine.tell("a")
+    assert machine.send() == [("a", 2, False), ("b", 1, False)]
+
+
+@pytest.mark.feature("D-60")
+def test_what_is_postponed_keeps_its_place_but_not_its_turn() -> None:
+    machine = Machine(queue_limit=2)
+    machine.tell("a", type="Error")
+    event = machine.get()
+    machine.queue.postpone()
+    machine.tell("a", type="Error")
+    machine.tell("b", "c", type="Error")
+    assert machine.send() == [("b", 1, False)]
+    machine.queue.resume(event)
+    assert machine.send() == [("a", 2, False)]
+    assert machine.lost.startswith("1 Kubernetes Event was not posted: 1 because too many")
+
+
+@pytest.mark.feature("D-60")
+def test_the_least_recent_events_are_forgotten() -> None:
+    machine = Machine(memory_limit=2)
+    for uid in ("u1", "u2", "u1", "u3"):
+        machine.tell("a", uid=uid)
+    assert machine.send() == [("a", 2, False), ("a", 1, False), ("a", 1, False)]
+    machine.tell("a", uid="u1")
+    machine.tell("a", uid="u2")
+    assert machine.send() == [("a", 3, True), ("a", 1, False)]
+
+
+@pytest.mark.feature("D-60", "KEV-09")
+def test_losses_are_told_once_a_minute_with_figures() -> None:
+    losses = Losses()
+    assert losses.compute_pause(0) is None
+    assert not losses.pop_report(0)
+    losses.note(Loss.QUEUE, 10)
+    losses.note(Loss.QUEUE, 10.5)
+    losses.note(Loss.FAILURE, 10.6, "boo")
+    assert losses.compute_pause(10.5) == 0.5
+    assert losses.pop_report(11) == (
+        "3 Kubernetes Events were not posted: "
+        "2 because too many were waiting (posting.rate, posting.queue_limit), "
+        "1 failed. The last failure: boo"
+    )
+    losses.note(Loss.QUEUE, 12)
+    assert losses.compute_pause(12) == 59
+    assert "boo" not in losses.pop_report(71)
+    losses.note(Loss.QUEUE, 200)
+    assert losses.compute_pause(200) == 1
+
+
+@pytest.mark.feature("KEV-09")
+def test_namespaces_that_go_are_no_reason_for_alarm() -> None:
+    losses = Losses()
+    losses.note(Loss.NAMESPACE, 0)
+    assert not losses.is_alarming
+    losses.note(Loss.FAILURE, 0)
+    assert losses.is_alarming
+
+
+@pytest.mark.feature("D-60")
+def test_ten_thousand_failing_objects_do_not_flood_the_api_server() -> None:
+    machine = Machine(rate=50, burst=500, queue_limit=2000)
+    sent = 0
+    for second in range(0, 300, 60):  # each object fails once a minute
+        for tick in range(60):
+            machine.now = second + tick
+            for number in range(tick, 10_000, 60):
+                machine.tell("boo", uid=f"u{number}", type="Error")
+            sent += len(machine.send())
+    assert sent <= 500 + 50 * 300
+    assert sent > 14_000
+
+
+@pytest.mark.feature("D-60")
+def test_an_object_that_fails_without_a_pause_does_not_starve_the_others() -> None:
+    machine = Machine(rate=10, burst=1)
+    sent = []
+    for tick in range(100):
+        machine.now = tick / 10
+        machine.tell(*["boo"] * 50, uid="loud", type="Error")
+        if tick % 10 == 0:
+            machine.tell(str(tick), uid="quiet")
+        sent += [text for text, *_ in machine.send()]
+    assert [text for text in sent if text != "boo"] == [str(tick) for tick in range(0, 100, 10)]
