@@ -109,6 +109,13 @@ UNREADY = {"is_ready": False}
         (OLD.webhooks, [record(OLD).retire()], NEW, UNREADY, "old same ~m"),
         (OLD.webhooks, [], NEW, UNREADY, "old same ~m"),
         (OLD.webhooks, [], NEW, {}, "new same ~m"),
+        (
+            offer("same").webhooks,
+            [],
+            NEW,
+            UNREADY,
+            "new same ~m",
+        ),  # the persistent ones have stayed
         (NEW.webhooks, [record(NEW, 2, is_ready=False)], OLD, {}, "old same ~m"),  # goes back
     ],
 )

@@ -8,7 +8,7 @@ Pure. All replicas decide by the same rule, so they do not overwrite each other:
   the records, so that the one that retires puts them into force while it still serves its own.
 - The digest of those in force is noted beside the records. Replicas that have these webhooks write
   them again if somebody has edited or deleted them.
-- Replicas that are not ready decide nothing, except at the very first start.
+- Replicas that are not ready decide nothing, except that the first one adds its webhooks.
 - API servers call the address of the newest replica, and trust the CAs of all replicas. Only
   replicas at that address must agree: no calls meet the others.
 - If no replica is left, only persistent webhooks stay. But a copy outside of pods never removes the
@@ -169,9 +169,11 @@ def decide(
         return Decision(kept, is_own=True, newest=None, notes=left)
     newest = max(acting, key=lambda record: (record.is_ready, record.since), default=None)
     crew = [record for record in acting if record.address == (newest and newest.address)]
-    # At the very first start, there is nothing to protect.
-    has_any = any(found.values()) or notes.in_force
-    digests = {record.digest for record in crew if record.is_ready or not has_any}
+    # At the very first start, or beside what has stayed, a replica only adds webhooks.
+    is_added = not notes.in_force and all(
+        _reduce(one) in map(_reduce, offer.webhooks[kind]) for kind in found for one in found[kind]
+    )
+    digests = {record.digest for record in crew if record.is_ready or is_added}
     in_force, pending = notes.in_force, notes.pending
     agreed = digests.pop() if len(digests) == 1 else in_force
     known = {**decode_webhooks(pending), offer.digest: offer.webhooks}
