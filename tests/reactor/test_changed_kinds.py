@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -27,7 +26,6 @@ from tests.operating import (
 from tests.reactor.relay import relay
 from tests.reactor.witnesses import Crowd, Names, build_noting_handler
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -44,11 +42,9 @@ async def ducks(client: Client, webop_namespace: str) -> Objects:
 
 
 @pytest.fixture
-def run_operator(
-    info: ConnectionInfo, registry: webop.OperatorRegistry, ducks: Objects
-) -> RunOperator:
-    """Runs an operator for the ducks."""
-    return partial(operate, info, registry, namespaces=[ducks.namespace])
+def objects(ducks: Objects) -> Objects:
+    """The ducks, for ``run_operator``."""
+    return ducks
 
 
 def gain_status(version: Json) -> list[Json]:

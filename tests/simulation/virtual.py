@@ -28,6 +28,8 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from tests.client.virtual_time import InlineExecutorLoop
+
 EPOCH = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 _MAX_STEPS = 200_000  # of the loop without a rest: it runs in circles
 _STEP = 1e-6  # seconds for each: clocks go on, also where no time is to be seen between two looks
@@ -96,7 +98,7 @@ class _Future(asyncio.Future[Any]):
         return self is other
 
 
-class VirtualLoop(asyncio.BaseEventLoop):
+class VirtualLoop(InlineExecutorLoop):
     """An event loop whose time is a number; see the module."""
 
     def __init__(self) -> None:
@@ -140,17 +142,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(_serials), timer))
         return timer
-
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Any, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        """Call it at once: there are no threads."""
-        future = self.create_future()
-        try:
-            future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001  its caller gets it
-            future.set_exception(error)
-        return future
 
     def interrupt(self) -> None:
         """Raise ``KeyboardInterrupt`` before the next step: within one, webop could catch it."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from webop.errors import ConfigurationError
+from webop.objects.names import SUBDOMAIN
 
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_NAME = 253  # RFC 1123
 
 _MARGIN_SHARE = 0.05  # of the duration: for clocks that run at different speeds
@@ -214,7 +213,7 @@ def _write(raw: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def _check_name(name: str) -> None:
-    if len(name) > _MAX_NAME or not _SUBDOMAIN.fullmatch(name):
+    if len(name) > _MAX_NAME or not SUBDOMAIN.fullmatch(name):
         raise ConfigurationError(
             "settings.leadership.lease_name (or --lease) must have 1 to 253 characters: lower-case "
             f"letters, digits, dashes and dots, got {name!r}."

@@ -25,12 +25,12 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from webop.handling.handlers import ABSENT, PRESENT, MatchCondition, MetaFilterToken
+from webop.objects.names import SUBDOMAIN
 
 MAX_CONDITIONS = 64  # of one webhook
 STRICT = ConfigDict(strict=True, extra="forbid", arbitrary_types_allowed=True)
 
 _PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_PREFIX = 253
 
 
@@ -57,7 +57,7 @@ def _refuse(message: str) -> PydanticCustomError:
 
 def _check_name(text: str) -> str:
     prefix, slash, name = text.rpartition("/")
-    has_prefix = len(prefix) <= _MAX_PREFIX and _PREFIX.fullmatch(prefix) is not None
+    has_prefix = len(prefix) <= _MAX_PREFIX and SUBDOMAIN.fullmatch(prefix) is not None
     if not _PART.fullmatch(name) or (slash and not has_prefix):
         raise _refuse("must be a name like 'app' or 'example.com/app', up to 63 characters long")
     return text

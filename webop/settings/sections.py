@@ -7,7 +7,6 @@ import difflib
 import inspect
 import itertools
 import logging
-import re
 import traceback
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
@@ -16,9 +15,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidat
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from webop.escaping import describe_line
+from webop.objects.names import SUBDOMAIN
 from webop.objects.rights import parse_right
-
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def check_delays(value: Any) -> Any:
@@ -63,7 +61,7 @@ def _check_server(value: Any) -> Any:
 
 def _check_subdomain(value: Any) -> Any:
     """Refuse strings that cannot be the name of a webhook configuration (RFC 1123, subdomain)."""
-    if isinstance(value, str) and value and not _SUBDOMAIN.fullmatch(value):
+    if isinstance(value, str) and value and not SUBDOMAIN.fullmatch(value):
         raise ValueError("it must be a lower-case DNS name, such as auto.example.com")
     return value
 

@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from webop.handling.handlers import MatchCondition, WebhookHandler, WebhookType
 from webop.handling.webhook_options import MAX_CONDITIONS, build_expressions
+from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import EVERYTHING, Resource
 from webop.servers.base import WebhookClientConfig
 
@@ -49,7 +50,6 @@ _SYSTEM_NAMESPACE = "kube-system"
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # every namespace has it, and nobody can change it
 
 _FOREIGN = re.compile(r"[^a-z0-9.-]")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 _ADVICE = (
     "Narrow it down by labels=, namespace_selector= or match_conditions=, "
@@ -169,7 +169,7 @@ def build_service_id(handler_id: str) -> str:
     So ``check_numbers`` becomes, for example, ``check-numbers-0f1e2d3c``.
     """
     segments = handler_id.split("/")
-    if all(len(text) <= _MAX_NAME and _SUBDOMAIN.fullmatch(text) for text in segments):
+    if all(len(text) <= _MAX_NAME and SUBDOMAIN.fullmatch(text) for text in segments):
         return handler_id
     digest = hashlib.blake2b(handler_id.encode(), digest_size=4).hexdigest()
     return f"{_normalize(handler_id)}-{digest}"

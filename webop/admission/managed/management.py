@@ -244,8 +244,9 @@ class ConfigurationManager:
                 return
             # A container that restarts has the key of its killed predecessor, and so its record. No
             # two live processes have it: containers of one pod cannot listen at the same address.
-            process = f"{self._operator.identity}/{detect_process()}"
-            self._key = self._key or build_key(f"{process} {describe_place(offer.address)}")
+            if not self._key:
+                process = f"{self._operator.identity}/{detect_process()}"
+                self._key = build_key(f"{process} {describe_place(offer.address)}")
             self._was_ready = self._is_ready()
             self._offer, self._next_check = offer, 0.0  # due until all has succeeded
             if now >= self._next_renewal:
