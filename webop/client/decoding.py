@@ -48,9 +48,9 @@ async def decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
 
 
 def _decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
+    opened = text.count(b"{") + text.count(b"[")
     try:
         data = load(text)
-        opened = text.count(b"{") + text.count(b"[")
         # Empty mappings and lists add no level for other values; managed fields have many.
         if opened <= _KEPT or opened - text.count(b"{}") - text.count(b"[]") < _KEPT:
             return data
@@ -59,8 +59,8 @@ def _decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
         for _ in range(_WRITABLE - _KEPT - _AROUND.get(attempt.verb, 0)):
             wrapped = [wrapped]
         orjson.dumps(wrapped)  # the quickest way to find out how deep it is
-    except orjson.JSONDecodeError as exc:
-        if "depth limit" not in str(exc):
+    except orjson.JSONDecodeError:
+        if opened <= _KEPT:
             raise
         attempt = describe()
     except orjson.JSONEncodeError:
@@ -68,10 +68,11 @@ def _decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     else:
         return data
     data = wrapped = None  # not in memory beside the other
+    data = load(cut(text, _KEPT + _AROUND.get(attempt.verb, 0)))  # raises if it is not JSON
     logger.log(
         _once.choose_level((attempt.verb, attempt.resource)),
         "The response to '%s' has an object that is nested deeper than %d levels. The deeper "
         "values are ignored.",
         *(attempt, _KEPT),
     )
-    return load(cut(text, _KEPT + _AROUND.get(attempt.verb, 0)))
+    return data

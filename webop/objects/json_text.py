@@ -32,7 +32,7 @@ def load(text: bytes | str) -> Any:
     which takes several times as long as to read them.
 
     Raises:
-        orjson.JSONDecodeError: it is not JSON, or has more than 1024 levels ("depth limit").
+        orjson.JSONDecodeError: it is not JSON, or has more than 1024 levels.
     """
     if len(text) < LARGE:
         return orjson.loads(text)

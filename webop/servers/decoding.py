@@ -87,8 +87,8 @@ def _load(body: bytes, *, is_deep: bool) -> Any:
         review = load(body)
         if is_deep:
             orjson.dumps(review)
-    except orjson.JSONDecodeError as error:
-        if "depth limit" not in str(error):
+    except orjson.JSONDecodeError:
+        if not is_deep:
             raise
     except orjson.JSONEncodeError:
         pass
