@@ -147,6 +147,14 @@ def nest(depth: int) -> bytes:
         nest(9_000),
         b"[" + nest(400) + b"," + b'["]\\"[",{"a":[]}],' * 100 + b"0]",
     ],
+    ids=[
+        "lists of numbers",
+        "large",
+        "empty lists",
+        "300 levels",
+        "9 000 levels",
+        "brackets in text",
+    ],
 )
 def test_what_is_stored_already_can_be_changed(value: bytes) -> None:
     body = b'{"request":{"object":{"f":[],"x":%b},"oldObject":{"f":["a"],"x":%b}}}' % (value, value)
