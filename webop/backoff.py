@@ -11,6 +11,8 @@ import random
 import time
 from collections.abc import Hashable, Iterable, Iterator
 
+_TOPICS = 1000  # that are remembered, unless all are of the present minute
+
 
 class Backoff:
     """The pauses between consecutive failed attempts.
@@ -79,7 +81,10 @@ class Once:
 
     def choose_level(self, topic: Hashable) -> int:
         """Return the level of a message that can repeat: WARNING once a minute, otherwise DEBUG."""
-        is_new = self.is_new(topic, int(time.monotonic() // 60))
+        minute = int(time.monotonic() // 60)
+        if len(self._logged) > _TOPICS:  # those of former minutes would be new anyway
+            self._logged = {key: value for key, value in self._logged.items() if value == minute}
+        is_new = self.is_new(topic, minute)
         return logging.WARNING if is_new else logging.DEBUG
 
     def forget(self, topic: Hashable) -> bool:

@@ -193,7 +193,7 @@ async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_i
 
     async with operate_through(proxy, webop_cluster, registry, objects.namespace):
         await objects.create("one")
-        await eventually(lambda: "Cannot write the patch" in caplog.text, "the patch is refused")
+        await eventually(lambda: "Retrying in" in caplog.text, "the patch is refused")
         proxy.is_refusing = False
         await objects.wait("one", lambda body: (body.get("status") or {}).get("conditions"))
 
@@ -218,6 +218,7 @@ def spoil(patch: webop.Patch, number: int) -> None:
         patch["spec"] = "not a mapping either"
     elif number == 5:
         patch.status["garbage"] = object()
+    elif number == 6:
         patch.status["fine"] = "yes"
 
 
@@ -242,7 +243,7 @@ async def test_mistakes_in_a_patch_do_not_stop_a_timer_or_a_daemon(
     declare(registry, "widgets", fn, is_timer=is_timer)
     async with run_operator():
         await objects.create("one", {"a": 1})
-        await calls.wait("one", count=7)
+        await calls.wait("one", count=8)
         body = await objects.get("one")
     assert body["spec"] == {"a": 1}
     assert body["status"] == {"fine": "yes"}

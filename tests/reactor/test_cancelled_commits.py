@@ -157,7 +157,7 @@ async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_t
         with caplog.at_level("DEBUG", "webop"):
             async with operate(relayed.info, registry, settings, **options):
                 await objects.create("a")
-                await eventually(lambda: "Cannot write the progress of" in caplog.text)
+                await eventually(lambda: "Retrying in" in caplog.text)
         released.set()
         async with operate(relayed.info, registry, settings, **options):
             await objects.wait_handled("a")

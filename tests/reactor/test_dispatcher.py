@@ -19,12 +19,12 @@ from webop.client.events import parse_version
 from webop.errors import APIError
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import NO_POOL, Pool, call_in_thread
-from webop.objects.patch import Patch
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import Plan
 from webop.reactor.slots import SharedSlots, Slots
-from webop.reactor.tracking import Pending, Phase, Tracked
+from webop.reactor.tracking import Phase, Tracked
+from webop.reactor.writer import open_writer
 
 
 def build(uid: str, version: int = 1, **spec: Any) -> dict[str, Any]:
@@ -554,8 +554,9 @@ async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
     async def work(obj: Tracked) -> None:
         await asyncio.sleep(0.05)
         if obj.uid == "busy":
-            if not obj.has_pending:
-                obj.keep_pending(Pending(Patch(), Patch({"status": {"x": 1}}), is_denied=True))
+            writer = open_writer(processor.ctx, obj)
+            writer.sent.of_webop.update({"status": {"x": 1}})
+            writer.is_denied = True
             dispatcher.feed("MODIFIED", build("busy", obj.version + 1))
 
     processor.work = work
@@ -824,7 +825,7 @@ async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_r
         raise APIError("HTTP 503")
 
     def rest(obj: Tracked, exc: Exception) -> float:
-        obj.open_work().paused_until = loop.time() + 2
+        obj.open_work().pause.until = loop.time() + 2
         return 2
 
     processor.read, processor.on_error = read, rest  # type: ignore[method-assign]

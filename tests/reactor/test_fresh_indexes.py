@@ -70,7 +70,7 @@ async def test_states_of_an_object_that_rests_after_an_error_are_indexed() -> No
     dispatcher = dispatch(processor, is_resuming=False)
 
     async def fail(obj: Tracked) -> None:
-        obj.open_work().paused_until = asyncio.get_running_loop().time() + 600
+        obj.open_work().pause.until = asyncio.get_running_loop().time() + 600
 
     processor.work, processor.delays = fail, {"a": [600.0]}
     await change(dispatcher, "a", range(1, 5))

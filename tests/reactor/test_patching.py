@@ -472,7 +472,11 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
 
     async def forbid(request: httpx.Request) -> httpx.Response | None:
         is_status = request.method == "PATCH" and request.url.path.endswith("/status")
-        return httpx.Response(403, json={"message": "no status"}) if is_status else None
+        return (
+            httpx.Response(422, json={"kind": "Status", "message": "no status"})
+            if is_status
+            else None
+        )
 
     async with operate_behind(webop_cluster, forbid, registry, webop_namespace):
         for name, spec in (("one", {"x": 1}), ("two", {"x": 1, "y": 2})):

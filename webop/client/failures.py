@@ -70,6 +70,11 @@ def parse_attempt(method: str, path: str, params: Mapping[str, str] | None = Non
     return Attempt(verb, resource, namespace, name)
 
 
+def is_policy(text: str) -> bool:
+    """Return whether the text of a 403 is about a policy, a webhook or a quota, not permissions."""
+    return any(words in text for words in _POLICIES)
+
+
 def build_connection_error(attempt: Attempt, exc: BaseException) -> APIConnectionError:
     """Build the exception for a request without a usable response."""
     reason = str(exc) or ("no response in time" if isinstance(exc, TimeoutError) else repr(exc))
@@ -134,7 +139,7 @@ def _build_error(
     details = details if isinstance(details, dict) else {}
     text = escape(text, keep="\n\t")
     message = f"Cannot {attempt}: HTTP {status}" + (f": {text}" if text else "")
-    if status == 403 and not any(words in text for words in _POLICIES):
+    if status == 403 and not is_policy(text):
         message = f"{message.rstrip('.')}. {_advise(attempt, text)}"
     if "FieldManagerConflict" in str(details.get("causes")):
         message = (

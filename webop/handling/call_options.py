@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from webop.counters import CallCounters
 from webop.handling.handlers import ErrorsMode
 from webop.lifecycles import LifeCycleFn, all_at_once
-from webop.objects.patch import Patch
 from webop.settings import OperatorSettings
 
 if TYPE_CHECKING:
+    from webop.handling.causes import ChangeCause
     from webop.handling.handler_states import HandlerState
+    from webop.handling.policy import Outcome
+    from webop.objects.body import Body
 
-Commit = Callable[[Mapping[str, "HandlerState"], Patch, Patch], Awaitable[bool]]
-"""Stores the states of handlers, their patch and webop's own patch; returns whether it did."""
+
+class Commits(Protocol):
+    """Takes over what handlers leave when they end, and writes it while the next ones run."""
+
+    @property
+    def body(self) -> Body:
+        """The newest state of the object with all records of handlers."""
+
+    def add(
+        self,
+        cause: ChangeCause,
+        states: Mapping[str, HandlerState],
+        outcomes: Mapping[str, Outcome],
+        moment: float,
+    ) -> None:
+        """Take over states of handlers, and of those that have ended the results and the patch.
+
+        The patch is empty then. All this is written at a moment of the loop's clock, or earlier.
+        """
+
+    async def write(self) -> None:
+        """Write now what was taken over."""
 
 
 @dataclass(slots=True)
@@ -43,9 +65,7 @@ class CallOptions:
         lifecycle: chooses which of the due handlers are called next.
         default_errors: the mode for other exceptions if the handler has none.
         window: seconds; handlers that finish within this time share one patch of the object.
-        commit: stores the finished handlers when the window closes while other handlers still run.
-        flush: for sub-handlers: stores the handlers that finished before their parent was called.
-            The sub-handlers are newer and must be stored after them.
+        commits: takes over what handlers of changes leave, to be written when the window closes.
         parents: for sub-handlers: the states of their parents. These are stored before the first
             sub-handler is called.
         success_level: the logging level of successes.
@@ -59,8 +79,7 @@ class CallOptions:
     lifecycle: LifeCycleFn = all_at_once
     default_errors: ErrorsMode = ErrorsMode.TEMPORARY
     window: float = 0.0
-    commit: Commit | None = None
-    flush: Callable[[], Awaitable[bool]] | None = None
+    commits: Commits | None = None
     parents: Mapping[str, HandlerState] = field(default_factory=dict)
     success_level: int = logging.INFO
     may_continue: Callable[[], bool] = lambda: True

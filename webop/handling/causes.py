@@ -162,13 +162,10 @@ class ChangeCause(DiffCause):
     Attributes:
         reason: what happened.
         initial: whether the object is older than the operator and has not been resumed completely.
-        own: webop's own changes of the object, beside the ``patch`` of the handlers: progress and
-            the last handled state.
     """
 
     reason: Reason
     initial: bool = False
-    own: Patch = field(default_factory=Patch)
 
     @property
     def is_deleted(self) -> bool:

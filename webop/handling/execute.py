@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
@@ -38,10 +37,8 @@ from webop.handling.policy import (
 from webop.handling.registry import deduplicated
 from webop.handling.threads import call_in_thread
 from webop.lifecycles import LifeCycleFn
-from webop.objects.body import Body
-from webop.objects.fields import clone
 from webop.objects.owners import owner_of_the_moment
-from webop.objects.patch import Patch, apply_merge_patch
+from webop.objects.patch import Patch
 
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
 
@@ -70,8 +67,6 @@ async def execute(
         because the window closed or the operator stops are still due.
     """
     outcomes = dict(earlier)
-    # Those of sub-handlers that the same attempt has called before.
-    records = cause.own if options.parents and isinstance(cause, ChangeCause) else None
     closes = asyncio.get_running_loop().time() + options.window
     while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
         offered = {**cause.kwargs, "state": progress}  # an index can have this name
@@ -85,74 +80,17 @@ async def execute(
         for handler in chosen:
             if outcomes and not options.parents and not options.may_continue():
                 return outcomes
-            is_next = (outcomes or records) and options.commit is not None
-            saving = _saving(cause, progress, options, outcomes, closes) if is_next else None
-            async with saving or nullcontext(options) as inner:
-                outcome = await attempt(handler, cause, progress[handler.id], inner)
-                progress.record(handler, outcome)
-                outcomes[handler.id] = outcome
+            outcome = await attempt(handler, cause, progress[handler.id], options)
+            progress.record(handler, outcome)
+            outcomes[handler.id] = outcome
+            if options.commits is not None and isinstance(cause, ChangeCause):
+                states = {**options.parents, handler.id: progress[handler.id]}
+                if progress.is_finished and not options.parents:
+                    states = {}  # the cycle ends, and the records are removed at once
+                options.commits.add(cause, states, {handler.id: outcome}, closes)
         if asyncio.get_running_loop().time() >= closes:
             break
     return outcomes
-
-
-@asynccontextmanager
-async def _saving(
-    cause: Cause,
-    progress: Progress,
-    options: CallOptions,
-    outcomes: Mapping[str, Outcome],
-    moment: float,
-) -> AsyncIterator[CallOptions]:
-    """Store the outcomes at the given time of the loop's clock, unless the block ends before.
-
-    If the block is cancelled, or calls ``flush`` of the options that it gets, they are stored at
-    once. If the wait for the commit is cancelled, the outcomes that the block added are stored too.
-    """
-    started: list[asyncio.Future[bool]] = []
-    save, count = _prepare_commit(cause, progress, options, outcomes), len(outcomes)
-
-    def start() -> asyncio.Future[bool]:
-        if started and started[0].done() and not started[0].result():
-            started.clear()
-        if not started:
-            started.append(asyncio.ensure_future(save()))
-        return started[0]
-
-    alarm = asyncio.get_running_loop().call_at(moment, start)
-    try:
-        yield replace(options, flush=start)
-    except asyncio.CancelledError:
-        start()
-        raise
-    finally:
-        alarm.cancel()
-        try:
-            if started:
-                await started[0]
-        except asyncio.CancelledError:
-            if len(outcomes) > count:
-                await _prepare_commit(cause, progress, options, outcomes)()
-            raise
-
-
-def _prepare_commit(
-    cause: Cause, progress: Progress, options: CallOptions, outcomes: Mapping[str, Outcome]
-) -> Callable[[], Awaitable[bool]]:
-    """Return a function that stores the current state, independent of the next handler."""
-    known = {**options.parents, **{key: progress[key] for key in outcomes}}
-    wanted, own = Patch(), Patch()
-    if isinstance(cause, ChangeCause):
-        wanted = Patch(clone(cause.patch), fns=cause.patch.fns)
-        own = Patch(clone(cause.own))
-    deliver_results(outcomes, wanted)
-
-    async def save() -> bool:
-        if options.flush is not None:
-            await options.flush()
-        return options.commit is None or await options.commit(known, wanted, own)
-
-    return save
 
 
 async def attempt(
@@ -268,23 +206,25 @@ async def execute_children(
         ancestor = ancestor.parent
     options = replace(invocation.options, parents=parents, status=None)
     storage = options.settings.persistence.progress_storage
+    commits = options.commits
     # An earlier call in the same attempt can have called some of them.
-    body = Body(apply_merge_patch(cause.body.raw, cause.own)) if cause.own else cause.body
+    body = cause.body if commits is None else commits.body
     progress = Progress.restore(chosen, body=body, storage=storage, purpose=cause.reason.value)
     if cause.reason is Reason.UPDATE:
         progress.restart_outdated(digest_essence(cause.new))
     if lifecycle is not None:
         options = replace(options, lifecycle=lifecycle)
     is_stored = all(state.is_stored for state in parents.values())
-    if options.commit is not None and not is_stored and progress.due(chosen):
-        await options.commit(parents, Patch(), Patch())  # a crash must not restart their timeouts
+    closes = asyncio.get_running_loop().time() + options.window
+    if commits is not None and not is_stored and progress.due(chosen):
+        commits.add(cause, parents, {}, closes)
+        await commits.write()  # a crash must not restart their timeouts
     outcomes = await execute(chosen, cause, progress, options)
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
-    deliver_results(outcomes, cause.patch)
-    if cause.reason in (Reason.CREATE, Reason.UPDATE):
-        progress.set_seen(outcomes, digest_essence(cause.new))
-    # Even if all have finished: the parent may still fail. Purged at the end of the cycle.
-    progress.store(body=cause.body, patch=cause.own, storage=storage)
+    if commits is None:
+        deliver_results(outcomes, cause.patch)
+    else:  # even if all have finished: the parent may still fail. Purged at the end of the cycle.
+        commits.add(cause, {**parents, **progress}, {}, closes)
     if not progress.is_finished:
         errors = (outcome.exception for outcome in outcomes.values() if not outcome.final)
         message = "Some sub-handlers have not finished."

@@ -7,8 +7,9 @@ manual); keys that contain dots, such as most annotations, need a sequence.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeGuard
 
@@ -21,6 +22,7 @@ FieldSpec: TypeAlias = str | FieldPath | list[str] | None
 
 ABSENT_FIELD: Final[Any] = object()
 
+_NAMED_LEVELS: Final = 8  # of the path of a value that JSON cannot represent
 _SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
 
@@ -157,6 +159,40 @@ def clone(value: Any) -> Any:
     except TypeError:
         return _clone_slowly(value)
     return _clone_slowly(value) if is_lossy(text, value) else load(text)
+
+
+def convert_to_json(value: Any) -> Any:
+    """Copy a value as it is after a way through JSON: tuples become lists, all keys strings.
+
+    Raises:
+        ValueError: JSON cannot represent it; the message names the field.
+    """
+    try:
+        text = orjson.dumps(value, default=unwrap_mapping)
+        if not is_lossy(text, value):
+            return load(text)
+    except TypeError:
+        pass  # integers beyond 64 bits, keys that are not strings: slower, but valid JSON
+    try:
+        return json.loads(json.dumps(value, default=unwrap_mapping, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as exc:
+        place = ".".join(map(str, _find_odd_field(value))) or "the value"
+        raise ValueError(f"{place} ({exc})") from exc
+
+
+def _find_odd_field(value: Any, path: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """Return where the first value is that JSON cannot represent; not deeper than some levels."""
+    items: Iterable[tuple[Any, Any]] = ()
+    if is_mapping(value):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    for key, item in items if len(path) < _NAMED_LEVELS else ():
+        try:
+            json.dumps({key: item}, default=unwrap_mapping, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return _find_odd_field(item, (*path, key))
+    return path
 
 
 def is_lossy(text: bytes, value: Any) -> bool:

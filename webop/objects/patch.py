@@ -231,7 +231,7 @@ class Patch(dict[str, Any]):
             after = clone(after)
             for fn in self._fns:
                 fn(cast("RawBody", after))
-        return list(_iter_operations(before, after, ""))
+        return build_json_patch(before, after)
 
 
 def apply_merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,17 +280,22 @@ def build_merge_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> di
     return patch
 
 
-def subtract_patch(patch: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a merge patch that differs from what is already written."""
-    rest = {}
+def find_missing(patch: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of a merge patch whose fields are not in a document that should have them."""
+    missing: dict[str, Any] = {}
     for key, value in patch.items():
-        present = written.get(key, ABSENT_FIELD)
-        if is_mapping(value) and is_mapping(present):
-            if left := subtract_patch(value, present):
-                rest[key] = left
-        elif present is ABSENT_FIELD or not _is_same(present, value):
-            rest[key] = value
-    return rest
+        present = document.get(key, ABSENT_FIELD)
+        if is_mapping(value):
+            if inner := find_missing(value, present if is_mapping(present) else {}):
+                missing[key] = inner
+        elif value is not None and present is ABSENT_FIELD:
+            missing[key] = value
+    return missing
+
+
+def build_json_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[JSONPatchOp]:
+    """Return the operations that turn one document into another; lists are replaced as a whole."""
+    return list(_iter_operations(before, after, ""))
 
 
 def _iter_operations(before: Any, after: Any, pointer: str) -> Iterator[JSONPatchOp]:

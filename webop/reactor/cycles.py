@@ -1,8 +1,8 @@
 """One handling cycle of an object: the handlers of a change, and their progress.
 
 Flow: :mod:`webop.reactor.process` → :func:`handle_change` →
-:func:`webop.handling.execute.execute` → the user's function. webop's own records go into
-``cause.own``, the changes of handlers into ``cause.patch``.
+:func:`webop.handling.execute.execute` → the user's function. What handlers leave when they end,
+and webop's own records, go to the :class:`webop.reactor.writer.Writer` of the object.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webop.errors import APIError
 from webop.handling.call_options import CallOptions
+from webop.handling.causes import ChangeCause
 from webop.handling.execute import deliver_results, execute
 from webop.handling.handler_states import HandlerState, Progress, digest_essence
 from webop.handling.handlers import Reason
 from webop.handling.policy import Outcome
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot
-from webop.objects.patch import Patch, apply_merge_patch, merge_patches, subtract_patch
+from webop.objects.patch import Patch, apply_merge_patch
 from webop.objects.storage.progress import ProgressStorage
-from webop.reactor import writing
 from webop.reactor.planning import Plan, ResourceContext, build_essence
-from webop.reactor.tracking import Cycle, Pending, Tracked, Work
+from webop.reactor.tracking import Cycle, Tracked, Work
+from webop.reactor.writer import open_writer
 from webop.tracing import find_current_span
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         settings,
         lifecycle=ctx.operator.lifecycle,
         window=settings.execution.commit_window,
-        commit=commits.add,
+        commits=commits,
         counters=ctx.operator.counters,
         status=cycle.standing,
         may_continue=lambda: (
@@ -72,18 +72,14 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     cycle.essence = essence.restore()
     if has_changed and outcomes:
         cycle.detour = seen.restore()
-    deliver_results(outcomes, cause.patch)
-    commits.subtract_from(cause.patch)
-    # Including what was written meanwhile, or will be before this: also by timers, for this worker.
-    body = Body(work.add_records(obj.get_freshest() or cause.body.raw))
+    writer = open_writer(ctx, obj)
     if progress.is_finished:
-        leftovers = cause.own
+        leftovers = writer.records
         if cause.reason is Reason.DELETE:
-            if cause.patch or obj.has_background:  # else the finalizer goes at once
-                progress.store(body=body, patch=cause.own, storage=storage)
-                body = Body(apply_merge_patch(body.raw, cause.own))
-            leftovers = work.cleanup = Patch()
-        _conclude(ctx, plan, progress, body, cycle, leftovers)
+            if writer.has_unwritten or obj.has_background:  # else the finalizer goes at once
+                progress.store(body=commits.sent, patch=writer.records, storage=storage)
+            leftovers = writer.cleanup = Patch()
+        _conclude(ctx, plan, progress, cycle, commits, leftovers)
         work.cycle = None
         if cycle.detour is not None or cycle.reason is not cause.reason:
             # An update follows, even if the object is out of scope or the same again by then.
@@ -95,7 +91,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
             obj.initial = False
     else:
         commits.mark(progress, outcomes)
-        progress.store(body=body, patch=cause.own, storage=storage)
+        progress.store(body=commits.sent, patch=writer.records, storage=storage)
     return progress.delay
 
 
@@ -131,7 +127,7 @@ def _is_outdated(ctx: ResourceContext, obj: Tracked, essence: Any) -> bool:
 
 
 class _Commits:
-    """The patches that store finished outcomes while slower handlers still run.
+    """Hands over to the writer of an object what its handlers leave when they end.
 
     Args:
         ctx: the context of the work.
@@ -143,54 +139,65 @@ class _Commits:
         self._ctx = ctx
         self._obj = obj
         self._seen = seen
-        self._written: list[Patch] = []  # or pending, which is written first
+        self._digest = ""
 
-    async def add(self, states: Mapping[str, HandlerState], wanted: Patch, own: Patch) -> bool:
-        """Store the outcomes so far; after a failure, they are kept and stored later."""
-        ctx, obj = self._ctx, self._obj
-        wanted, own = Patch(wanted), Patch(own)  # copies: pending patches must not change
-        self.subtract_from(wanted)
+    @property
+    def sent(self) -> Body:
+        """The newest state of the object with all records that were sent, also by timers."""
+        writer = open_writer(self._ctx, self._obj)
+        return Body(writer.add_sent_records(self._obj.get_freshest() or {}))
+
+    @property
+    def body(self) -> Body:
+        """The newest state of the object with all records."""
+        writer = open_writer(self._ctx, self._obj)
+        return Body(apply_merge_patch(self.sent.raw, writer.records))
+
+    def add(
+        self,
+        cause: ChangeCause,
+        states: Mapping[str, HandlerState],
+        outcomes: Mapping[str, Outcome],
+        moment: float,
+    ) -> None:
+        """Hand over states, results and the patch, to be written at a moment, or earlier."""
+        writer = open_writer(self._ctx, self._obj)
+        if outcomes:  # else their handlers have not ended
+            deliver_results(outcomes, cause.patch)
+            writer.take(cause.patch)
         progress = Progress(dict(states))
         self.mark(progress, states)
-        storage = ctx.operator.settings.persistence.progress_storage
-        progress.store(body=Body(obj.get_freshest() or {}), patch=own, storage=storage)
-        self._written.append(Patch(merge_patches(wanted, own), fns=wanted.fns))
-        try:
-            await writing.save(ctx, obj, Pending(wanted, own))
-        except APIError as exc:
-            text, extra = "Cannot write the progress of %s yet: %s", ctx.refer_to(obj)
-            logger.debug(text, obj, exc, extra=extra)
-            return False
-        return True
+        storage = self._ctx.operator.settings.persistence.progress_storage
+        progress.store(body=self.sent, patch=writer.records, storage=storage)
+        writer.write_at(moment)
+
+    async def write(self) -> None:
+        """Write now what was handed over."""
+        await open_writer(self._ctx, self._obj).write()
 
     def mark(self, progress: Progress, keys: Iterable[str]) -> None:
         """Record for these handlers which state they were called for."""
-        if self._seen is not None:
-            progress.set_seen(keys, digest_essence(self._seen.restore()))
-
-    def subtract_from(self, patch: Patch) -> None:
-        """Remove written values from a patch: users can have changed the object since then."""
-        for written in self._written:
-            rest, fns = subtract_patch(patch, written), [*patch.fns]
-            for fn in written.fns:  # once each: several handlers can want the same
-                at = next((at for at, other in enumerate(fns) if other is fn), None)
-                if at is not None:
-                    del fns[at]
-            patch.clear()
-            patch.update(rest)
-            patch.fns.extend(fns)
+        if self._seen is not None and keys:
+            self._digest = self._digest or digest_essence(self._seen.restore())
+            progress.set_seen(keys, self._digest)
 
 
 def _conclude(
-    ctx: ResourceContext, plan: Plan, progress: Progress, body: Body, cycle: Cycle, patch: Patch
+    ctx: ResourceContext,
+    plan: Plan,
+    progress: Progress,
+    cycle: Cycle,
+    commits: _Commits,
+    patch: Patch,
 ) -> None:
     """End the cycle: store the handled state on the object, remove the progress."""
     cause, persistence = plan.cause, ctx.operator.settings.persistence
     owned = (handler.id for handler in ctx.handlers.changes)
     storage = persistence.progress_storage
+    # Records that were not sent need not be removed, except if they are sent before.
+    body = commits.body if cause.reason is Reason.DELETE else commits.sent
     if plan.handlers:
-        recorded = Body(apply_merge_patch(body.raw, cause.own))
-        states = progress.list_all(body=recorded, storage=storage)
+        states = progress.list_all(body=commits.body, storage=storage)
         failed = [key for key, state in states.items() if state.failure]
         succeeded = sum(state.success for state in states.values())
         title = _TITLES[cause.reason]

@@ -22,13 +22,13 @@ from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import await_thread
 from webop.objects.body import RawEventType
 from webop.reactor.background import Background
+from webop.reactor.failures import Pause
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import Plan
 from webop.reactor.process import Processor
 from webop.reactor.raw_events import RawEvents
 from webop.reactor.slots import Slots
 from webop.reactor.tracking import (
-    NOTHING,
     OnEnd,
     Phase,
     Tracked,
@@ -298,7 +298,7 @@ class Dispatcher:
         stopping = self.stop_daemons(reason)  # also those that workers have just started
         late, since = dict(self._workers), loop.time()
         for worker, obj in late.items():  # most of those that write have finished their handlers
-            if worker.cancelling() or not (obj.work or NOTHING).writing.locked():
+            if worker.cancelling() or not obj.is_writing:
                 worker.cancel()
         if ending := {*stopping, *late}:
             rest = max(deadline - since, _HUNG_TIMEOUT / 2 if late else 0)
@@ -394,9 +394,9 @@ class Dispatcher:
             except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
                 plan = None
             else:
-                if plan is None and not obj.has_pending and not obj.is_unindexed:
+                if plan is None and not obj.is_retrying and not obj.is_unindexed:
                     if obj.work is not None:
-                        obj.work.backoff = None  # others have written what was kept
+                        obj.work.pause = Pause()
                     self._drop_body(obj)
                     return
         self._slots.enter(is_retry=obj.is_retrying)
@@ -459,7 +459,7 @@ class Dispatcher:
         seconds = asyncio.get_running_loop().time() - began
         if seconds < (_CYCLE_SHIFT if has_cycle else _SHIFT):
             return False
-        has_more = delay == 0 or obj.raw is None or obj.is_unindexed or obj.has_pending
+        has_more = delay == 0 or obj.raw is None or obj.is_unindexed or obj.is_retrying
         return has_more or self._processor.plan(obj) is not None
 
     async def _is_missing(self, obj: Tracked) -> bool:
@@ -505,8 +505,8 @@ class Dispatcher:
     def _wake(self, obj: Tracked) -> None:
         obj.timer = None
         obj.is_dirty = True
-        if obj.work is not None and obj.backoff_left() < _PRECISION:  # else it has become longer
-            obj.work.paused_until = 0.0
+        if obj.work is not None and obj.work.pause.left < _PRECISION:  # else it has become longer
+            obj.work.pause.until = 0.0
         self.check(obj)
 
     def _drop_body(self, obj: Tracked) -> None:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from webop.client.events import get_uid
-from webop.errors import APIError
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import EventCause, ResourceCause
 from webop.handling.execute import deliver_results, execute
@@ -28,20 +27,11 @@ from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
 from webop.reactor.cycles import handle_change
+from webop.reactor.failures import Pause
 from webop.reactor.planning import Plan, ResourceContext, make_plan
 from webop.reactor.schedules import start_in_background
-from webop.reactor.tracking import Pending, Tracked, Work
-from webop.reactor.writing import (
-    Failure,
-    classify,
-    postpone,
-    put_finalizers,
-    read,
-    release,
-    save,
-    save_pending,
-    write_later,
-)
+from webop.reactor.tracking import Tracked, Work
+from webop.reactor.writer import open_writer, read
 from webop.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)
@@ -140,31 +130,29 @@ class Processor:
         ctx, work, delay = self.ctx, obj.open_work(), None
         if obj.event_task is not None:
             await asyncio.wait({obj.event_task}, timeout=_HEAD_START)
-        if not work.is_denied:
-            await save_pending(ctx, obj)
-            if (rest := obj.backoff_left()) or obj.suspected_deleted:
-                return rest
+        if work.writer is not None and not await work.writer.write():
+            return obj.backoff_left() or None
+        if obj.suspected_deleted:
+            return 0
         if obj.controller.is_stopped and not work.is_released:
             return None  # a handler that begins now may not end in time
         if plan is None or plan.cause.body.raw is not obj.raw:
             plan = self.plan(obj)
-        if plan is None:
-            await save_pending(ctx, obj)
-        else:
+        if plan is not None:
             cause = plan.cause
             self._adjust_background(obj, plan)
             if cause.reason is Reason.DELETE and work.is_released:
-                await release(ctx, obj)
+                pass  # the writer removes the finalizer when the last daemon has ended
             elif plan.finalizers is not None:
                 added = len(plan.finalizers) > len(cause.body.meta.finalizers)
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
-                await put_finalizers(ctx, obj, cause.body, plan.finalizers)
+                await open_writer(ctx, obj).put_finalizers(cause.body, plan.finalizers)
             elif plan.has_changes:
                 delay = await self._handle_change(ctx, obj, work, plan)
             else:
                 obj.initial = False
-        if not (obj.has_pending and obj.backoff_left()):
-            work.backoff, work.paused_until, work.trouble = None, 0.0, ("", "")
+        if work.pause.error[0]:
+            work.pause = Pause()
         return delay
 
     async def _handle_change(
@@ -173,14 +161,16 @@ class Processor:
         """Call the handlers that are due, and write their outcomes and patches."""
         obj.is_taken_over = False
         with open_span(_describe, plan) or NOT_TRACED as span:
-            with ctx.slots.running_handlers():
-                delay = await handle_change(ctx, obj, work, plan)
-            await save(ctx, obj, Pending(plan.cause.patch, plan.cause.own))
-            if work.is_released:
-                await release(ctx, obj)
+            try:
+                with ctx.slots.running_handlers():
+                    delay = await handle_change(ctx, obj, work, plan)
+                is_written = await open_writer(ctx, obj).write()
+            except asyncio.CancelledError:
+                await open_writer(ctx, obj).write(is_last=True)
+                raise
             if span is not None:
                 span.conclude("done" if delay is None else "retry")
-        return delay
+        return delay if is_written else obj.backoff_left() or None
 
     def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
         """Stop and start daemons and timers; they start only after the finalizer was added."""
@@ -215,35 +205,16 @@ class Processor:
         deliver_results(await execute(handlers, cause, progress, options), cause.patch)
         if not cause.patch or event_type == "DELETED":
             return
-        try:
-            level = ctx.slots.choose_level
-            pending = Pending(cause.patch, Patch())
-            await save(ctx, obj, pending, choose_level=lambda _: level("denied to events"))
-        except APIError as exc:
-            text = "Cannot write the patch of event handlers yet: %s"
-            cause.logger.log(level("events"), text, exc)
-            write_later(ctx, obj, exc)
+        writer = open_writer(ctx, obj)
+        writer.take(cause.patch)
+        await writer.write()
 
     def on_error(self, obj: Tracked, exc: Exception) -> float | None:
-        """Choose the pause of an object after an error outside of its handlers; log the error once.
+        """Begin a pause of an object after an error outside of its handlers.
 
         During the pause, only the handlers of raw events are called.
         """
-        delay, work = postpone(self.ctx, obj, exc), obj.open_work()
-        hope = "No retry before its next change." if delay is None else f"Retrying in {delay:g} s."
-        is_expected = isinstance(exc, APIError)
-        is_away = is_expected and classify(exc) is not Failure.DENIED
-        known, work.trouble = work.trouble, (type(exc).__name__, repr(exc))
-        level = logging.ERROR if work.trouble != known else logging.DEBUG
-        logger.log(
-            self.ctx.slots.choose_level("away") if is_away else level,
-            "%s %s",
-            exc if is_expected else " ".join([f"{exc!r}.", *getattr(exc, "__notes__", ())]),
-            hope,
-            exc_info=None if is_expected else exc,
-            extra=self.ctx.refer_to(obj),
-        )
-        return delay
+        return obj.open_work().pause.begin(self.ctx, obj, exc)
 
 
 def _describe(plan: Plan) -> Description:

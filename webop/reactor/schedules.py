@@ -7,12 +7,12 @@ then its result and its patch are written. Chapters "Timers" and "Daemons".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from webop.errors import APIConflictError, APIError
 from webop.handling.call_options import CallOptions
 from webop.handling.cancellation import convert_exception
 from webop.handling.causes import BackgroundCause
@@ -27,13 +27,13 @@ from webop.handling.stopping import (
     Stopper,
     SyncDaemonStopped,
 )
-from webop.objects.fields import clone
+from webop.objects.fields import clone, convert_to_json
 from webop.objects.patch import Patch
 from webop.posting import ObjectLogger
-from webop.reactor import writing
 from webop.reactor.background import Background, BackgroundTask
 from webop.reactor.planning import ResourceContext
-from webop.reactor.tracking import NOTHING, Pending, Tracked
+from webop.reactor.tracking import Tracked
+from webop.reactor.writer import ATTEMPTS, open_writer
 
 _CHANGE_POLLING = 0.1  # seconds; between checks for a change if the idle time is 0
 
@@ -49,60 +49,32 @@ class Run:
     stopper: Stopper
     cause: BackgroundCause
     options: CallOptions
-    trouble: str = ""
 
     def deliver(self, outcome: Outcome) -> None:
         """Add the result to the patch, unless the object already has it."""
         if outcome.result is None:
             return
-        patch = Patch({"status": {self.handler.id: outcome.result}})
-        try:
-            is_news = bool(patch.as_json_patch(self.cause.body))
-        except RecursionError:  # it contains itself; the write drops it with a warning
-            is_news = True
-        if is_news:
-            deliver_results({self.handler.id: outcome}, self.cause.patch)
+        with contextlib.suppress(ValueError):  # the writer logs what JSON cannot represent
+            patch = Patch(convert_to_json({"status": {self.handler.id: outcome.result}}))
+            if not patch.as_json_patch(self.cause.body):
+                return
+        deliver_results({self.handler.id: outcome}, self.cause.patch)
 
-    async def save(self, attempts: int = writing.ATTEMPTS, *, is_last: bool = False) -> None:
-        """Write the patch and clear it; keep functions that could not be applied (PAT-06, PAT-07).
+    async def save(self, attempts: int = ATTEMPTS, *, is_last: bool = False) -> None:
+        """Write the patch, which is empty then.
+
+        Functions that could not be applied yet come back into it ("Patching"), unless no call
+        follows.
 
         Args:
             attempts: how often functions are called again if the object changes meanwhile.
-            is_last: whether no call follows: then functions are written like the rest of the patch,
-                and what is kept by the worker of the object.
+            is_last: whether no call follows.
         """
-        patch, obj = self.cause.patch, self.obj
-        known, self.trouble = self.trouble, ""
-
-        def choose_level(reason: str) -> int:
-            self.trouble = reason
-            return logging.DEBUG if reason == known else logging.ERROR
-
-        merged, later = Patch(dict(patch)), Patch(fns=patch.fns)
-        patch.clear()
-        if is_last:
-            merged, later = Patch(merged, fns=later.fns), Patch()
-        try:
-            if merged:  # together with pending patches, so that neither is lost
-                pending = Pending(merged, Patch())
-                await writing.save(self.ctx, obj, pending, choose_level=choose_level)
-            elif not (obj.work or NOTHING).is_denied:
-                await writing.save_pending(self.ctx, obj)
-            if later:
-                await writing.patch(self.ctx, obj, later, attempts=attempts)
-        except APIConflictError as exc:
-            patch.fns.extend(later.fns)
-            self.cause.logger.debug("%s", exc)
-            if is_last:
-                writing.write_later(self.ctx, obj, exc)
-        except APIError as exc:
-            level = logging.WARNING if str(exc) != known else logging.DEBUG
-            if writing.classify(exc) is not writing.Failure.DENIED:
-                patch.fns.extend(later.fns)
-                level = self.ctx.slots.choose_level("background")
-            self.trouble = str(exc)
-            self.cause.logger.log(level, "Cannot write the patch of %s: %s", self.handler, exc)
-            writing.write_later(self.ctx, obj, exc)
+        patch, writer = self.cause.patch, open_writer(self.ctx, self.obj)
+        fns = [*patch.fns]
+        writer.take(patch)
+        if not await writer.write(ATTEMPTS if is_last else attempts) and not is_last:
+            patch.fns.extend(writer.take_back(fns))
 
     def save_from_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         """Call :meth:`save` for a sync function, and wait for it."""

@@ -70,6 +70,9 @@ class Slots:
         limit: maximal number of objects in work, including long handlers; None for no limit.
         pool: the threads of sync handlers, if the kind has any: while many calls wait for a
             thread, no work starts.
+
+    Attributes:
+        forbidden: since when permissions to write are missing, by namespace and subresource.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Slots:
         self._shared = shared
         self._limit = limit
         self.pool = pool
+        self.forbidden: dict[tuple[str | None, str | None], float] = {}
         self._begun = 0
         self._taken = 0
         self._in_work = 0

@@ -12,21 +12,21 @@ import asyncio
 import enum
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from webop.backoff import Backoff
 from webop.client.events import parse_version
-from webop.errors import APIError
 from webop.handling.call_options import HandlingStatus
 from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
-from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
+from webop.objects.patch import apply_merge_patch
 from webop.reactor.background import Background
+from webop.reactor.failures import Pause
 
 if TYPE_CHECKING:
+    from webop.reactor.writer import Writer
     from webop.tracing import SpanContext
 
 Working = Coroutine[Any, Any, Any]
@@ -75,27 +75,6 @@ class Phase(enum.Enum):
     """It is processed again when a timer ends, or when it changes."""
 
 
-class Pending(NamedTuple):
-    """Patches that are not written yet.
-
-    Attributes:
-        wanted: the changes of handlers.
-        own: webop's own records.
-        is_denied: whether the API server rejected them for good. Then newer states are handled as
-            if they were written.
-    """
-
-    wanted: Patch
-    own: Patch
-    is_denied: bool = False
-
-    def followed_by(self, other: Pending) -> Pending:
-        """Merge with later patches."""
-        fns: list[PatchFn] = [*self.wanted.fns, *other.wanted.fns]
-        wanted = Patch(merge_patches(self.wanted, other.wanted), fns=fns)
-        return Pending(wanted, Patch(merge_patches(self.own, other.own)), other.is_denied)
-
-
 @dataclass(slots=True)
 class Cycle:
     """A running handling cycle. No handler misses a change that arrives meanwhile (D-67).
@@ -132,51 +111,24 @@ class Work:
 
     Attributes:
         cycle: the running handling cycle.
-        cleanup: the patch to write together with the removal of the finalizer; None until all
-            deletion handlers have finished.
-        pending: patches that could not be written.
-        writing: the lock of all writes, so that an older value never follows a newer one.
-        tries: number of attempts to write pending patches that have ended.
-        failure: the error of the last attempt; None if there was none.
-        recording: webop's own records, such as outcomes, that are being written: until then, their
-            handlers must not be called again. None if there are none.
-        backoff: the pauses after errors outside of handlers; None if there is no such error.
-        paused_until: the end of such a pause, by the clock of the event loop.
-        trouble: the type and the text of the last of these errors, to log it once.
+        writer: has what is unwritten; None if nothing is.
+        pause: the pauses after errors outside of handlers, except those of the writer.
     """
 
     cycle: Cycle | None = None
-    cleanup: Patch | None = None
-    pending: Pending | None = None
-    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    tries: int = 0
-    failure: APIError | None = None
-    recording: Patch | None = None
-    backoff: Backoff | None = None
-    paused_until: float = 0.0
-    trouble: tuple[str, str] = ("", "")
+    writer: Writer | None = None
+    pause: Pause = field(default_factory=Pause)
 
     @property
     def is_released(self) -> bool:
         """Whether all deletion handlers have finished: the finalizer can be removed."""
-        return self.cleanup is not None
-
-    @property
-    def is_denied(self) -> bool:
-        """Whether the API server rejected the pending patches for good."""
-        return self.pending is not None and self.pending.is_denied
-
-    def add_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the state of the object when all records are written."""
-        for own in (self.recording, self.pending and self.pending.own):
-            raw = apply_merge_patch(raw, own) if own else raw
-        return raw
+        return self.writer is not None and self.writer.cleanup is not None
 
     @property
     def is_over(self) -> bool:
         """Whether there is nothing to remember."""
-        is_blank = self.cycle is None and self.pending is None and self.backoff is None
-        return is_blank and not self.is_released and not self.writing.locked()
+        has_written = self.writer is None or self.writer.is_over
+        return self.cycle is None and has_written and not self.pause.error[0]
 
 
 NOTHING = Work()
@@ -290,9 +242,9 @@ class Tracked:
 
     def complete(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return a state with the records that the API server has denied; the same if none are."""
-        work = self.work or NOTHING
-        if work.pending is not None and work.is_denied:
-            return apply_merge_patch(raw, work.pending.own)
+        writer = (self.work or NOTHING).writer
+        if writer is not None and writer.is_denied:
+            return apply_merge_patch(raw, writer.sent.of_webop)
         return raw
 
     def accept_own(self, raw: dict[str, Any]) -> None:
@@ -341,26 +293,29 @@ class Tracked:
         if self.work is not None:
             if self.work.cycle is not None:
                 yield self.work.cycle.standing
-            if error := self.work.trouble[0]:
-                attempts = 1 if self.work.backoff is None else self.work.backoff.failures
-                yield HandlingStatus(failures={"": (attempts, error)})
+            for pause in self._pauses:
+                if error := pause.error[0]:
+                    yield HandlingStatus(failures={"": (pause.failures, error)})
         if self.background is not None:
             yield self.background.standing
 
     @property
-    def has_pending(self) -> bool:
-        """Whether it has patches that could not be written."""
-        return self.work is not None and self.work.pending is not None
+    def has_unwritten(self) -> bool:
+        """Whether it has patches or records that are not written, or are being written."""
+        writer = (self.work or NOTHING).writer
+        return writer is not None and writer.has_unwritten
 
     @property
     def is_retrying(self) -> bool:
         """Whether it must first write patches that could not be written, in another attempt."""
-        return self.has_pending and not (self.work or NOTHING).is_denied
+        writer = (self.work or NOTHING).writer
+        return writer is not None and bool(writer.sent) and not writer.is_denied
 
     @property
-    def has_unwritten(self) -> bool:
-        """Whether it has patches or records that could not be written, or are being written."""
-        return self.has_pending or (self.work is not None and self.work.recording is not None)
+    def is_writing(self) -> bool:
+        """Whether a request about it is on its way."""
+        writer = (self.work or NOTHING).writer
+        return writer is not None and writer.is_writing
 
     @property
     def is_gone(self) -> bool:
@@ -405,18 +360,20 @@ class Tracked:
         else:
             self.work = None
 
-    def keep_pending(self, pending: Pending) -> None:
-        """Keep patches that could not be written, before those kept meanwhile."""
-        work = self.open_work()
-        work.pending = pending if work.pending is None else pending.followed_by(work.pending)
-        if pending.is_denied and self.raw is not None:
-            self.raw = apply_merge_patch(self.raw, pending.own)
+    @property
+    def _pauses(self) -> list[Pause]:
+        work = self.work or NOTHING
+        return [work.pause] if work.writer is None else [work.pause, work.writer.pause]
 
     def backoff_left(self) -> float:
         """Return the remaining seconds of the pause after an error; 0 if there is none."""
-        if self.work is None or not self.work.paused_until:
+        work = self.work
+        if work is None:
             return 0
-        return max(0, self.work.paused_until - asyncio.get_running_loop().time())
+        writer = work.writer
+        if writer is None or writer.is_denied:
+            return work.pause.left
+        return max(work.pause.left, writer.pause.left)
 
 
 def measure_phases(objects: Collection[Tracked]) -> dict[Phase, tuple[int, float]]:

@@ -1,0 +1,614 @@
+"""The writer of an object: what is unwritten, and how it gets to the API server.
+
+Handling cycles, event handlers, daemons and timers hand over what they have (:meth:`Writer.take`,
+:attr:`Writer.records`); then it is the writer's. It writes when it is told to, when the commit
+window ends, and after the pause that follows a failure, also while a handler of the object runs.
+
+What a failure means (:func:`webop.reactor.failures.classify`):
+
+- The object is gone, or another one has its name now: nothing is written.
+- The API server rejects the patch for good: the reason is logged, the changes of handlers are
+  dropped, the records are written alone. If even these are rejected, or silently not stored, the
+  object is handled as if they were written; they are written with the next change, or after a
+  pause.
+- Permissions are missing: the same, but only if they are missing for a minute.
+- The object has changed meanwhile: its newest state is read, and the patch is made for it.
+- The API server is not available: the patch is kept, and written before anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from webop.client.events import get_uid, parse_version
+from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError
+from webop.handling.cancellation import convert_exception
+from webop.handling.fence import check_fence
+from webop.objects.body import Body
+from webop.objects.fields import clone, convert_to_json
+from webop.objects.patch import (
+    JSONPatchOp,
+    Patch,
+    PatchFn,
+    apply_merge_patch,
+    build_json_patch,
+    build_merge_patch,
+    find_missing,
+    merge_patches,
+)
+from webop.reactor.failures import DeniedError, Failure, NotStoredError, Pause, classify
+from webop.reactor.planning import ResourceContext
+from webop.reactor.tracking import Phase, Tracked
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 10  # to patch an object that keeps changing; then there is a pause
+_PATIENCE = 60.0  # seconds; permissions that are missing for longer are assumed to stay so
+
+Content = Mapping[str, Any] | list[JSONPatchOp]
+
+
+@dataclass(slots=True)
+class UnwrittenPatch:
+    """Changes of an object that are not written yet.
+
+    Attributes:
+        of_handlers: the changes of handlers.
+        of_webop: webop's own records.
+        undo: if the functions have changed all but the status: the merge patch that undoes this.
+            They must not see it: it can be for them the sign that nothing is left to do.
+    """
+
+    of_handlers: Patch = field(default_factory=Patch)
+    of_webop: Patch = field(default_factory=Patch)
+    undo: dict[str, Any] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.of_handlers or self.of_webop)
+
+    def add(self, newer: UnwrittenPatch) -> None:
+        """Merge with later changes."""
+        fns: list[PatchFn] = [*self.of_handlers.fns, *newer.of_handlers.fns]
+        self.of_handlers = Patch(merge_patches(self.of_handlers, newer.of_handlers), fns=fns)
+        self.of_webop = Patch(merge_patches(self.of_webop, newer.of_webop))
+
+
+class Writer:
+    """What is unwritten of one object; at most one request about it is on its way.
+
+    Attributes:
+        ctx: the kind of the object.
+        waiting: what was handed over, and has not been sent yet.
+        sent: what was sent at least once, and may be stored or not; always older.
+        is_denied: whether the API server has rejected the records for good, or not stored them.
+        cleanup: the patch to write together with the removal of the finalizer; None until all
+            deletion handlers have finished.
+        pause: the pauses after failures. Nothing is sent meanwhile, unless records were denied.
+    """
+
+    __slots__ = (
+        "_lock",
+        "_obj",
+        "_timer",
+        "cleanup",
+        "ctx",
+        "is_denied",
+        "pause",
+        "sent",
+        "waiting",
+    )
+
+    def __init__(self, ctx: ResourceContext, obj: Tracked) -> None:
+        self.ctx = ctx
+        self.waiting = UnwrittenPatch()
+        self.sent = UnwrittenPatch()
+        self.is_denied = False
+        self.cleanup: Patch | None = None
+        self.pause = Pause()
+        self._obj = obj
+        self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def records(self) -> Patch:
+        """Webop's own records that have not been sent yet, to be changed in place."""
+        return self.waiting.of_webop
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Whether anything is not written, or is being written."""
+        return bool(self.waiting or self.sent)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether it is writing."""
+        return self._lock.locked()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to remember."""
+        return not (self.has_unwritten or self.is_writing) and self.cleanup is None
+
+    def add_sent_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a state of the object with all records that were sent."""
+        return apply_merge_patch(raw, self.sent.of_webop) if self.sent.of_webop else raw
+
+    def take(self, patch: Patch) -> None:
+        """Take over the patch of handlers, which is empty then."""
+        if not patch:
+            return
+        try:
+            wanted = Patch(convert_to_json(patch), fns=patch.fns)
+        except ValueError as exc:
+            text = "Dropped a patch of %s with a value that JSON cannot represent: %s"
+            self._log_loss(text, str(exc))
+        else:
+            self.waiting.add(UnwrittenPatch(wanted))
+        patch.clear()
+
+    def take_back(self, fns: list[PatchFn]) -> list[PatchFn]:
+        """Return those of the given functions that have not changed anything yet; forget them."""
+        found: list[PatchFn] = []
+        for part in (self.sent, self.waiting):
+            if part.undo is None:
+                found += [fn for fn in part.of_handlers.fns if any(fn is other for other in fns)]
+                part.of_handlers.fns[:] = [fn for fn in part.of_handlers.fns if fn not in found]
+        if self.is_over:
+            self._set_timer(None)
+            self.pause = Pause()
+        return found
+
+    def write_at(self, moment: float) -> None:
+        """Write at a moment of the loop's clock, unless it is written before."""
+        if self._timer is None and self.waiting:
+            self._set_timer(moment)
+
+    async def write(self, attempts: int = ATTEMPTS, *, is_last: bool = False) -> bool:
+        """Write everything now, except during a pause.
+
+        Args:
+            attempts: how often functions are called again if the object changes meanwhile.
+            is_last: whether there is no later opportunity: then no pause is made.
+
+        Returns:
+            Whether the work on the object can go on: all is written, or was denied for good.
+        """
+        async with self._lock:
+            if self._obj.is_gone:
+                self._forget()
+            try:
+                if not await self._write_all(attempts, is_last=is_last):
+                    return False
+                if self._can_release:
+                    await self._release()
+                    return await self._write_all(attempts, is_last=is_last)
+            except Exception as exc:  # noqa: BLE001  logged; nothing that was handed over is lost
+                self._retry_later(exc)
+                return False
+        return True
+
+    async def put_finalizers(self, body: Body, finalizers: list[str]) -> None:
+        """Replace the finalizers of an object, unless it has changed since the given state.
+
+        Raises:
+            APIError: they were not replaced.
+        """
+        version = body.meta.resource_version
+
+        def build(raw: dict[str, Any]) -> Content | None:
+            metadata = {"finalizers": finalizers, "resourceVersion": version}
+            return {"metadata": metadata} if Body(raw).meta.resource_version == version else None
+
+        async with self._lock:
+            await self._send(build, needs_state=True)
+
+    def _set_timer(self, moment: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None if moment is None else loop.call_at(moment, self._start)
+
+    def _start(self) -> None:
+        """Write in a task, at the end of the window or of a pause."""
+        self._timer = None
+        obj = self._obj
+        is_current = obj.work is not None and obj.work.writer is self
+        if not is_current or (obj.controller.is_stopped and obj.phase is not Phase.WORKING):
+            return
+        self.is_denied, self.pause.until = False, 0.0
+        obj.controller.run(obj, self.write(), lambda obj, _: obj.controller.check(obj))
+
+    @property
+    def _can_release(self) -> bool:
+        obj = self._obj  # it is processed again when the last of its daemons ends
+        is_there = not (obj.is_gone or obj.suspected_deleted)
+        return self.cleanup is not None and is_there and not obj.has_background
+
+    def _retry_later(self, exc: Exception) -> None:
+        delay = self.pause.begin(self.ctx, self._obj, exc)
+        self._set_timer(None if delay is None else self.pause.until)
+
+    async def _write_all(self, attempts: int, *, is_last: bool) -> bool:
+        while self.waiting or (self.sent and not self.is_denied):
+            if self.pause.left and not (self.is_denied or is_last):
+                return False
+            self._set_timer(None)
+            if self.sent.undo is None:  # else the functions must be applied alone
+                self.sent.add(self.waiting)
+                self.waiting = UnwrittenPatch()
+            await self._write_sent(attempts)
+            if self.pause.error[0] and not self.is_denied:
+                self.pause = Pause()
+        return True
+
+    async def _write_sent(self, attempts: int) -> None:
+        """Write the changes of handlers and the records, in as few requests as possible."""
+        sent = self.sent
+        wanted, own = sent.of_handlers, sent.of_webop
+        kept: dict[str, Any] = {}
+        denial: DeniedError | None = None
+        self.is_denied = False
+        try:
+            await self._write_wanted(wanted, own, kept, attempts)
+            sent.undo = None
+            await self._merge(own, kept=kept)
+        except DeniedError as exc:
+            denial = exc
+        finally:
+            own.update(merge_patches(own, kept))
+        if kept and denial is None:
+            denial = NotStoredError(
+                f"The API server did not store {', '.join(_list_fields(kept))} of {self._obj}: an "
+                "admission policy or the schema in the CRD removes it. It is kept in memory only: "
+                "a restart repeats handlers."
+            )
+        if denial is not None:
+            self.is_denied = True
+            if self._obj.raw is not None:
+                self._obj.raw = self._obj.complete(self._obj.raw)
+            self._retry_later(denial)
+
+    async def _write_wanted(
+        self, wanted: Patch, own: Patch, kept: dict[str, Any], attempts: int
+    ) -> None:
+        """Write what handlers want, if possible together with the records; log a rejection.
+
+        Functions take separate requests. Records come last: they say that it is done. With them in
+        it, the status must not go before the rest. A part that is rejected does not hold up the
+        next ones.
+        """
+        precedes = self.ctx.has_status and "status" in own and bool(wanted.keys() - {"status"})
+        if wanted and own and not wanted.fns and not precedes:
+            with contextlib.suppress(DeniedError):  # the records can be the reason
+                await self._merge(wanted, own, kept=kept)
+        denials: list[str] = []
+        try:
+            await self._merge(wanted)
+        except DeniedError as exc:
+            denials.append(str(exc))
+        try:
+            if wanted.fns:
+                await self._apply_functions(wanted.fns, attempts)
+        except DeniedError as exc:
+            denials.append(str(exc))
+        if denials:
+            text = "The API server refused the changes of %s. They are lost, without a retry: %s"
+            self._log_loss(text, "; ".join(denials))
+            wanted.clear()
+
+    async def _merge(self, *patches: Patch, kept: dict[str, Any] | None = None) -> None:
+        """Write merge patches in one: the status where it has its own endpoint, then the rest.
+
+        The status goes first, because the rest records that the change was handled. What is written
+        is removed from the patches. What the API server did not store is put into ``kept`` for the
+        last of them; for others, there is a warning.
+        """
+        merged = Patch()
+        for patch in patches:
+            merged = Patch(merge_patches(merged, patch))
+        if "metadata" in merged:
+            storage = self.ctx.operator.settings.persistence.progress_storage
+            storage.fit(body=Body(self._obj.get_freshest() or {}), patch=merged)
+        parts: list[tuple[str | None, set[str]]] = [(None, {*merged})]
+        if self.ctx.has_status:
+            parts = [("status", merged.keys() & {"status"}), (None, merged.keys() - {"status"})]
+        denials: list[str] = []
+        for subresource, keys in parts:
+            content = {key: merged[key] for key in merged if key in keys}
+            try:
+                response = await self._send(_Merging(self._obj, content, subresource), subresource)
+            except DeniedError as exc:
+                denials.append(str(exc))
+                continue
+            for patch in patches:
+                written = {key: patch.pop(key) for key in keys & patch.keys()}
+                missing = find_missing(written, response) if response else {}
+                if kept is not None and patch is patches[-1]:
+                    kept.update(merge_patches(kept, missing))
+                else:
+                    self._warn_of_loss(missing)
+        if denials:
+            raise DeniedError("; ".join(denials))
+
+    async def _apply_functions(self, fns: list[PatchFn], attempts: int) -> None:
+        """Apply functions, once for each state; to the status last: it can say what is done."""
+        sent, has_status = self.sent, self.ctx.has_status
+        before: dict[str, Any] = {}
+        after: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
+        part: str | None = None
+
+        def build(raw: dict[str, Any]) -> Content | None:
+            nonlocal before, after, changed
+            if raw is not before:
+                after = self._call_functions(fns, apply_merge_patch(raw, sent.undo or {}))
+                before = raw
+            rest, status = (raw, after) if part else (after, raw if has_status else after)
+            changed = _without_status(rest) | {k: status[k] for k in status.keys() & {"status"}}
+            operations = build_json_patch(raw, changed)
+            version = raw["metadata"].get("resourceVersion")
+            test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+            return [test, *operations] if operations else None
+
+        denials: list[str] = []
+        parts: list[str | None] = [None] if sent.undo is None else []
+        for part in (*parts, "status") if has_status else parts:
+            try:
+                response = await self._send(build, part, attempts=attempts, needs_state=True)
+            except DeniedError as exc:
+                denials.append(str(exc))
+                continue
+            if response is not None:
+                self._warn_of_loss(find_missing(build_merge_patch(before, changed), response))
+                if has_status and part is None:
+                    sent.undo = build_merge_patch(_without_status(after), _without_status(before))
+        fns.clear()
+        if denials:
+            raise DeniedError("; ".join(denials))
+
+    def _call_functions(self, fns: list[PatchFn], raw: dict[str, Any]) -> dict[str, Any]:
+        """Return what functions make of a body; those that fail are logged and skipped."""
+        for fn in fns:
+            draft = clone(raw)
+            try:
+                fn(draft)
+                raw = convert_to_json(draft)
+            except BaseException as exc:
+                text = "A function in the patch of %s failed and is skipped."
+                error, extra = convert_exception(exc), self.ctx.refer_to(self._obj)
+                logger.exception(text, self._obj, exc_info=error, extra=extra)
+        return raw
+
+    async def _release(self) -> None:
+        """Remove the finalizer from a deleted object, even if others change it meanwhile.
+
+        The deletion handlers have run and must not run again: a conflict is resolved here, and
+        their records go together with the finalizer.
+        """
+        finalizer = self.ctx.operator.settings.persistence.finalizer
+        cleanup = self.cleanup or Patch()
+        keys = cleanup.keys() - ({"status"} if self.ctx.has_status else set())
+        records: dict[str, Any] = {key: cleanup[key] for key in keys}
+
+        def build(raw: dict[str, Any]) -> Content | None:
+            present = Body(raw).meta.finalizers
+            left = [name for name in present if name != finalizer]
+            if len(left) == len(present):
+                return None
+            metadata = {"finalizers": left, "resourceVersion": raw["metadata"]["resourceVersion"]}
+            return {**records, "metadata": {**records.get("metadata", {}), **metadata}}
+
+        try:
+            response = await self._send(build, needs_state=True)
+        except DeniedError:
+            if not records:
+                raise
+            records = {}  # they must not block the deletion
+            response = await self._send(build, needs_state=True)
+        if "status" in cleanup.keys() - keys and response and Body(response).meta.finalizers:
+            self.waiting.add(UnwrittenPatch(of_webop=Patch({"status": cleanup["status"]})))
+        cleanup.clear()
+
+    async def _send(
+        self,
+        build: Callable[[dict[str, Any]], Content | None],
+        subresource: str | None = None,
+        *,
+        attempts: int = ATTEMPTS,
+        needs_state: bool = False,
+    ) -> dict[str, Any] | None:
+        """Send a patch made for the newest known state; if that was outdated, read and repeat.
+
+        For a state, ``build`` returns operations (a JSON patch), a mapping (a merge patch), or
+        nothing if there is nothing to write. If it needs a state and none is in memory, the state
+        is read. For newer states, it is called again, up to the number of attempts.
+
+        Returns:
+            The state after the patch; None if nothing was written, or the object is gone.
+
+        Raises:
+            DeniedError: the API server rejects it for good.
+            APIError: it was not written, but can be later.
+        """
+        ctx, obj = self.ctx, self._obj
+        raw = obj.get_freshest() or ({} if not needs_state else await read(ctx, obj))
+        while raw is not None and not obj.is_gone:
+            content = build(raw)
+            if not content:
+                return None
+            version = get_version(raw) or str(obj.version)
+            try:
+                response = await self._request(content, subresource)
+            except APIStatusError as exc:
+                failure = self._classify(exc, content, subresource)
+                if failure is Failure.GONE:
+                    break
+                if failure is Failure.DENIED:
+                    raise DeniedError(str(exc)) from exc
+                if failure is not Failure.OUTDATED:
+                    raise
+                raw = await read(ctx, obj)
+                attempts -= 1
+                if raw is None:
+                    break
+                obj.accept_own(raw)
+                if get_version(raw) == version:  # it has another reason than a newer object
+                    raise (DeniedError(str(exc)) if exc.status == 422 else exc) from exc
+                if not attempts:
+                    raise APIConflictError(str(exc), status=409) from exc
+                continue
+            if response is not None:
+                obj.accept_own(response)
+                return response
+            if subresource and await read(ctx, obj) is not None:
+                what = f"{ctx.resource.plural}/{subresource}"
+                raise APINotFoundError(f"The API server no longer serves {what}.", status=404)
+            break
+        obj.suspected_deleted = True
+        self._forget()
+        return None
+
+    def _classify(self, exc: APIStatusError, content: Content, subresource: str | None) -> Failure:
+        failure = classify(exc)
+        if failure is Failure.FORBIDDEN:
+            place, now = (self._obj.namespace, subresource), asyncio.get_running_loop().time()
+            is_over = now - self.ctx.slots.forbidden.setdefault(place, now) >= _PATIENCE
+            return Failure.DENIED if is_over else Failure.AWAY
+        # The refusal of a JSON patch has causes, except if the patch expects an older object.
+        is_outdated = isinstance(content, list) and exc.status == 422
+        return Failure.OUTDATED if is_outdated and not exc.details.get("causes") else failure
+
+    async def _request(self, content: Content, subresource: str | None) -> dict[str, Any] | None:
+        """Send a patch once; record how long it takes, and whether the API server answers."""
+        loop, slots, obj = asyncio.get_running_loop(), self.ctx.slots, self._obj
+        await check_fence()
+        began = loop.time()
+        try:
+            response = await self.ctx.client.patch(
+                self.ctx.resource,
+                obj.namespace,
+                obj.name,
+                content,
+                subresource,
+                is_queued=True,
+                is_retried=False,
+                keeps_managed_fields=self.ctx.operator.settings.watching.managed_fields,
+            )
+        except APIError as exc:
+            if classify(exc) is Failure.AWAY:
+                slots.note_failure(str(exc))
+            else:
+                slots.note_write(loop.time() - began)
+            raise
+        slots.note_write(loop.time() - began)
+        slots.forbidden.pop((obj.namespace, subresource), None)
+        return response
+
+    def _forget(self) -> None:
+        """Forget everything: the object is gone."""
+        for part in (self.waiting, self.sent):
+            part.of_handlers.clear()
+            part.of_webop.clear()
+            part.undo = None
+        self.is_denied = False
+
+    def _log_loss(self, text: str, reason: str) -> None:
+        """Log that changes of handlers are lost, once a minute for the same reason."""
+        is_new = self.ctx.slots.choose_level(f"lost of {self._obj.uid}: {reason}") > logging.DEBUG
+        level = logging.ERROR if is_new else logging.DEBUG
+        logger.log(level, text, self._obj, reason, extra=self.ctx.refer_to(self._obj))
+
+    def _warn_of_loss(self, missing: dict[str, Any]) -> None:
+        """Warn if the API server has silently dropped what handlers have changed."""
+        if fields := _list_fields(missing):
+            logger.log(
+                self.ctx.slots.choose_level(f"dropped {fields}"),
+                "Patching failed with inconsistencies: the API server dropped %s of %s. Add it to "
+                "the schema in the CRD, or x-kubernetes-preserve-unknown-fields: true; or an "
+                "admission policy removes it.",
+                ", ".join(fields),
+                self._obj,
+                extra=self.ctx.refer_to(self._obj),
+            )
+
+
+class _Merging:
+    """Builds a merge patch that is never applied to another object of the same name."""
+
+    def __init__(self, obj: Tracked, content: dict[str, Any], subresource: str | None) -> None:
+        self._obj = obj
+        self._content = content
+        self._subresource = subresource
+
+    def __call__(self, raw: dict[str, Any]) -> Content | None:
+        content, uid = self._content, self._obj.uid
+        guard: dict[str, Any] = {}
+        if self._subresource:  # this endpoint checks the resource version, but not the uid
+            version = parse_version(raw) or self._obj.version
+            guard = {"resourceVersion": str(version)} if version else {}
+        elif "/" not in uid:  # some aggregated APIs have no uids
+            guard = {"uid": uid}
+        metadata = content.get("metadata") or {}
+        if not content or not guard or not isinstance(metadata, Mapping):
+            return content  # the API server denies what is not a mapping
+        return {**content, "metadata": {**metadata, **guard}}
+
+
+def open_writer(ctx: ResourceContext, obj: Tracked) -> Writer:
+    """Return the writer of an object; create it if there is none."""
+    work = obj.open_work()
+    if work.writer is None:
+        work.writer = Writer(ctx, obj)
+    work.writer.ctx = ctx  # the version of the kind can have changed
+    return work.writer
+
+
+async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
+    """Read the newest state from the API server; None if the object is gone.
+
+    Raises:
+        APIError: it cannot be read.
+    """
+    try:
+        raw = await ctx.client.get(
+            ctx.resource,
+            obj.namespace,
+            obj.name,
+            is_queued=True,
+            is_retried=False,
+            keeps_managed_fields=ctx.operator.settings.watching.managed_fields,
+        )
+    except APINotFoundError as exc:
+        if not exc.details.get("name"):  # the kind is not served, perhaps not yet
+            raise
+        return None
+    return raw if get_uid(raw) == obj.uid else None
+
+
+def get_version(raw: dict[str, Any]) -> str | None:
+    """Return the resource version of a state."""
+    found: str | None = (raw.get("metadata") or {}).get("resourceVersion")
+    return found
+
+
+def _without_status(raw: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in raw.items() if key != "status"}
+
+
+def _list_fields(patch: Mapping[str, Any]) -> list[str]:
+    """Return the names of the fields in a patch: those of the second level, and annotations."""
+    fields: list[str] = []
+    for stanza, content in patch.items():
+        for key, value in content.items() if isinstance(content, Mapping) else ():
+            is_group = stanza == "metadata" and isinstance(value, Mapping)
+            fields += (
+                [f"{stanza}.{key}.{name}" for name in value] if is_group else [f"{stanza}.{key}"]
+            )
+        if not isinstance(content, Mapping):
+            fields.append(stanza)
+    return fields
