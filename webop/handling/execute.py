@@ -223,8 +223,6 @@ async def execute_children(
     invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
     if commits is None:
         deliver_results(outcomes, cause.patch)
-    else:  # even if all have finished: the parent may still fail. Purged at the end of the cycle.
-        commits.add(cause, {**parents, **progress}, {}, closes)
     if not progress.is_finished:
         errors = (outcome.exception for outcome in outcomes.values() if not outcome.final)
         message = "Some sub-handlers have not finished."

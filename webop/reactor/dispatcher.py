@@ -236,7 +236,7 @@ class Dispatcher:
             self._pack(obj)
         elif rest := obj.backoff_left():
             self._requeue_after(obj, rest)
-        elif self._slots.is_free or (obj.is_retrying and not self._slots.is_limited):
+        elif self._slots.is_free:
             self._begin(obj)
         else:
             if obj.phase is not Phase.WAITING:
@@ -394,12 +394,12 @@ class Dispatcher:
             except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
                 plan = None
             else:
-                if plan is None and not obj.is_retrying and not obj.is_unindexed:
+                if plan is None and not obj.is_unindexed:
                     if obj.work is not None:
                         obj.work.pause = Pause()
                     self._drop_body(obj)
                     return
-        self._slots.enter(is_retry=obj.is_retrying)
+        self._slots.enter()
         self._start(obj, self._work(obj, plan), self._slots.leave)
 
     def _start(
@@ -459,7 +459,7 @@ class Dispatcher:
         seconds = asyncio.get_running_loop().time() - began
         if seconds < (_CYCLE_SHIFT if has_cycle else _SHIFT):
             return False
-        has_more = delay == 0 or obj.raw is None or obj.is_unindexed or obj.is_retrying
+        has_more = delay == 0 or obj.raw is None or obj.is_unindexed
         return has_more or self._processor.plan(obj) is not None
 
     async def _is_missing(self, obj: Tracked) -> bool:

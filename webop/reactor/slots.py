@@ -100,7 +100,7 @@ class Slots:
     @property
     def is_open(self) -> bool:
         """Whether work on one more object may start."""
-        if self.is_limited:
+        if self._limit is not None and self._in_work >= self._limit:
             return False
         if self._is_failing:
             return asyncio.get_running_loop().time() >= self._closed_until
@@ -114,11 +114,6 @@ class Slots:
     @property
     def _is_crowded(self) -> bool:
         return self.pool is not None and is_crowded(self.pool)
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether ``limit`` is reached: then not even failed writes are retried."""
-        return self._limit is not None and self._in_work >= self._limit
 
     @property
     def is_free(self) -> bool:
@@ -163,16 +158,11 @@ class Slots:
         for queue in self._queues:
             queue.pop(item, None)
 
-    def enter(self, *, is_retry: bool = False) -> None:
-        """Take a slot.
-
-        Args:
-            is_retry: whether it retries a failed write. Only other objects test whether writes
-                work again: one after each pause.
-        """
+    def enter(self) -> None:
+        """Take a slot. While writes fail, this tests whether they work again."""
         self._in_work += 1
         self._take(1)
-        if self._is_failing and not is_retry:
+        if self._is_failing:
             self._is_testing = True
             self._close()
 

@@ -301,15 +301,9 @@ class Tracked:
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether it has patches or records that are not written, or are being written."""
+        """Whether it has records that are not written, or are being written."""
         writer = (self.work or NOTHING).writer
-        return writer is not None and writer.has_unwritten
-
-    @property
-    def is_retrying(self) -> bool:
-        """Whether it must first write patches that could not be written, in another attempt."""
-        writer = (self.work or NOTHING).writer
-        return writer is not None and bool(writer.sent) and not writer.is_denied
+        return writer is not None and bool(writer.sent.of_webop or writer.records)
 
     @property
     def is_writing(self) -> bool:
@@ -367,13 +361,7 @@ class Tracked:
 
     def backoff_left(self) -> float:
         """Return the remaining seconds of the pause after an error; 0 if there is none."""
-        work = self.work
-        if work is None:
-            return 0
-        writer = work.writer
-        if writer is None or writer.is_denied:
-            return work.pause.left
-        return max(work.pause.left, writer.pause.left)
+        return max(pause.left for pause in self._pauses)
 
 
 def measure_phases(objects: Collection[Tracked]) -> dict[Phase, tuple[int, float]]:

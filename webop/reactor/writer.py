@@ -19,13 +19,13 @@ What a failure means (:func:`webop.reactor.failures.classify`):
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from webop.client.events import get_uid, parse_version
+from webop.client.events import get_uid
 from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError
 from webop.handling.cancellation import convert_exception
 from webop.handling.fence import check_fence
@@ -91,17 +91,7 @@ class Writer:
         pause: the pauses after failures. Nothing is sent meanwhile, unless records were denied.
     """
 
-    __slots__ = (
-        "_lock",
-        "_obj",
-        "_timer",
-        "cleanup",
-        "ctx",
-        "is_denied",
-        "pause",
-        "sent",
-        "waiting",
-    )
+    __slots__ = "_lock", "_obj", "_timer", "cleanup", "ctx", "is_denied", "pause", "sent", "waiting"
 
     def __init__(self, ctx: ResourceContext, obj: Tracked) -> None:
         self.ctx = ctx
@@ -156,8 +146,8 @@ class Writer:
         found: list[PatchFn] = []
         for part in (self.sent, self.waiting):
             if part.undo is None:
-                found += [fn for fn in part.of_handlers.fns if any(fn is other for other in fns)]
-                part.of_handlers.fns[:] = [fn for fn in part.of_handlers.fns if fn not in found]
+                found += [fn for fn in part.of_handlers.fns if fn in fns]
+                part.of_handlers.fns[:] = [fn for fn in part.of_handlers.fns if fn not in fns]
         if self.is_over:
             self._set_timer(None)
             self.pause = Pause()
@@ -182,11 +172,18 @@ class Writer:
             if self._obj.is_gone:
                 self._forget()
             try:
-                if not await self._write_all(attempts, is_last=is_last):
-                    return False
-                if self._can_release:
-                    await self._release()
-                    return await self._write_all(attempts, is_last=is_last)
+                is_released = False
+                while self._is_due or (self._can_release and not is_released):
+                    if self.pause.left and not is_last:
+                        return False
+                    self._set_timer(None)
+                    if self._is_due:
+                        await self._write_all(attempts)
+                    else:
+                        await self._release()
+                        is_released = True
+                    if self.pause.error[0] and not self.is_denied:
+                        self.pause = Pause()
             except Exception as exc:  # noqa: BLE001  logged; nothing that was handed over is lost
                 self._retry_later(exc)
                 return False
@@ -205,7 +202,9 @@ class Writer:
             return {"metadata": metadata} if Body(raw).meta.resource_version == version else None
 
         async with self._lock:
-            await self._send(build, needs_state=True)
+            _, denial = await self._send(build)
+        if denial:
+            raise DeniedError(denial)
 
     def _set_timer(self, moment: float | None) -> None:
         if self._timer is not None:
@@ -224,57 +223,52 @@ class Writer:
         obj.controller.run(obj, self.write(), lambda obj, _: obj.controller.check(obj))
 
     @property
+    def _is_due(self) -> bool:
+        """Whether there is anything to write, except for the removal of the finalizer."""
+        return bool(self.waiting or (self.sent and not self.is_denied))
+
+    @property
     def _can_release(self) -> bool:
-        obj = self._obj  # it is processed again when the last of its daemons ends
-        is_there = not (obj.is_gone or obj.suspected_deleted)
-        return self.cleanup is not None and is_there and not obj.has_background
+        """Whether the finalizer must go; if daemons run, the end of the last one calls again."""
+        raw = None if self.cleanup is None else self._obj.get_freshest()
+        if raw is None or self._obj.has_background or self._obj.suspected_deleted:
+            return False
+        return self.ctx.operator.settings.persistence.finalizer in Body(raw).meta.finalizers
 
     def _retry_later(self, exc: Exception) -> None:
         delay = self.pause.begin(self.ctx, self._obj, exc)
         self._set_timer(None if delay is None else self.pause.until)
 
-    async def _write_all(self, attempts: int, *, is_last: bool) -> bool:
-        while self.waiting or (self.sent and not self.is_denied):
-            if self.pause.left and not (self.is_denied or is_last):
-                return False
-            self._set_timer(None)
-            if self.sent.undo is None:  # else the functions must be applied alone
-                self.sent.add(self.waiting)
-                self.waiting = UnwrittenPatch()
-            await self._write_sent(attempts)
-            if self.pause.error[0] and not self.is_denied:
-                self.pause = Pause()
-        return True
-
-    async def _write_sent(self, attempts: int) -> None:
+    async def _write_all(self, attempts: int) -> None:
         """Write the changes of handlers and the records, in as few requests as possible."""
-        sent = self.sent
-        wanted, own = sent.of_handlers, sent.of_webop
-        kept: dict[str, Any] = {}
-        denial: DeniedError | None = None
+        if self.sent.undo is None:  # else the functions must be applied alone
+            self.sent.add(self.waiting)
+            self.waiting = UnwrittenPatch()
+        sent, own, dropped = self.sent, self.sent.of_webop, dict[str, Any]()
         self.is_denied = False
         try:
-            await self._write_wanted(wanted, own, kept, attempts)
+            await self._write_wanted(sent.of_handlers, own, dropped, attempts)
             sent.undo = None
-            await self._merge(own, kept=kept)
-        except DeniedError as exc:
-            denial = exc
+            denials = await self._merge(own, dropped=dropped)
         finally:
-            own.update(merge_patches(own, kept))
-        if kept and denial is None:
-            denial = NotStoredError(
-                f"The API server did not store {', '.join(_list_fields(kept))} of {self._obj}: an "
-                "admission policy or the schema in the CRD removes it. It is kept in memory only: "
-                "a restart repeats handlers."
-            )
-        if denial is not None:
+            own.update(merge_patches(own, dropped))
+        if own:
             self.is_denied = True
             if self._obj.raw is not None:
                 self._obj.raw = self._obj.complete(self._obj.raw)
-            self._retry_later(denial)
+            self._retry_later(
+                DeniedError("; ".join(denials))
+                if denials
+                else NotStoredError(
+                    f"The API server dropped {_list_fields(own)} of {self._obj}: an admission "
+                    "policy or the schema in the CRD removes it. It is kept in memory only: a "
+                    "restart repeats handlers."
+                )
+            )
+            self.pause.until = 0.0  # it does not stop the work on the object
 
     async def _write_wanted(
-        self, wanted: Patch, own: Patch, kept: dict[str, Any], attempts: int
+        self, wanted: Patch, own: Patch, dropped: dict[str, Any], attempts: int
     ) -> None:
         """Write what handlers want, if possible together with the records; log a rejection.
 
@@ -284,29 +278,24 @@ class Writer:
         """
         precedes = self.ctx.has_status and "status" in own and bool(wanted.keys() - {"status"})
         if wanted and own and not wanted.fns and not precedes:
-            with contextlib.suppress(DeniedError):  # the records can be the reason
-                await self._merge(wanted, own, kept=kept)
-        denials: list[str] = []
-        try:
-            await self._merge(wanted)
-        except DeniedError as exc:
-            denials.append(str(exc))
-        try:
-            if wanted.fns:
-                await self._apply_functions(wanted.fns, attempts)
-        except DeniedError as exc:
-            denials.append(str(exc))
+            await self._merge(wanted, own, dropped=dropped)  # if it is denied, each alone
+        denials = await self._merge(wanted)
+        if wanted.fns:
+            denials += await self._apply_functions(wanted.fns, attempts)
         if denials:
             text = "The API server refused the changes of %s. They are lost, without a retry: %s"
             self._log_loss(text, "; ".join(denials))
             wanted.clear()
 
-    async def _merge(self, *patches: Patch, kept: dict[str, Any] | None = None) -> None:
+    async def _merge(self, *patches: Patch, dropped: dict[str, Any] | None = None) -> list[str]:
         """Write merge patches in one: the status where it has its own endpoint, then the rest.
 
         The status goes first, because the rest records that the change was handled. What is written
-        is removed from the patches. What the API server did not store is put into ``kept`` for the
-        last of them; for others, there is a warning.
+        is removed from the patches. What the API server silently drops of the last one is put into
+        ``dropped``; without it, and of the others, it is logged.
+
+        Returns:
+            The reasons of rejections.
         """
         merged = Patch()
         for patch in patches:
@@ -314,29 +303,40 @@ class Writer:
         if "metadata" in merged:
             storage = self.ctx.operator.settings.persistence.progress_storage
             storage.fit(body=Body(self._obj.get_freshest() or {}), patch=merged)
-        parts: list[tuple[str | None, set[str]]] = [(None, {*merged})]
-        if self.ctx.has_status:
-            parts = [("status", merged.keys() & {"status"}), (None, merged.keys() - {"status"})]
         denials: list[str] = []
-        for subresource, keys in parts:
+        status = {"status"} if self.ctx.has_status else set[str]()
+        for part, keys in (("status", merged.keys() & status), (None, merged.keys() - status)):
             content = {key: merged[key] for key in merged if key in keys}
-            try:
-                response = await self._send(_Merging(self._obj, content, subresource), subresource)
-            except DeniedError as exc:
-                denials.append(str(exc))
+            response, denial = await self._send(partial(self._guard, content, part), part)
+            if denial:
+                denials.append(denial)
                 continue
             for patch in patches:
                 written = {key: patch.pop(key) for key in keys & patch.keys()}
                 missing = find_missing(written, response) if response else {}
-                if kept is not None and patch is patches[-1]:
-                    kept.update(merge_patches(kept, missing))
+                if dropped is not None and patch is patches[-1]:
+                    dropped.update(merge_patches(dropped, missing))
                 else:
                     self._warn_of_loss(missing)
-        if denials:
-            raise DeniedError("; ".join(denials))
+        return denials
 
-    async def _apply_functions(self, fns: list[PatchFn], attempts: int) -> None:
-        """Apply functions, once for each state; to the status last: it can say what is done."""
+    def _guard(self, content: dict[str, Any], part: str | None, raw: dict[str, Any]) -> Content:
+        """Return a merge patch that is never applied to another object of the same name."""
+        uid, version = self._obj.uid, get_version(raw) or str(self._obj.version or "")
+        # The endpoint of the status checks the version, but not the uid. Some aggregated APIs have
+        # no uids. The API server denies metadata that are not a mapping.
+        guard = {"resourceVersion": version} if part else {"uid": "" if "/" in uid else uid}
+        metadata = content.get("metadata") or {}
+        if not content or not any(guard.values()) or not isinstance(metadata, Mapping):
+            return content
+        return {**content, "metadata": {**metadata, **guard}}
+
+    async def _apply_functions(self, fns: list[PatchFn], attempts: int) -> list[str]:
+        """Apply functions, once for each state; to the status last: it can say what is done.
+
+        Returns:
+            The reasons of rejections.
+        """
         sent, has_status = self.sent, self.ctx.has_status
         before: dict[str, Any] = {}
         after: dict[str, Any] = {}
@@ -358,18 +358,15 @@ class Writer:
         denials: list[str] = []
         parts: list[str | None] = [None] if sent.undo is None else []
         for part in (*parts, "status") if has_status else parts:
-            try:
-                response = await self._send(build, part, attempts=attempts, needs_state=True)
-            except DeniedError as exc:
-                denials.append(str(exc))
-                continue
-            if response is not None:
+            response, denial = await self._send(build, part, attempts, needs_state=True)
+            if denial:
+                denials.append(denial)
+            elif response is not None:
                 self._warn_of_loss(find_missing(build_merge_patch(before, changed), response))
                 if has_status and part is None:
                     sent.undo = build_merge_patch(_without_status(after), _without_status(before))
         fns.clear()
-        if denials:
-            raise DeniedError("; ".join(denials))
+        return denials
 
     def _call_functions(self, fns: list[PatchFn], raw: dict[str, Any]) -> dict[str, Any]:
         """Return what functions make of a body; those that fail are logged and skipped."""
@@ -403,25 +400,24 @@ class Writer:
             metadata = {"finalizers": left, "resourceVersion": raw["metadata"]["resourceVersion"]}
             return {**records, "metadata": {**records.get("metadata", {}), **metadata}}
 
-        try:
-            response = await self._send(build, needs_state=True)
-        except DeniedError:
-            if not records:
-                raise
+        response, denial = await self._send(build)
+        if denial and records:
             records = {}  # they must not block the deletion
-            response = await self._send(build, needs_state=True)
+            response, denial = await self._send(build)
+        if denial:
+            raise DeniedError(denial)
         if "status" in cleanup.keys() - keys and response and Body(response).meta.finalizers:
-            self.waiting.add(UnwrittenPatch(of_webop=Patch({"status": cleanup["status"]})))
+            self.records.update(merge_patches(self.records, {"status": cleanup["status"]}))
         cleanup.clear()
 
     async def _send(
         self,
         build: Callable[[dict[str, Any]], Content | None],
         subresource: str | None = None,
-        *,
         attempts: int = ATTEMPTS,
+        *,
         needs_state: bool = False,
-    ) -> dict[str, Any] | None:
+    ) -> tuple[dict[str, Any] | None, str]:
         """Send a patch made for the newest known state; if that was outdated, read and repeat.
 
         For a state, ``build`` returns operations (a JSON patch), a mapping (a merge patch), or
@@ -429,49 +425,51 @@ class Writer:
         is read. For newer states, it is called again, up to the number of attempts.
 
         Returns:
-            The state after the patch; None if nothing was written, or the object is gone.
+            The state after the patch, or None if nothing was written, or the object is gone; and
+            why the API server rejects the patch for good, if it does.
 
         Raises:
-            DeniedError: the API server rejects it for good.
             APIError: it was not written, but can be later.
         """
         ctx, obj = self.ctx, self._obj
-        raw = obj.get_freshest() or ({} if not needs_state else await read(ctx, obj))
+        raw = obj.get_freshest() or (await read(ctx, obj) if needs_state else {})
         while raw is not None and not obj.is_gone:
-            content = build(raw)
-            if not content:
-                return None
-            version = get_version(raw) or str(obj.version)
+            if not (content := build(raw)):
+                return None, ""
+            newest: dict[str, Any] | None = None
             try:
                 response = await self._request(content, subresource)
             except APIStatusError as exc:
                 failure = self._classify(exc, content, subresource)
-                if failure is Failure.GONE:
-                    break
+                if failure is Failure.OUTDATED:
+                    newest, attempts = await self._read_newest(raw), attempts - 1
+                    failure = Failure.DENIED if newest is raw and exc.status == 422 else failure
                 if failure is Failure.DENIED:
-                    raise DeniedError(str(exc)) from exc
-                if failure is not Failure.OUTDATED:
+                    return None, str(exc)
+                if failure is Failure.AWAY or newest is raw:
                     raise
-                raw = await read(ctx, obj)
-                attempts -= 1
-                if raw is None:
-                    break
-                obj.accept_own(raw)
-                if get_version(raw) == version:  # it has another reason than a newer object
-                    raise (DeniedError(str(exc)) if exc.status == 422 else exc) from exc
-                if not attempts:
+                if newest is not None and not attempts:
                     raise APIConflictError(str(exc), status=409) from exc
+                raw = newest
                 continue
             if response is not None:
                 obj.accept_own(response)
-                return response
+                return response, ""
             if subresource and await read(ctx, obj) is not None:
                 what = f"{ctx.resource.plural}/{subresource}"
                 raise APINotFoundError(f"The API server no longer serves {what}.", status=404)
-            break
+            raw = None
         obj.suspected_deleted = True
         self._forget()
-        return None
+        return None, ""
+
+    async def _read_newest(self, raw: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the newest state after a conflict; the given one if it had another reason."""
+        version = get_version(raw) or str(self._obj.version)
+        newest = await read(self.ctx, self._obj)
+        if newest is not None:
+            self._obj.accept_own(newest)
+        return raw if newest is not None and get_version(newest) == version else newest
 
     def _classify(self, exc: APIStatusError, content: Content, subresource: str | None) -> Failure:
         failure = classify(exc)
@@ -531,32 +529,10 @@ class Writer:
                 "Patching failed with inconsistencies: the API server dropped %s of %s. Add it to "
                 "the schema in the CRD, or x-kubernetes-preserve-unknown-fields: true; or an "
                 "admission policy removes it.",
-                ", ".join(fields),
+                fields,
                 self._obj,
                 extra=self.ctx.refer_to(self._obj),
             )
-
-
-class _Merging:
-    """Builds a merge patch that is never applied to another object of the same name."""
-
-    def __init__(self, obj: Tracked, content: dict[str, Any], subresource: str | None) -> None:
-        self._obj = obj
-        self._content = content
-        self._subresource = subresource
-
-    def __call__(self, raw: dict[str, Any]) -> Content | None:
-        content, uid = self._content, self._obj.uid
-        guard: dict[str, Any] = {}
-        if self._subresource:  # this endpoint checks the resource version, but not the uid
-            version = parse_version(raw) or self._obj.version
-            guard = {"resourceVersion": str(version)} if version else {}
-        elif "/" not in uid:  # some aggregated APIs have no uids
-            guard = {"uid": uid}
-        metadata = content.get("metadata") or {}
-        if not content or not guard or not isinstance(metadata, Mapping):
-            return content  # the API server denies what is not a mapping
-        return {**content, "metadata": {**metadata, **guard}}
 
 
 def open_writer(ctx: ResourceContext, obj: Tracked) -> Writer:
@@ -600,15 +576,14 @@ def _without_status(raw: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in raw.items() if key != "status"}
 
 
-def _list_fields(patch: Mapping[str, Any]) -> list[str]:
-    """Return the names of the fields in a patch: those of the second level, and annotations."""
-    fields: list[str] = []
-    for stanza, content in patch.items():
-        for key, value in content.items() if isinstance(content, Mapping) else ():
-            is_group = stanza == "metadata" and isinstance(value, Mapping)
-            fields += (
-                [f"{stanza}.{key}.{name}" for name in value] if is_group else [f"{stanza}.{key}"]
-            )
-        if not isinstance(content, Mapping):
-            fields.append(stanza)
-    return fields
+def _list_fields(patch: Mapping[str, Any]) -> str:
+    """Return the paths of the values in a patch."""
+
+    def walk(value: Any, path: str) -> Iterator[str]:
+        if isinstance(value, Mapping) and value:
+            for key, item in value.items():
+                yield from walk(item, f"{path}.{key}" if path else key)
+        else:
+            yield path
+
+    return ", ".join(walk(patch, ""))
