@@ -30,6 +30,7 @@ Json = dict[str, Any]
 
 _MAX_TASKS = 400  # of one history: some objects, some replicas
 _DENIALS = {400, 403, 405, 413, 415, 422}  # of patches, for good
+_PATIENCE = 30.0  # seconds; missing permissions (403) must not lose anything before
 _ENDING = 20.0  # seconds; for daemons that end, with their attempts
 _QUIET = 60.0  # seconds at the end of the calm in which nothing is to be written
 
@@ -335,6 +336,7 @@ class CalmJudge:
                 and step.fault.kind == "status"
                 and step.fault.path in PLURAL
                 and (not step.fault.methods or "PATCH" in step.fault.methods)
+                and (step.fault.status != 403 or step.kind == "policy" or step.seconds > _PATIENCE)
                 and (
                     step.kind == "policy" or step.at - AFTERMATH <= since <= step.at + step.seconds
                 )

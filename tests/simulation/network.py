@@ -414,12 +414,14 @@ _REASONS: Mapping[int, str] = {
 
 
 def _refuse(fault: Fault) -> _ContentAnswer:
+    # What is about the content of a patch is of a policy; else permissions are missing.
+    is_policy = fault.status == 403 and fault.content
     status = {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": "as the simulation wants it",
+        "message": "denied the request" if is_policy else "as the simulation wants it",
         "reason": _REASONS[fault.status],
         "code": fault.status,
     }

@@ -146,7 +146,7 @@ class Processor:
             elif plan.finalizers is not None:
                 added = len(plan.finalizers) > len(cause.body.meta.finalizers)
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
-                await open_writer(ctx, obj).put_finalizers(cause.body, plan.finalizers)
+                await open_writer(ctx, obj).set_finalizer(is_wanted=added)
             elif plan.has_changes:
                 delay = await self._handle_change(ctx, obj, work, plan)
             else:

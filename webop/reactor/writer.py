@@ -48,6 +48,7 @@ from webop.reactor.tracking import Phase, Tracked
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 10  # to patch an object that keeps changing; then there is a pause
+_REFUSED = "The API server refused the changes of %s. They are lost, without a retry: %s"
 _PATIENCE = 60.0  # seconds; permissions that are missing for longer are assumed to stay so
 
 Content = Mapping[str, Any] | list[JSONPatchOp]
@@ -189,22 +190,14 @@ class Writer:
                 return False
         return True
 
-    async def put_finalizers(self, body: Body, finalizers: list[str]) -> None:
-        """Replace the finalizers of an object, unless it has changed since the given state.
+    async def set_finalizer(self, *, is_wanted: bool) -> None:
+        """Add or remove the finalizer.
 
         Raises:
-            APIError: they were not replaced.
+            APIError: this has failed.
         """
-        version = body.meta.resource_version
-
-        def build(raw: dict[str, Any]) -> Content | None:
-            metadata = {"finalizers": finalizers, "resourceVersion": version}
-            return {"metadata": metadata} if Body(raw).meta.resource_version == version else None
-
         async with self._lock:
-            _, denial = await self._send(build)
-        if denial:
-            raise DeniedError(denial)
+            await self._set_finalizer({}, is_wanted=is_wanted)
 
     def _set_timer(self, moment: float | None) -> None:
         if self._timer is not None:
@@ -240,14 +233,31 @@ class Writer:
         self._set_timer(None if delay is None else self.pause.until)
 
     async def _write_all(self, attempts: int) -> None:
-        """Write the changes of handlers and the records, in as few requests as possible."""
+        """Write the changes of handlers and the records, in as few requests as possible.
+
+        A part that the API server rejects does not hold up the next ones.
+        """
         if self.sent.undo is None:  # else the functions must be applied alone
             self.sent.add(self.waiting)
             self.waiting = UnwrittenPatch()
-        sent, own, dropped = self.sent, self.sent.of_webop, dict[str, Any]()
+        sent, dropped = self.sent, dict[str, Any]()
+        wanted, own = sent.of_handlers, sent.of_webop
+        # With functions, or if the status must not go before the rest, records take their own
+        # requests. They come last: they say that it is done.
+        precedes = self.ctx.has_status and "status" in own and bool(wanted.keys() - {"status"})
         self.is_denied = False
         try:
-            await self._write_wanted(sent.of_handlers, own, dropped, attempts)
+            if wanted and own and not wanted.fns and not precedes:
+                await self._merge(wanted, own, dropped=dropped)  # if it is denied, each alone
+            denials = await self._merge(wanted)
+            if wanted.fns:
+                denials += await self._apply_functions(wanted.fns, attempts)
+            if denials:
+                text = (
+                    "The API server refused the changes of %s. They are lost, without a retry: %s"
+                )
+                self._log_loss(text, "; ".join(denials))
+            wanted.clear()
             sent.undo = None
             denials = await self._merge(own, dropped=dropped)
         finally:
@@ -256,36 +266,12 @@ class Writer:
             self.is_denied = True
             if self._obj.raw is not None:
                 self._obj.raw = self._obj.complete(self._obj.raw)
-            self._retry_later(
-                DeniedError("; ".join(denials))
-                if denials
-                else NotStoredError(
-                    f"The API server dropped {_list_fields(own)} of {self._obj}: an admission "
-                    "policy or the schema in the CRD removes it. It is kept in memory only: a "
-                    "restart repeats handlers."
-                )
+            loss = NotStoredError(
+                f"The API server dropped {_list_fields(own)} of {self._obj}: a policy or the "
+                "schema removes it. It is kept in memory only: a restart repeats handlers."
             )
+            self._retry_later(DeniedError("; ".join(denials)) if denials else loss)
             self.pause.until = 0.0  # it does not stop the work on the object
-
-    async def _write_wanted(
-        self, wanted: Patch, own: Patch, dropped: dict[str, Any], attempts: int
-    ) -> None:
-        """Write what handlers want, if possible together with the records; log a rejection.
-
-        Functions take separate requests. Records come last: they say that it is done. With them in
-        it, the status must not go before the rest. A part that is rejected does not hold up the
-        next ones.
-        """
-        precedes = self.ctx.has_status and "status" in own and bool(wanted.keys() - {"status"})
-        if wanted and own and not wanted.fns and not precedes:
-            await self._merge(wanted, own, dropped=dropped)  # if it is denied, each alone
-        denials = await self._merge(wanted)
-        if wanted.fns:
-            denials += await self._apply_functions(wanted.fns, attempts)
-        if denials:
-            text = "The API server refused the changes of %s. They are lost, without a retry: %s"
-            self._log_loss(text, "; ".join(denials))
-            wanted.clear()
 
     async def _merge(self, *patches: Patch, dropped: dict[str, Any] | None = None) -> list[str]:
         """Write merge patches in one: the status where it has its own endpoint, then the rest.
@@ -382,33 +368,39 @@ class Writer:
         return raw
 
     async def _release(self) -> None:
-        """Remove the finalizer from a deleted object, even if others change it meanwhile.
+        """Remove the finalizer from a deleted object.
 
-        The deletion handlers have run and must not run again: a conflict is resolved here, and
-        their records go together with the finalizer.
+        The deletion handlers have run and must not run again: their records go with the finalizer.
         """
+        records = self.cleanup or Patch()
+        status = records.pop("status", None) if self.ctx.has_status else None
+        response = await self._set_finalizer(records, is_wanted=False)
+        records.clear()
+        if status and response and Body(response).meta.finalizers:  # it stays, for others
+            self.records.update(merge_patches(self.records, {"status": status}))
+
+    async def _set_finalizer(
+        self, records: dict[str, Any], *, is_wanted: bool
+    ) -> dict[str, Any] | None:
+        """Add or remove the finalizer, even if others change the object meanwhile."""
         finalizer = self.ctx.operator.settings.persistence.finalizer
-        cleanup = self.cleanup or Patch()
-        keys = cleanup.keys() - ({"status"} if self.ctx.has_status else set())
-        records: dict[str, Any] = {key: cleanup[key] for key in keys}
 
         def build(raw: dict[str, Any]) -> Content | None:
-            present = Body(raw).meta.finalizers
-            left = [name for name in present if name != finalizer]
-            if len(left) == len(present):
+            meta = Body(raw).meta
+            names = [name for name in meta.finalizers if name != finalizer]
+            is_there = len(names) < len(meta.finalizers)
+            if is_there == is_wanted or (is_wanted and meta.deletion_timestamp):
                 return None
-            metadata = {"finalizers": left, "resourceVersion": raw["metadata"]["resourceVersion"]}
+            names += [finalizer] if is_wanted else []
+            metadata = {"finalizers": names, "resourceVersion": meta.resource_version}
             return {**records, "metadata": {**records.get("metadata", {}), **metadata}}
 
         response, denial = await self._send(build)
-        if denial and records:
-            records = {}  # they must not block the deletion
-            response, denial = await self._send(build)
+        if denial and records:  # they must not block the deletion
+            return await self._set_finalizer({}, is_wanted=is_wanted)
         if denial:
             raise DeniedError(denial)
-        if "status" in cleanup.keys() - keys and response and Body(response).meta.finalizers:
-            self.records.update(merge_patches(self.records, {"status": cleanup["status"]}))
-        cleanup.clear()
+        return response
 
     async def _send(
         self,
