@@ -25,8 +25,11 @@ async def test_troubles_with_an_object_are_told_with_its_reference(
     objects = Objects(client, gizmos, webop_namespace)
 
     @webop.on.create(gizmos.group, "v1", gizmos.plural, registry=registry)
-    def spoil(patch: webop.Patch, **_: Any) -> str:
+    def spoil(patch: webop.Patch, **_: Any) -> None:
         patch.spec["odd"] = {1, 2}
+
+    @webop.on.create(gizmos.group, "v1", gizmos.plural, registry=registry)
+    def lose(**_: Any) -> str:
         return "for a status that the schema does not know"
 
     with caplog.at_level(logging.WARNING, logger="webop.reactor"):
