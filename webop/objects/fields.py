@@ -176,7 +176,7 @@ def convert_to_json(value: Any) -> Any:
     try:
         return json.loads(json.dumps(value, default=unwrap_mapping, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as exc:
-        place = ".".join(map(str, _find_odd_field(value))) or "the value"
+        place = ".".join(map(str, _find_odd_field(value)))
         raise ValueError(f"{place} ({exc})") from exc
 
 

@@ -1,8 +1,8 @@
 """One handling cycle of an object: the handlers of a change, and their progress.
 
 Flow: :mod:`webop.reactor.process` → :func:`handle_change` →
-:func:`webop.handling.execute.execute` → the user's function. What handlers leave when they end,
-and webop's own records, go to the :class:`webop.reactor.writer.Writer` of the object.
+:func:`webop.handling.execute.execute` → the user's function. The patches and states of
+handlers that have ended go to the :class:`webop.reactor.writer.Writer` of the object.
 """
 
 from __future__ import annotations

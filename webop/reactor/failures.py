@@ -1,4 +1,4 @@
-"""What a failed request about an object means, and the pauses after failures."""
+"""The meaning of failed requests about objects, and the pauses after failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Failure(enum.Enum):
     DENIED = enum.auto()
     """The API server rejects it for good."""
     FORBIDDEN = enum.auto()
-    """Permissions are missing: for good, or while they are applied anew."""
+    """Permissions are missing: for good, or while they are being replaced."""
     OUTDATED = enum.auto()
     """The object has changed meanwhile."""
     AWAY = enum.auto()

@@ -80,7 +80,7 @@ class UnwrittenPatch:
 
 
 class Writer:
-    """What is unwritten of one object; at most one request about it is on its way.
+    """Writes the changes of one object, in one request at a time.
 
     Attributes:
         ctx: the kind of the object.
@@ -276,9 +276,9 @@ class Writer:
     async def _merge(self, *patches: Patch, dropped: dict[str, Any] | None = None) -> list[str]:
         """Write merge patches in one: the status where it has its own endpoint, then the rest.
 
-        The status goes first, because the rest records that the change was handled. What is written
-        is removed from the patches. What the API server silently drops of the last one is put into
-        ``dropped``; without it, and of the others, it is logged.
+        The status goes first, because the rest records that the change was handled. The patches lose
+        their written parts. Parts that the API server silently drops go into ``dropped`` if they are
+        of the last patch; otherwise they are logged.
 
         Returns:
             The reasons of rejections.
