@@ -276,9 +276,9 @@ class Writer:
     async def _merge(self, *patches: Patch, dropped: dict[str, Any] | None = None) -> list[str]:
         """Write merge patches in one: the status where it has its own endpoint, then the rest.
 
-        The status goes first, because the rest records that the change was handled. The patches lose
-        their written parts. Parts that the API server silently drops go into ``dropped`` if they are
-        of the last patch; otherwise they are logged.
+        The status goes first, because the rest records that the change was handled. The patches
+        lose their written parts. Parts that the API server silently drops go into ``dropped`` if
+        they are of the last patch; otherwise they are logged.
 
         Returns:
             The reasons of rejections.
