@@ -253,10 +253,7 @@ class Writer:
             if wanted.fns:
                 denials += await self._apply_functions(wanted.fns, attempts)
             if denials:
-                text = (
-                    "The API server refused the changes of %s. They are lost, without a retry: %s"
-                )
-                self._log_loss(text, "; ".join(denials))
+                self._log_loss(_REFUSED, "; ".join(denials))
             wanted.clear()
             sent.undo = None
             denials = await self._merge(own, dropped=dropped)
