@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import webop
-from tests.simulation.patience import AFTERMATH, LAG, NOTICE, PROMPTNESS, RECOVERY, SILENCE
+from tests.simulation.patience import AFTERMATH, NOTICE, PROMPTNESS, RECOVERY, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
     FAILED,
@@ -115,14 +115,6 @@ class BackgroundJudge:
         """Timers without ``idle`` have been called for each object since some time ago."""
         last = {(c.handler, c.uid): c for c in self._world.calls if c.plan.kind == "timer"}
         called = {key for key, call in last.items() if call.end is None or call.end > since}
-        # One that is ending as the object matches again is started with the next event (DMN-30).
-        called |= {
-            key
-            for key, call in last.items()
-            if call.plan.is_choosy and call.end is not None
-            if call.begin - LAG < self._judge.changed.get(call.uid, 0.0)
-            if self._judge.touched.get(call.uid, 0.0) < call.end + LAG
-        }
         return [
             f"timer: {plan.id} of {name} was not called for {self._world.loop.time() - since:g} s"
             for plan in self._world.handlers
@@ -185,13 +177,6 @@ class BackgroundJudge:
         }
         alive = [process for process in self._world.processes if process.is_running]
         ended = {key for process in alive for key in process.ended_daemons}
-        # One that is ending is started again with the next event after its end (DMN-30).
-        ended |= {
-            key
-            for process in alive
-            for key, at in process.stopped_daemons.items()
-            if at >= self._judge.touched.get(key[1], 0.0) - LAG
-        }
         wanted = {key for key in wanted if key not in ended or running[key]}
         problems = [f"daemon: {key} does not run" for key in sorted(wanted - running.keys())]
         return problems + [

@@ -1,6 +1,8 @@
-"""Helpers against lost cancellations, which handlers can swallow.
+"""Cancellation: handlers can swallow that of webop, and can cancel themselves.
 
-Handlers run in a :class:`WorkerGroup`. Code that calls functions of users treats their errors with
+The work on objects runs in a :class:`WorkerGroup`, each call of an async handler in a task of its
+own (:func:`call_apart`). So only webop cancels the tasks of webop, and what else ends a call is a
+failure of the handler. Code that calls functions of users treats their errors with
 :func:`convert_exception`.
 """
 
@@ -10,7 +12,9 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -62,22 +66,54 @@ def is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+async def call_apart(coroutine: Coroutine[Any, Any, T], invocation: Any) -> T:
+    """Await the coroutine of a handler in a task of its own, which it may cancel.
+
+    The cancellation of the caller cancels that task. The watchdog reads the invocation.
+
+    Raises:
+        asyncio.CancelledError: the caller was cancelled, or the coroutine by itself.
+        BaseException: of the coroutine.
+    """
+    done, failure = await asyncio.create_task(contain(coroutine, invocation))
+    if failure is not None:
+        raise RuntimeError(_describe(failure)) from failure
+    return cast("T", done)
+
+
+async def contain(
+    coroutine: Coroutine[Any, Any, Any],
+    invocation: Any,  # noqa: ARG001
+) -> tuple[Any, BaseException | None]:
+    """Await a coroutine; return exceptions that would end more than its task."""
+    try:
+        return await coroutine, None
+    except (SystemExit, GeneratorExit) as exc:
+        return None, exc
+
+
 def convert_exception(exc: BaseException) -> Exception:
     """Return any exception of a user's function as an ``Exception`` with a readable text.
+
+    Coroutines must not convert a ``GeneratorExit``, which Python can raise in them.
 
     Raises:
         BaseException: Ctrl-C, or the end of this task.
     """
-    if isinstance(exc, KeyboardInterrupt | GeneratorExit):
+    if isinstance(exc, KeyboardInterrupt):
         raise exc
     if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
         raise exc
     try:
         if isinstance(exc, Exception) and (str(exc) or repr(exc)):
             return exc
-        error = RuntimeError(f"The handler raised {exc!r}. Handlers cannot stop the operator.")
+        error = RuntimeError(_describe(exc))
     except Exception as failure:  # noqa: BLE001  the class of the error is the user's
         kind, why = type(exc).__name__, type(failure).__name__
         error = RuntimeError(f"{kind} was raised, but its text cannot be read: {why}.")
     error.__cause__ = exc
     return error
+
+
+def _describe(exc: BaseException) -> str:
+    return f"The handler raised {exc!r}. Handlers cannot stop the operator."

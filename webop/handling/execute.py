@@ -20,7 +20,7 @@ from typing import Any
 from webop.client import current_client
 from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handling.call_options import CallOptions
-from webop.handling.cancellation import convert_exception
+from webop.handling.cancellation import call_apart, convert_exception
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.fence import check_fence
 from webop.handling.filters import matches
@@ -176,14 +176,17 @@ async def attempt(
         if not is_async(handler.fn):
             pool = choose_pool(handler, options.settings)
             result = await call_in_thread(handler.fn, kwargs, pool)
-        elif handler.timeout is None:
-            coroutine = handler.fn(**kwargs)
-            del kwargs  # daemons run for long
-            result = await coroutine
         else:
-            result = await _call_in_time(handler, kwargs, handler.timeout - attempts.runtime)
+            call = call_apart(handler.fn(**kwargs), invocation)
+            del kwargs  # daemons run for long
+            if handler.timeout is None:
+                result = await call
+            else:
+                result = await _await_in_time(handler, call, handler.timeout - attempts.runtime)
         if invocation.subhandlers:
             await execute_children(invocation, invocation.subhandlers)
+    except GeneratorExit:
+        raise
     except BaseException as exc:  # noqa: BLE001
         failure = convert_exception(exc)
         outcome = classify_failure(
@@ -227,12 +230,12 @@ def _build_kwargs(
     return kwargs
 
 
-async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:
-    """Await an async handler, at most until its timeout (D-08)."""
+async def _await_in_time(handler: Handler, call: Awaitable[Any], seconds: float) -> Any:
+    """Await the call of an async handler, at most until its timeout."""
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
-            return await handler.fn(**kwargs)
+            return await call
     except TimeoutError:
         if not deadline.expired():
             raise

@@ -167,7 +167,7 @@ def _call_in_loop(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> No
 def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     try:
         return fn(**kwargs)
-    except StopIteration as exc:  # a future cannot hold it: the caller would never continue
+    except (StopIteration, GeneratorExit) as exc:  # coroutines cannot pass them on
         raise RuntimeError(f"The handler raised {exc!r}.") from exc
 
 

@@ -79,7 +79,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     if progress.is_finished:
         leftovers = cause.own
         if cause.reason is Reason.DELETE:
-            if cause.patch or obj.has_background:  # else the finalizer goes at once
+            if cause.patch or obj.has_daemons:  # else the finalizer goes at once
                 progress.store(body=body, patch=cause.own, storage=storage)
                 body = Body(apply_merge_patch(body.raw, cause.own))
             leftovers = work.cleanup = Patch()

@@ -21,7 +21,7 @@ from webop.handling.registry import ResourceHandlers
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import await_thread
 from webop.objects.body import RawEventType
-from webop.reactor.background import Background
+from webop.reactor.daemons import Daemons
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import Plan
 from webop.reactor.process import Processor
@@ -115,7 +115,7 @@ class Dispatcher:
             obj
             for obj in self._objects.values()
             if obj.phase is not Phase.IDLE
-            or ((obj.work or obj.background) and any(each.failures for each in obj.standings))
+            or ((obj.work or obj.daemons) and any(each.failures for each in obj.standings))
         ]
 
     def begin_listing(self) -> None:
@@ -194,8 +194,8 @@ class Dispatcher:
             obj.is_unindexed = self.has_indexes and not self._is_indexing
             if event_type == "DELETED":
                 self._processor.withdraw(obj)
-                if obj.background is not None:
-                    obj.background.stop(DaemonStoppingReason.RESOURCE_DELETED)
+                if obj.daemons is not None:
+                    obj.daemons.stop(DaemonStoppingReason.RESOURCE_DELETED)
             self.check(obj)
 
     def _add(self, uid: str, event_type: RawEventType, raw: dict[str, Any]) -> Tracked:
@@ -303,7 +303,7 @@ class Dispatcher:
         if ending := {*stopping, *late}:
             rest = max(deadline - since, _HUNG_TIMEOUT / 2 if late else 0)
             await asyncio.wait(ending, timeout=rest)
-        if hung := [name for found in self._list_backgrounds() for name in found.cancel()]:
+        if hung := [name for each in self._list_daemons() for name in each.cancel()]:
             logger.warning(
                 "%d daemons or timers did not end within %g s and are cancelled: %s. Threads "
                 "cannot be cancelled: the process ends when they end.",
@@ -313,12 +313,12 @@ class Dispatcher:
             )
         return max(1.0, since + _HUNG_TIMEOUT - loop.time()) if late else _HUNG_TIMEOUT
 
-    def _list_backgrounds(self) -> list[Background]:
-        return [obj.background for obj in self._objects.values() if obj.background is not None]
+    def _list_daemons(self) -> list[Daemons]:
+        return [obj.daemons for obj in self._objects.values() if obj.daemons is not None]
 
     def stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
         """Ask all daemons and timers to stop; return those that have not ended yet."""
-        return [task for found in self._list_backgrounds() for task in found.stop(reason)]
+        return [task for each in self._list_daemons() for task in each.stop(reason)]
 
     def _hand_over(self, obj: Tracked) -> None:
         """Forget an object; other operators continue from what is stored on it."""
@@ -518,12 +518,11 @@ class Dispatcher:
         self._slots.drop(obj.text)
         obj.text = None
         obj.is_dirty = obj.was_indexed = False
-        obj.daemons_started = True
         if obj.work is not None and obj.work.is_over:
             obj.work = None
-        if obj.background is not None and not obj.background.tasks:
-            obj.background = obj.background.without_body()
-        if obj.is_gone and not obj.has_background and not obj.events and obj.event_task is None:
+        if obj.daemons is not None and not obj.daemons.running:
+            obj.daemons = obj.daemons.without_body()
+        if obj.is_gone and not obj.has_daemons and not obj.events and obj.event_task is None:
             self._objects.pop(obj.uid, None)
             self._held.pop(obj.uid, None)
             self._processor.forget(obj.uid)

@@ -27,9 +27,9 @@ from webop.handling.threads import Pool
 from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
+from webop.reactor import daemons
 from webop.reactor.cycles import handle_change
 from webop.reactor.planning import Plan, ResourceContext, make_plan
-from webop.reactor.schedules import start_in_background
 from webop.reactor.tracking import Pending, Tracked, Work
 from webop.reactor.writing import (
     Failure,
@@ -152,7 +152,7 @@ class Processor:
             await save_pending(ctx, obj)
         else:
             cause = plan.cause
-            self._adjust_background(obj, plan)
+            self._adjust_daemons(obj, plan)
             if cause.reason is Reason.DELETE and work.is_released:
                 await release(ctx, obj)
             elif plan.finalizers is not None:
@@ -182,16 +182,13 @@ class Processor:
                 span.conclude("done" if delay is None else "retry")
         return delay
 
-    def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
+    def _adjust_daemons(self, obj: Tracked, plan: Plan) -> None:
         """Stop and start daemons and timers; they start only after the finalizer was added."""
-        running = {} if obj.background is None else obj.background.tasks
-        for key in plan.stopped:
-            if key in running:
-                running[key].stop(plan.why)
+        if obj.daemons is not None:
+            obj.daemons.stop(plan.why, plan.stopped)
         if plan.finalizers is None and self.ctx.operator.pausing.is_active:
             for handler in plan.spawned:
-                start_in_background(self.ctx, obj, handler, spawn=self._spawn)
-            obj.daemons_started = True
+                daemons.start(self.ctx, obj, handler, spawn=self._spawn)
 
     async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""

@@ -3,7 +3,7 @@
 An object without work has no body in memory, and costs a few hundred bytes.
 
 The dispatcher and the responses to own patches change :class:`Tracked` and its :class:`Phase`. The
-worker of the object changes ``work``, its daemons and timers change ``background``.
+worker of the object changes ``work``, its daemons and timers change ``daemons``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
-from webop.reactor.background import Background
 
 if TYPE_CHECKING:
+    from webop.reactor.daemons import Daemons
     from webop.tracing import SpanContext
 
 Working = Coroutine[Any, Any, Any]
@@ -206,19 +206,16 @@ class Tracked:
         was_indexed: whether a state was indexed since the last work. Then the work comes first if
             it can start now: states can arrive faster than they can be indexed.
         is_shown: whether event handlers have got it, but not its deletion.
-        daemons_started: whether the daemons for the newest state were started; daemons that end
-            later are started again only after another event.
         work: the state of the work, if there is any.
         events: queued raw events for event handlers.
         event_task: the task that calls these.
-        background: its daemons and timers, if it has any.
+        daemons: its daemons and timers, if it has any.
         timer: when it is processed again.
     """
 
     __slots__ = (
-        "background",
         "controller",
-        "daemons_started",
+        "daemons",
         "epoch",
         "event_task",
         "event_type",
@@ -266,12 +263,11 @@ class Tracked:
         self.is_unindexed = False
         self.indexing: asyncio.Lock | None = None
         self.was_indexed = False
-        self.daemons_started = False
         self.is_shown = False
         self.work: Work | None = None
         self.events: deque[tuple[RawEventType, bytes]] | None = None
         self.event_task: asyncio.Task[None] | None = None
-        self.background: Background | None = None
+        self.daemons: Daemons | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
@@ -284,9 +280,8 @@ class Tracked:
         self.raw = raw
         self.version = parse_version(raw)
         self.is_dirty = True
-        self.daemons_started = False
-        if self.background is not None and self.background.tasks:
-            self.background.show(clone(raw))  # a copy that handlers may modify
+        if self.has_daemons and self.daemons is not None:
+            self.daemons.show(clone(raw))  # a copy that handlers may modify
 
     def complete(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return a state with the records that the API server has denied; the same if none are."""
@@ -312,11 +307,11 @@ class Tracked:
         Right after a pause, its state is outdated: the listing that follows processes it anyway.
         """
         if not self.is_gone:
-            background = self.background
-            if background is not None and not self.version and parse_version(background.raw):
+            daemons = self.daemons
+            if daemons is not None and not self.version and parse_version(daemons.raw):
                 return
-            if background is not None and self.raw is None and self.text is None:
-                self.raw = self.complete(background.raw)
+            if daemons is not None and self.raw is None and self.text is None:
+                self.raw = self.complete(daemons.raw)
             self.is_dirty = True
         self.controller.check(self)
 
@@ -328,12 +323,12 @@ class Tracked:
     @property
     def is_view(self) -> bool:
         """Whether ``raw`` is the body of its daemons, which these can have modified."""
-        return self.background is not None and self.raw is self.background.raw
+        return self.daemons is not None and self.raw is self.daemons.raw
 
     @property
-    def has_background(self) -> bool:
+    def has_daemons(self) -> bool:
         """Whether it has daemons or timers that have not ended."""
-        return self.background is not None and bool(self.background.tasks)
+        return self.daemons is not None and bool(self.daemons.running)
 
     @property
     def standings(self) -> Iterator[HandlingStatus]:
@@ -344,8 +339,8 @@ class Tracked:
             if error := self.work.trouble[0]:
                 attempts = 1 if self.work.backoff is None else self.work.backoff.failures
                 yield HandlingStatus(failures={"": (attempts, error)})
-        if self.background is not None:
-            yield self.background.standing
+        if self.daemons is not None:
+            yield self.daemons.call_status
 
     @property
     def has_pending(self) -> bool:
@@ -376,8 +371,8 @@ class Tracked:
         """Return the newest known state; None if there is none in memory, or it is gone."""
         if self.is_gone:
             return None
-        if self.raw is None and self.background is not None:
-            return self.background.raw or None
+        if self.raw is None and self.daemons is not None:
+            return self.daemons.raw or None
         return self.raw
 
     def build_tombstone(self) -> dict[str, Any]:

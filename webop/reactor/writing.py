@@ -311,7 +311,7 @@ async def release(ctx: ResourceContext, obj: Tracked) -> None:
         APIError: the finalizer is still there, or records in the status are, which are kept as
             pending.
     """
-    if obj.has_background:  # it is processed again when the last of them ends
+    if obj.has_daemons:  # it is processed again when the last of them ends
         return
     finalizer = ctx.operator.settings.persistence.finalizer
     has_endpoint = ctx.has_status

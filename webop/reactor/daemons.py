@@ -1,0 +1,460 @@
+"""The daemons and timers of an object: one loop runs them, and they stop in stages.
+
+:mod:`webop.reactor.planning` decides which must run; :func:`start` starts one. Flow:
+:meth:`Daemon.run` → :func:`webop.handling.execute.attempt` → the user's function; then its result
+and its patch are written. Chapters "Daemons" and "Timers". Nothing here polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any, cast
+
+from webop.errors import APIConflictError, APIError
+from webop.handling.call_options import CallOptions, HandlingStatus
+from webop.handling.cancellation import convert_exception
+from webop.handling.causes import BackgroundCause
+from webop.handling.execute import attempt, deliver_results
+from webop.handling.handler_states import HandlerState, digest_essence, now
+from webop.handling.handlers import BackgroundHandler, TimerHandler
+from webop.handling.invocation import is_async
+from webop.handling.policy import Outcome
+from webop.handling.stopping import (
+    AsyncDaemonStopped,
+    DaemonStoppingReason,
+    Stopper,
+    SyncDaemonStopped,
+)
+from webop.objects.body import Body, build_object_reference
+from webop.objects.fields import clone
+from webop.objects.patch import Patch
+from webop.posting import ObjectLogger
+from webop.reactor import writing
+from webop.reactor.planning import ResourceContext, build_essence
+from webop.reactor.tracking import NOTHING, Pending, Tracked
+
+logger = logging.getLogger(__name__)
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Past(enum.Enum):
+    """What webop remembers of the runs of a daemon or timer."""
+
+    BEGUN = enum.auto()
+    """Its initial delay is over: it applies only once."""
+    FINISHED = enum.auto()
+    """It must not start again."""
+
+
+class Daemons:
+    """The daemons and timers of one object.
+
+    Attributes:
+        body: the newest known state of the object, a live view that all of them share.
+        running: those that run or are stopping, by the ids of their handlers.
+        past: what is known of earlier runs, by the ids of their handlers.
+        call_status: the state of their calls.
+    """
+
+    __slots__ = ("body", "call_status", "past", "running")
+
+    def __init__(self, raw: dict[str, Any], past: Mapping[str, Past] = _NONE) -> None:
+        self.body = Body(raw)
+        self.running: dict[str, Daemon] = {}
+        self.past = past
+        self.call_status = HandlingStatus()
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The newest known state of the object; handlers may modify it."""
+        return cast("dict[str, Any]", self.body.raw)
+
+    @property
+    def finished(self) -> set[str]:
+        """The ids of those that must not start again."""
+        return {key for key, what in self.past.items() if what is Past.FINISHED}
+
+    def show(self, raw: dict[str, Any]) -> None:
+        """Show them a newer state of the object."""
+        self.body.replace(raw)
+        for daemon in self.running.values():
+            daemon.note_change()
+
+    def without_body(self) -> Daemons | None:
+        """Return what must be kept when none runs, if anything; abandoned ones keep the body."""
+        return Daemons({}, self.past) if self.past else None
+
+    def stop(
+        self, reason: DaemonStoppingReason, ids: Collection[str] | None = None
+    ) -> list[asyncio.Task[None]]:
+        """Ask some or all of them to stop; return the tasks to wait for."""
+        chosen = [each for key, each in self.running.items() if ids is None or key in ids]
+        for daemon in chosen:
+            daemon.stop(reason)
+        return [daemon.task for daemon in chosen]
+
+    def cancel(self) -> list[str]:
+        """Cancel all that still run when the operator stops; return their names."""
+        for daemon in self.running.values():
+            daemon.cancel()
+        return [str(daemon) for daemon in self.running.values()]
+
+
+class Daemon:
+    """One running daemon or timer of one object.
+
+    Attributes:
+        ctx: the context of the work on the object.
+        obj: the object.
+        daemons: all daemons and timers of the object.
+        handler: the declaration with the user's function.
+        stopper: the flag that asks it to stop.
+        cause: the arguments of the calls, with the patch.
+        task: where it runs.
+        changed_at: since when it is idle, by the loop's clock: the last change of the object's
+            essence, or of anything by its own calls. Noted only for timers with ``idle=``.
+        essence: the digest of the object's essence.
+        trouble: the error of the last write, to log it once.
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_change",
+        "_stages",
+        "cause",
+        "changed_at",
+        "ctx",
+        "daemons",
+        "essence",
+        "handler",
+        "obj",
+        "stopper",
+        "task",
+        "trouble",
+    )
+
+    task: asyncio.Task[None]
+
+    def __init__(
+        self, ctx: ResourceContext, obj: Tracked, daemons: Daemons, handler: BackgroundHandler
+    ) -> None:
+        operator, body = ctx.operator, daemons.body
+        self.ctx = ctx
+        self.obj = obj
+        self.daemons = daemons
+        self.handler = handler
+        self.stopper = stopper = Stopper()
+        is_async_fn = is_async(handler.fn)
+        self.cause = BackgroundCause(
+            logger=ObjectLogger(body=body, settings=operator.settings),
+            memo=operator.memos.recall(obj.uid),
+            indices=operator.indices,
+            resource=ctx.resource,
+            body=body,
+            patch=Patch(body=body, has_generations=ctx.has_status),
+            stopped=AsyncDaemonStopped(stopper) if is_async_fn else SyncDaemonStopped(stopper),
+        )
+        self.cause.patch.writer = self.save if is_async_fn else self._save_from_thread
+        self.changed_at = 0.0
+        self.essence = ""
+        self.trouble = ""
+        self._change: asyncio.Future[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._stages: Iterator[float] | None = None
+        self.note_change()
+
+    def __str__(self) -> str:
+        return f"{self.handler} of {self.obj}"
+
+    async def run(self) -> None:
+        """Run it until it ends or is stopped.
+
+        A timer with a schedule begins a new cycle after a success, a daemon ends. Errors of webop
+        count as failed attempts: they end neither::
+
+            initial delay ─▶ idle ─▶ call ─▶ write ─┬─▶ end
+                              ▲       ▲             │
+                              │       ├─ pause ◀────┤ a retry
+                              └─ interval ◀─────────┘ a new cycle
+        """
+        state: HandlerState | None = None
+        await self._await_begin()
+        while not self.stopper:
+            if state is None:
+                await self._await_idleness()
+                state = HandlerState(now())
+                continue  # it can be stopped
+            began, seen = asyncio.get_running_loop().time(), self.changed_at
+            outcome = await self._call_and_write(state)
+            if not outcome.final:
+                state = state.with_outcome(outcome)
+                await self.stopper.sleep(outcome.delay or 0)
+            elif self._is_over(outcome):
+                return
+            else:
+                state = None
+                await self._await_next_cycle(began, seen)
+
+    async def _await_begin(self) -> None:
+        """Wait for the initial delay: once per object and process."""
+        if self.handler.initial_delay is not None and self.handler.id not in self.daemons.past:
+            await self.stopper.sleep(self._find_initial_delay())
+            if not self.stopper:
+                self._remember(Past.BEGUN)
+
+    def _find_initial_delay(self) -> float:
+        """Return the seconds before the first call; 0 if a function for them fails."""
+        delay = self.handler.initial_delay
+        if not callable(delay):
+            return delay or 0
+        kwargs = self.cause.kwargs | {"param": self.handler.param, "retry": 0}
+        moment = now()
+        try:
+            return float(delay(**kwargs, started=moment, runtime=timedelta(0)))
+        except BaseException as exc:
+            convert_exception(exc)  # raises Ctrl-C and the end of this task
+            text = "Cannot compute the initial delay of %s. Using 0 s."
+            self.cause.logger.exception(text, self.handler)
+            return 0
+
+    async def _await_idleness(self) -> None:
+        """Wait until the object has not changed for the time ``idle``."""
+        idle, loop = self._idle, asyncio.get_running_loop()
+        while idle is not None and (rest := self.changed_at + idle - loop.time()) > 0:
+            await self.stopper.sleep(rest)
+            if self.stopper:
+                return
+
+    async def _await_next_cycle(self, began: float, seen: float) -> None:
+        """Sleep until the next regular call of a timer; without an interval, until a change."""
+        handler, loop = self.handler, asyncio.get_running_loop()
+        interval = getattr(handler, "interval", None)
+        if interval is None:
+            while self.changed_at == seen and not self.stopper:
+                self._change = loop.create_future()
+                await self.stopper.sleep(None, self._change)
+        elif interval and getattr(handler, "sharp", False):
+            await self.stopper.sleep(interval - (loop.time() - began) % interval)
+        else:
+            await self.stopper.sleep(interval)
+
+    async def _call_and_write(self, state: HandlerState) -> Outcome:
+        """Call the handler once, then write its result and its patch."""
+        patch = self.cause.patch
+        try:
+            outcome = await attempt(self.handler, self.cause, state, self._build_options())
+            self._deliver(outcome)
+            is_last = self._is_over(outcome)
+            if is_last and not self.stopper:  # also if it is cancelled before its patch is written
+                self._remember(Past.FINISHED)
+            if patch:
+                version = self.obj.version
+                await self.save(1, is_last=is_last)
+                if self.obj.version != version:  # what it writes itself is a change for it
+                    self.changed_at = asyncio.get_running_loop().time()
+        except GeneratorExit:
+            raise
+        except BaseException as exc:
+            failure = convert_exception(exc)
+            patch.clear()
+            self._remember(Past.BEGUN)
+            pause = self.handler.backoff
+            if pause is None:
+                pause = self.ctx.operator.settings.execution.default_backoff
+            text = "Bug in webop: an attempt of %s failed. Retrying in %g s. Please report this."
+            self.cause.logger.exception(text, self.handler, pause)
+            return Outcome(final=False, delay=pause, exception=failure)
+        return outcome
+
+    def _build_options(self) -> CallOptions:
+        is_timer = isinstance(self.handler, TimerHandler)
+        return CallOptions(
+            self.ctx.operator.settings,
+            success_level=logging.DEBUG if is_timer else logging.INFO,
+            counters=self.ctx.operator.counters,
+            status=self.daemons.call_status,
+        )
+
+    def _is_over(self, outcome: Outcome) -> bool:
+        """Return whether no call follows: a new cycle needs a schedule, and no failure."""
+        interval = getattr(self.handler, "interval", None)
+        has_schedule = interval is not None or self._idle is not None
+        return outcome.final and (outcome.exception is not None or not has_schedule)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        """Add the result to the patch, unless the object already has it."""
+        if outcome.result is None:
+            return
+        try:
+            patch = Patch({"status": {self.handler.id: outcome.result}})
+            is_news = bool(patch.as_json_patch(self.cause.body))
+        except Exception:  # noqa: BLE001  JSON cannot hold it: the write says so
+            is_news = True
+        if is_news:
+            deliver_results({self.handler.id: outcome}, self.cause.patch)
+
+    async def save(self, attempts: int = writing.ATTEMPTS, *, is_last: bool = False) -> None:
+        """Write the patch and clear it; keep functions that could not be applied.
+
+        Args:
+            attempts: how often functions are called again if the object changes meanwhile.
+            is_last: whether no call follows: then functions are written like the rest of the patch,
+                and what is kept by the worker of the object.
+        """
+        patch, obj = self.cause.patch, self.obj
+        known, self.trouble = self.trouble, ""
+
+        def choose_level(reason: str) -> int:
+            self.trouble = reason
+            return logging.DEBUG if reason == known else logging.ERROR
+
+        merged, later = Patch(dict(patch)), Patch(fns=patch.fns)
+        patch.clear()
+        if is_last:
+            merged, later = Patch(merged, fns=later.fns), Patch()
+        try:
+            if merged:  # together with pending patches, so that neither is lost
+                pending = Pending(merged, Patch())
+                await writing.save(self.ctx, obj, pending, choose_level=choose_level)
+            elif not (obj.work or NOTHING).is_denied:
+                await writing.save_pending(self.ctx, obj)
+            if later:
+                await writing.patch(self.ctx, obj, later, attempts=attempts)
+        except APIConflictError as exc:
+            patch.fns.extend(later.fns)
+            self.cause.logger.debug("%s", exc)
+            if is_last:
+                writing.write_later(self.ctx, obj, exc)
+        except APIError as exc:
+            level = logging.WARNING if str(exc) != known else logging.DEBUG
+            if writing.classify(exc) is not writing.Failure.DENIED:
+                patch.fns.extend(later.fns)
+                level = self.ctx.slots.choose_level("background")
+            self.trouble = str(exc)
+            self.cause.logger.log(level, "Cannot write the patch of %s: %s", self.handler, exc)
+            writing.write_later(self.ctx, obj, exc)
+
+    def _save_from_thread(self) -> None:
+        """Call :meth:`save` for a sync function, and wait for it."""
+        asyncio.run_coroutine_threadsafe(self.save(), self.task.get_loop()).result()
+
+    @property
+    def _idle(self) -> float | None:
+        return getattr(self.handler, "idle", None)
+
+    def note_change(self) -> None:
+        """Note a newer state of the object: idle times begin anew with changes of its essence.
+
+        What others write into the status does not count: they would starve the timers.
+        """
+        if self._idle is None:
+            return
+        try:
+            essence = digest_essence(build_essence(self.ctx, self.daemons.body))
+        except Exception:  # noqa: BLE001  of a storage of the user; the next work on it logs it
+            essence = ""
+        if essence != self.essence or not essence:
+            self.essence = essence
+            self.changed_at = asyncio.get_running_loop().time()
+            if self._change is not None and not self._change.done():
+                self._change.set_result(None)
+
+    def _remember(self, what: Past) -> None:
+        self.daemons.past = {**self.daemons.past, self.handler.id: what}
+
+    def stop(self, reason: DaemonStoppingReason) -> None:
+        """Begin to stop it in stages; if it is stopping, only add a reason."""
+        self.stopper.set(reason)
+        if self._stages is None:
+            self._stages = self._stop_in_stages()
+            self._enter_next_stage()
+
+    def _stop_in_stages(self) -> Iterator[float]:
+        """Stop it; return the seconds after each stage. ``stopped`` was set before the first one.
+
+        The operator's settings allow for a moment in which a handler that checks the flag can end.
+        """
+        settings = self.ctx.operator.settings.background
+        backoff = getattr(self.handler, "cancellation_backoff", None)
+        timeout = getattr(self.handler, "cancellation_timeout", None)
+        polling = getattr(self.handler, "cancellation_polling", None)
+        if backoff is None:
+            backoff = settings.instant_exit_timeout
+        if backoff is None:
+            yield from [0.0] * (settings.instant_exit_zero_time_cycles or 0)
+        else:
+            yield backoff
+        if timeout is None:
+            while True:
+                yield settings.cancellation_polling if polling is None else polling
+                logger.info("%s has not ended yet; waiting for it.", self, extra=self._reference)
+        if is_async(self.handler.fn):
+            self.cancel()
+        yield timeout
+        self.stopper.note(DaemonStoppingReason.DAEMON_ABANDONED)
+        logger.warning(
+            "%s still runs after its cancellation_timeout=%g s. webop no longer waits for it. "
+            "Check `stopped` in its loop.",
+            self,
+            timeout,
+            extra=self._reference,
+        )
+        self._leave()
+        message = f"{self} did not end in time: its resources may leak."
+        warnings.warn(message, ResourceWarning, stacklevel=1)
+
+    def _enter_next_stage(self) -> None:
+        delay = None if self._stages is None else next(self._stages, None)
+        if delay is not None:
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._enter_next_stage)
+
+    def cancel(self) -> None:
+        """Cancel its task."""
+        self.stopper.note(DaemonStoppingReason.DAEMON_CANCELLED)
+        self.task.cancel()
+
+    def end(self, _: asyncio.Task[None]) -> None:
+        """React to the end of its task."""
+        self.stopper.note(DaemonStoppingReason.DONE)
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Remove it from the object, and process the object, which can wait for this."""
+        if self.daemons.running.get(self.handler.id) is self:
+            del self.daemons.running[self.handler.id]
+            self.daemons.call_status.failures.pop(self.handler.id, None)
+            self.obj.wake()
+
+    @property
+    def _reference(self) -> dict[str, Any]:
+        """The ``extra`` that adds the reference of the object to a log message."""
+        return {"k8s_ref": build_object_reference(self.daemons.body)}
+
+
+def start(
+    ctx: ResourceContext,
+    obj: Tracked,
+    handler: BackgroundHandler,
+    *,
+    spawn: Callable[..., asyncio.Task[None]],
+) -> None:
+    """Start a daemon or a timer for an object, in the task group of its stream."""
+    if obj.raw is None:
+        return
+    if obj.daemons is None:
+        obj.daemons = Daemons(clone(obj.raw))
+    elif not obj.daemons.running:
+        obj.daemons.show(clone(obj.raw))
+    daemon = Daemon(ctx, obj, obj.daemons, handler)
+    obj.daemons.running[handler.id] = daemon
+    daemon.task = spawn(daemon.run(), name=f"{handler.id} of {obj}")
+    daemon.task.add_done_callback(daemon.end)
