@@ -297,6 +297,27 @@ async def test_the_cancellation_of_the_caller_reaches_an_async_handler() -> None
     assert seen == ["begun", "cancelled"]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_cancelled_call_waits_for_its_thread_once(count: int) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def handle(**_: Any) -> None:
+        begun.set()
+        released.wait(10)
+        raise ValueError("nobody hears of it")
+
+    calling = asyncio.create_task(call(handle))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    for _ in range(count):
+        calling.cancel()
+        await asyncio.sleep(0.02)
+    assert calling.done() == (count == 2)
+    released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+
+
 @pytest.mark.feature("ERR-01")
 async def test_a_cancelled_task_of_the_handlers_own_is_its_failure() -> None:
     async def await_cancelled(**_: Any) -> None:

@@ -609,7 +609,9 @@ async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
     dispatcher: Dispatcher, processor: Processor
 ) -> None:
     released = threading.Event()
-    processor.work = lambda obj: call_in_thread(lambda: released.wait(10), {}, NO_POOL)
+    processor.work = lambda obj: call_in_thread(
+        lambda: released.wait(10), {}, NO_POOL, is_patient=True
+    )
     dispatcher.feed("ADDED", build("a", 1))
     await settle()
     (worker,) = (task for task in asyncio.all_tasks() if task.get_name() == "name-a")

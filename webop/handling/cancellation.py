@@ -60,10 +60,10 @@ class WorkerGroup:
         return set(self._tasks)
 
 
-def is_being_cancelled() -> bool:
-    """Return whether the current task was cancelled, even if the exception was lost."""
+def count_cancellations() -> int:
+    """Return how often the current task was cancelled, even if the exceptions were lost."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()
 
 
 async def call_apart(coroutine: Coroutine[Any, Any, T], invocation: Any) -> T:
@@ -102,7 +102,7 @@ def convert_exception(exc: BaseException) -> Exception:
     """
     if isinstance(exc, KeyboardInterrupt):
         raise exc
-    if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
+    if isinstance(exc, asyncio.CancelledError) and count_cancellations():
         raise exc
     try:
         if isinstance(exc, Exception) and (str(exc) or repr(exc)):

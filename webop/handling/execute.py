@@ -175,7 +175,8 @@ async def attempt(
         kwargs = _build_kwargs(handler, cause, state, runtime)
         if not is_async(handler.fn):
             pool = choose_pool(handler, options.settings)
-            result = await call_in_thread(handler.fn, kwargs, pool)
+            is_patient = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
+            result = await call_in_thread(handler.fn, kwargs, pool, is_patient=is_patient)
         else:
             call = call_apart(handler.fn(**kwargs), invocation)
             del kwargs  # daemons run for long

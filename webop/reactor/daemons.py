@@ -255,10 +255,7 @@ class Daemon:
             if is_last and not self.stopper:  # also if it is cancelled before its patch is written
                 self._remember(Past.FINISHED)
             if patch:
-                version = self.obj.version
                 await self.save(1, is_last=is_last)
-                if self.obj.version != version:  # what it writes itself is a change for it
-                    self.changed_at = asyncio.get_running_loop().time()
         except GeneratorExit:
             raise
         except BaseException as exc:
@@ -309,7 +306,7 @@ class Daemon:
                 and what is kept by the worker of the object.
         """
         patch, obj = self.cause.patch, self.obj
-        known, self.trouble = self.trouble, ""
+        known, self.trouble, version = self.trouble, "", obj.version
 
         def choose_level(reason: str) -> int:
             self.trouble = reason
@@ -340,6 +337,8 @@ class Daemon:
             self.trouble = str(exc)
             self.cause.logger.log(level, "Cannot write the patch of %s: %s", self.handler, exc)
             writing.write_later(self.ctx, obj, exc)
+        if obj.version != version:  # what a timer writes itself is a change for it
+            self.changed_at = asyncio.get_running_loop().time()
 
     def _save_from_thread(self) -> None:
         """Call :meth:`save` for a sync function, and wait for it."""

@@ -19,7 +19,6 @@ from webop.client.events import get_uid, parse_version
 from webop.errors import APIError
 from webop.handling.registry import ResourceHandlers
 from webop.handling.stopping import DaemonStoppingReason
-from webop.handling.threads import await_thread
 from webop.objects.body import RawEventType
 from webop.reactor.daemons import Daemons
 from webop.reactor.index_gate import IndexGate
@@ -475,11 +474,8 @@ class Dispatcher:
     def _finish(
         self, leave: Callable[[], None], obj: Tracked, task: asyncio.Task[float | None]
     ) -> None:
-        """Decide what happens after the work; after the end of a thread that outlives it."""
+        """Decide what happens after the work."""
         leave()
-        await_thread(task, lambda: self._decide(obj, task))
-
-    def _decide(self, obj: Tracked, task: asyncio.Task[float | None]) -> None:
         obj.phase = Phase.IDLE
         obj.since = 0.0
         has_failed = not task.cancelled() and task.exception() is not None
