@@ -103,7 +103,9 @@ class BackgroundJudge:
         if is_disturbed or self._world.peers.is_anybody_known:
             return
         if call.plan.idle is not None and not call.retry:
-            due = max(due, self._judge.touched.get(call.uid, 0.0) + call.plan.idle)
+            # What the timer itself has written is a change for it, the status of others is not.
+            since = max(last.end or 0.0, self._find_last_change(call.uid))
+            due = max(due, since + call.plan.idle)
         elif call.plan.is_sharp and not call.retry:
             shift = (call.begin - last.begin + _GRAIN) % call.plan.interval
             if shift > 2 * _GRAIN:
@@ -123,14 +125,17 @@ class BackgroundJudge:
             if self._judge.wants(plan, body) and (plan.id, body["metadata"]["uid"]) not in called
         ]
 
+    def _find_last_change(self, uid: str) -> float:
+        return max(self._judge.born.get(uid, 0.0), self._judge.get_last_change(uid))
+
     def _judge_idle(self, call: Call) -> None:
-        """A timer waits until the object has not changed for a while."""
+        """A timer waits until the essence of the object has not changed for a while."""
         times = call.begin - SILENCE, call.begin
         is_deaf = self._world.was_disturbed(*times, "watches")
         is_deaf |= self._world.was_disturbed(call.begin - _IDLE_AFTERMATH, call.begin, PLURAL)
         if call.plan.idle is None or call.retry or is_deaf or self._world.cluster.lag:
             return
-        age = call.begin - self._judge.changed.get(call.uid, 0.0)
+        age = call.begin - self._find_last_change(call.uid)
         if 0.2 < age < call.plan.idle - 0.2:
             self._judge.complain(f"idle: {call} {age:.3f} s after a change")
 

@@ -8,7 +8,6 @@ and its patch are written. Chapters "Daemons" and "Timers". Nothing here polls.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -41,16 +40,7 @@ from webop.reactor.tracking import NOTHING, Pending, Tracked
 
 logger = logging.getLogger(__name__)
 
-_NONE: Mapping[str, Any] = MappingProxyType({})
-
-
-class Past(enum.Enum):
-    """What webop remembers of the runs of a daemon or timer."""
-
-    BEGUN = enum.auto()
-    """Its initial delay is over: it applies only once."""
-    FINISHED = enum.auto()
-    """It must not start again."""
+_NONE: Mapping[str, bool] = MappingProxyType({})
 
 
 class Daemons:
@@ -59,13 +49,14 @@ class Daemons:
     Attributes:
         body: the newest known state of the object, a live view that all of them share.
         running: those that run or are stopping, by the ids of their handlers.
-        past: what is known of earlier runs, by the ids of their handlers.
+        past: for those that began, whether they finished and must not start again; the initial
+            delay of those that began is over.
         call_status: the state of their calls.
     """
 
     __slots__ = ("body", "call_status", "past", "running")
 
-    def __init__(self, raw: dict[str, Any], past: Mapping[str, Past] = _NONE) -> None:
+    def __init__(self, raw: dict[str, Any], past: Mapping[str, bool] = _NONE) -> None:
         self.body = Body(raw)
         self.running: dict[str, Daemon] = {}
         self.past = past
@@ -79,7 +70,7 @@ class Daemons:
     @property
     def finished(self) -> set[str]:
         """The ids of those that must not start again."""
-        return {key for key, what in self.past.items() if what is Past.FINISHED}
+        return {key for key, has_finished in self.past.items() if has_finished}
 
     def show(self, raw: dict[str, Any]) -> None:
         """Show them a newer state of the object."""
@@ -207,7 +198,7 @@ class Daemon:
         if self.handler.initial_delay is not None and self.handler.id not in self.daemons.past:
             await self.stopper.sleep(self._find_initial_delay())
             if not self.stopper:
-                self._remember(Past.BEGUN)
+                self._remember(has_finished=False)
 
     def _find_initial_delay(self) -> float:
         """Return the seconds before the first call; 0 if a function for them fails."""
@@ -215,9 +206,8 @@ class Daemon:
         if not callable(delay):
             return delay or 0
         kwargs = self.cause.kwargs | {"param": self.handler.param, "retry": 0}
-        moment = now()
         try:
-            return float(delay(**kwargs, started=moment, runtime=timedelta(0)))
+            return float(delay(**kwargs, started=now(), runtime=timedelta(0)))
         except BaseException as exc:
             convert_exception(exc)  # raises Ctrl-C and the end of this task
             text = "Cannot compute the initial delay of %s. Using 0 s."
@@ -249,11 +239,19 @@ class Daemon:
         """Call the handler once, then write its result and its patch."""
         patch = self.cause.patch
         try:
-            outcome = await attempt(self.handler, self.cause, state, self._build_options())
+            options = CallOptions(
+                self.ctx.operator.settings,
+                success_level=logging.DEBUG
+                if isinstance(self.handler, TimerHandler)
+                else logging.INFO,
+                counters=self.ctx.operator.counters,
+                status=self.daemons.call_status,
+            )
+            outcome = await attempt(self.handler, self.cause, state, options)
             self._deliver(outcome)
             is_last = self._is_over(outcome)
             if is_last and not self.stopper:  # also if it is cancelled before its patch is written
-                self._remember(Past.FINISHED)
+                self._remember(has_finished=True)
             if patch:
                 await self.save(1, is_last=is_last)
         except GeneratorExit:
@@ -261,7 +259,7 @@ class Daemon:
         except BaseException as exc:
             failure = convert_exception(exc)
             patch.clear()
-            self._remember(Past.BEGUN)
+            self._remember(has_finished=False)
             pause = self.handler.backoff
             if pause is None:
                 pause = self.ctx.operator.settings.execution.default_backoff
@@ -269,15 +267,6 @@ class Daemon:
             self.cause.logger.exception(text, self.handler, pause)
             return Outcome(final=False, delay=pause, exception=failure)
         return outcome
-
-    def _build_options(self) -> CallOptions:
-        is_timer = isinstance(self.handler, TimerHandler)
-        return CallOptions(
-            self.ctx.operator.settings,
-            success_level=logging.DEBUG if is_timer else logging.INFO,
-            counters=self.ctx.operator.counters,
-            status=self.daemons.call_status,
-        )
 
     def _is_over(self, outcome: Outcome) -> bool:
         """Return whether no call follows: a new cycle needs a schedule, and no failure."""
@@ -365,8 +354,8 @@ class Daemon:
             if self._change is not None and not self._change.done():
                 self._change.set_result(None)
 
-    def _remember(self, what: Past) -> None:
-        self.daemons.past = {**self.daemons.past, self.handler.id: what}
+    def _remember(self, *, has_finished: bool) -> None:
+        self.daemons.past = {**self.daemons.past, self.handler.id: has_finished}
 
     def stop(self, reason: DaemonStoppingReason) -> None:
         """Begin to stop it in stages; if it is stopping, only add a reason."""
@@ -376,9 +365,12 @@ class Daemon:
             self._enter_next_stage()
 
     def _stop_in_stages(self) -> Iterator[float]:
-        """Stop it; return the seconds after each stage. ``stopped`` was set before the first one.
+        """Stop a daemon that was asked to; return the seconds after each stage.
 
-        The operator's settings allow for a moment in which a handler that checks the flag can end.
+        1. Wait for ``cancellation_backoff``; without it, a moment in which a handler that checks
+           the flag can end (``settings.background.instant_exit_…``).
+        2. With a ``cancellation_timeout``: cancel an async daemon, and wait for that time.
+        3. Then abandon it, and release the object. Without a timeout, wait until it ends.
         """
         settings = self.ctx.operator.settings.background
         backoff = getattr(self.handler, "cancellation_backoff", None)
