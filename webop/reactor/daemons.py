@@ -11,8 +11,8 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
-from types import MappingProxyType
 from typing import Any, cast
 
 from webop.errors import APIConflictError, APIError
@@ -40,9 +40,8 @@ from webop.reactor.tracking import NOTHING, Pending, Tracked
 
 logger = logging.getLogger(__name__)
 
-_NONE: Mapping[str, bool] = MappingProxyType({})
 
-
+@dataclass(slots=True, eq=False, repr=False)
 class Daemons:
     """The daemons and timers of one object.
 
@@ -54,23 +53,15 @@ class Daemons:
         call_status: the state of their calls.
     """
 
-    __slots__ = ("body", "call_status", "past", "running")
-
-    def __init__(self, raw: dict[str, Any], past: Mapping[str, bool] = _NONE) -> None:
-        self.body = Body(raw)
-        self.running: dict[str, Daemon] = {}
-        self.past = past
-        self.call_status = HandlingStatus()
+    body: Body
+    past: Mapping[str, bool] = field(default_factory=dict)
+    running: dict[str, Daemon] = field(default_factory=dict)
+    call_status: HandlingStatus = field(default_factory=HandlingStatus)
 
     @property
     def raw(self) -> dict[str, Any]:
         """The newest known state of the object; handlers may modify it."""
         return cast("dict[str, Any]", self.body.raw)
-
-    @property
-    def finished(self) -> set[str]:
-        """The ids of those that must not start again."""
-        return {key for key, has_finished in self.past.items() if has_finished}
 
     def show(self, raw: dict[str, Any]) -> None:
         """Show them a newer state of the object."""
@@ -80,7 +71,7 @@ class Daemons:
 
     def without_body(self) -> Daemons | None:
         """Return what must be kept when none runs, if anything; abandoned ones keep the body."""
-        return Daemons({}, self.past) if self.past else None
+        return Daemons(Body({}), self.past) if self.past else None
 
     def stop(
         self, reason: DaemonStoppingReason, ids: Collection[str] | None = None
@@ -98,6 +89,7 @@ class Daemons:
         return [str(daemon) for daemon in self.running.values()]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Daemon:
     """One running daemon or timer of one object.
 
@@ -115,50 +107,36 @@ class Daemon:
         trouble: the error of the last write, to log it once.
     """
 
-    __slots__ = (
-        "_alarm",
-        "_change",
-        "_stages",
-        "cause",
-        "changed_at",
-        "ctx",
-        "daemons",
-        "essence",
-        "handler",
-        "obj",
-        "stopper",
-        "task",
-        "trouble",
-    )
+    ctx: ResourceContext
+    obj: Tracked
+    daemons: Daemons
+    handler: BackgroundHandler
+    stopper: Stopper = field(default_factory=Stopper)
+    cause: BackgroundCause = field(init=False)
+    task: asyncio.Task[None] = field(init=False)
+    changed_at: float = 0.0
+    essence: str = ""
+    trouble: str = ""
+    _change: asyncio.Future[None] | None = None
+    _alarm: asyncio.TimerHandle | None = None
+    _stages: Iterator[float] | None = None
 
-    task: asyncio.Task[None]
-
-    def __init__(
-        self, ctx: ResourceContext, obj: Tracked, daemons: Daemons, handler: BackgroundHandler
-    ) -> None:
-        operator, body = ctx.operator, daemons.body
-        self.ctx = ctx
-        self.obj = obj
-        self.daemons = daemons
-        self.handler = handler
-        self.stopper = stopper = Stopper()
-        is_async_fn = is_async(handler.fn)
+    def __post_init__(self) -> None:
+        operator, body, is_sync = (
+            self.ctx.operator,
+            self.daemons.body,
+            not is_async(self.handler.fn),
+        )
         self.cause = BackgroundCause(
             logger=ObjectLogger(body=body, settings=operator.settings),
-            memo=operator.memos.recall(obj.uid),
+            memo=operator.memos.recall(self.obj.uid),
             indices=operator.indices,
-            resource=ctx.resource,
+            resource=self.ctx.resource,
             body=body,
-            patch=Patch(body=body, has_generations=ctx.has_status),
-            stopped=AsyncDaemonStopped(stopper) if is_async_fn else SyncDaemonStopped(stopper),
+            patch=Patch(body=body, has_generations=self.ctx.has_status),
+            stopped=(SyncDaemonStopped if is_sync else AsyncDaemonStopped)(self.stopper),
         )
-        self.cause.patch.writer = self.save if is_async_fn else self._save_from_thread
-        self.changed_at = 0.0
-        self.essence = ""
-        self.trouble = ""
-        self._change: asyncio.Future[None] | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._stages: Iterator[float] | None = None
+        self.cause.patch.writer = self._save_from_thread if is_sync else self.save
         self.note_change()
 
     def __str__(self) -> str:
@@ -195,24 +173,21 @@ class Daemon:
 
     async def _await_begin(self) -> None:
         """Wait for the initial delay: once per object and process."""
-        if self.handler.initial_delay is not None and self.handler.id not in self.daemons.past:
-            await self.stopper.sleep(self._find_initial_delay())
-            if not self.stopper:
-                self._remember(has_finished=False)
-
-    def _find_initial_delay(self) -> float:
-        """Return the seconds before the first call; 0 if a function for them fails."""
         delay = self.handler.initial_delay
-        if not callable(delay):
-            return delay or 0
-        kwargs = self.cause.kwargs | {"param": self.handler.param, "retry": 0}
-        try:
-            return float(delay(**kwargs, started=now(), runtime=timedelta(0)))
-        except BaseException as exc:
-            convert_exception(exc)  # raises Ctrl-C and the end of this task
-            text = "Cannot compute the initial delay of %s. Using 0 s."
-            self.cause.logger.exception(text, self.handler)
-            return 0
+        if delay is None or self.handler.id in self.daemons.past:
+            return
+        if callable(delay):
+            kwargs = self.cause.kwargs | {"param": self.handler.param, "retry": 0}
+            try:
+                delay = float(delay(**kwargs, started=now(), runtime=timedelta(0)))
+            except BaseException as exc:
+                convert_exception(exc)  # raises Ctrl-C and the end of this task
+                text = "Cannot compute the initial delay of %s. Using 0 s."
+                self.cause.logger.exception(text, self.handler)
+                delay = 0
+        await self.stopper.sleep(delay)
+        if not self.stopper:
+            self._remember(has_finished=False)
 
     async def _await_idleness(self) -> None:
         """Wait until the object has not changed for the time ``idle``."""
@@ -442,7 +417,7 @@ def start(
     if obj.raw is None:
         return
     if obj.daemons is None:
-        obj.daemons = Daemons(clone(obj.raw))
+        obj.daemons = Daemons(Body(clone(obj.raw)))
     elif not obj.daemons.running:
         obj.daemons.show(clone(obj.raw))
     daemon = Daemon(ctx, obj, obj.daemons, handler)

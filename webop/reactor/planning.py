@@ -171,18 +171,18 @@ def _plan_daemons(ctx: ResourceContext, obj: Tracked, plan: Plan) -> dict[str, B
     finished is not stopped while it writes its patch.
     """
     running = {} if obj.daemons is None else obj.daemons.running
-    finished = set() if obj.daemons is None else obj.daemons.finished
+    past = {} if obj.daemons is None else obj.daemons.past  # true if it has finished
     wanted: dict[str, BackgroundHandler] = {}
     if not plan.cause.is_deleted:
         for handler in ctx.handlers.background:
-            if handler.id not in finished and matches(handler, plan.cause):
+            if not past.get(handler.id) and matches(handler, plan.cause):
                 wanted.setdefault(handler.id, handler)
     plan.why = _DELETED if plan.cause.is_deleted else _MISMATCH
-    kept = set() if plan.cause.is_deleted else {*wanted, *finished}
     plan.stopped = [
         key
         for key, daemon in running.items()
-        if key not in kept and not daemon.stopper.reason & plan.why
+        if (plan.cause.is_deleted or not (key in wanted or past.get(key)))
+        and not daemon.stopper.reason & plan.why
     ]
     plan.spawned = [handler for key, handler in wanted.items() if key not in running]
     return wanted
