@@ -12,9 +12,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Coroutine
-from typing import Any, TypeVar, cast
-
-T = TypeVar("T")
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -66,19 +64,13 @@ def count_cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
-async def call_apart(coroutine: Coroutine[Any, Any, T], invocation: Any) -> T:
-    """Await the coroutine of a handler in a task of its own, which it may cancel.
+def call_apart(coroutine: Coroutine[Any, Any, Any], invocation: Any) -> asyncio.Task[Any]:
+    """Run the coroutine of a handler in a task of its own, which it may cancel.
 
-    The cancellation of the caller cancels that task. The watchdog reads the invocation.
-
-    Raises:
-        asyncio.CancelledError: the caller was cancelled, or the coroutine by itself.
-        BaseException: of the coroutine.
+    If the caller awaits the task, its cancellation cancels the task. The watchdog reads the
+    invocation.
     """
-    done, failure = await asyncio.create_task(contain(coroutine, invocation))
-    if failure is not None:
-        raise RuntimeError(_describe(failure)) from failure
-    return cast("T", done)
+    return asyncio.create_task(contain(coroutine, invocation))
 
 
 async def contain(
@@ -90,6 +82,18 @@ async def contain(
         return await coroutine, None
     except (SystemExit, GeneratorExit) as exc:
         return None, exc
+
+
+def unwrap(done: tuple[Any, BaseException | None]) -> Any:
+    """Return the result of a call that has ended.
+
+    Raises:
+        RuntimeError: the handler has tried to end more than its task.
+    """
+    result, failure = done
+    if failure is not None:
+        raise RuntimeError(_describe(failure)) from failure
+    return result
 
 
 def convert_exception(exc: BaseException) -> Exception:

@@ -20,7 +20,7 @@ from typing import Any
 from webop.client import current_client
 from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handling.call_options import CallOptions
-from webop.handling.cancellation import call_apart, convert_exception
+from webop.handling.cancellation import call_apart, convert_exception, unwrap
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.fence import check_fence
 from webop.handling.filters import matches
@@ -181,9 +181,10 @@ async def attempt(
             call = call_apart(handler.fn(**kwargs), invocation)
             del kwargs  # daemons run for long
             if handler.timeout is None:
-                result = await call
+                result = unwrap(await call)
             else:
-                result = await _await_in_time(handler, call, handler.timeout - attempts.runtime)
+                seconds = handler.timeout - attempts.runtime
+                result = unwrap(await _await_in_time(handler, call, seconds))
         if invocation.subhandlers:
             await execute_children(invocation, invocation.subhandlers)
     except GeneratorExit:
