@@ -1,7 +1,7 @@
 """Cancellation: handlers can swallow that of webop, and can cancel themselves.
 
-The work on objects runs in a :class:`WorkerGroup`, each call of an async handler in a task of its
-own (:func:`call_apart`). So only webop cancels the tasks of webop, and what else ends a call is a
+The work on objects runs in a :class:`WorkerGroup`, each call of an async handler in a separate
+task (:func:`call_apart`). So only webop cancels the tasks of webop, and what else ends a call is a
 failure of the handler. Code that calls functions of users treats their errors with
 :func:`convert_exception`.
 """
@@ -65,7 +65,7 @@ def count_cancellations() -> int:
 
 
 def call_apart(coroutine: Coroutine[Any, Any, Any], invocation: Any) -> asyncio.Task[Any]:
-    """Run the coroutine of a handler in a task of its own, which it may cancel.
+    """Run the coroutine of a handler in a separate task, which it may cancel.
 
     If the caller awaits the task, its cancellation cancels the task. The watchdog reads the
     invocation.

@@ -313,9 +313,9 @@ class Daemon:
         return getattr(self.handler, "idle", None)
 
     def note_change(self) -> None:
-        """Note a newer state of the object: idle times begin anew with changes of its essence.
+        """Note a newer state of the object: an idle time begins again if the essence has changed.
 
-        What others write into the status does not count: they would starve the timers.
+        The status does not count: its writers would starve the timers.
         """
         if self._idle is None:
             return
