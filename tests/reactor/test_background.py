@@ -69,7 +69,11 @@ async def test_daemons_stop_when_their_object_is_missing_in_a_new_listing(
         ctx = ResourceContext(operator, client, WIDGETS, handlers, queue)
         processor = Processor(ctx, spawn=group.create_task)
         controller = Controller(
-            processor, spawn=group.create_task, queue=queue, on_indexed=lambda: None
+            processor,
+            spawn=group.create_task,
+            spawn_indexing=group.create_task,
+            queue=queue,
+            on_indexed=lambda: None,
         )
         controller.set_paused(None)
         for names in (["kept", "vanished"], ["kept"]):

@@ -116,6 +116,7 @@ def control(
     made = Controller(
         processor,
         spawn=asyncio.create_task,
+        spawn_indexing=asyncio.create_task,
         queue=queue or make_queue(limit),
         on_indexed=note_indexed,
     )

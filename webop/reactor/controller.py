@@ -15,7 +15,7 @@ import enum
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, KeysView, Sequence
+from collections.abc import Callable, KeysView, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -60,7 +60,9 @@ class Controller:
 
     Args:
         processor: how objects are processed.
-        spawn: starts a task in the task group of the stream.
+        spawn: starts a task that works on an object, in the task group of the stream.
+        spawn_indexing: the same for a task that only indexes, also while another operator is
+            active.
         queue: of the kind.
         on_indexed: called when all listed objects are in the indexes.
 
@@ -77,6 +79,7 @@ class Controller:
         processor: Processor,
         *,
         spawn: Callable[..., asyncio.Task[Any]],
+        spawn_indexing: Callable[..., asyncio.Task[Any]],
         queue: WorkQueue,
         on_indexed: Callable[[], None],
     ) -> None:
@@ -86,6 +89,7 @@ class Controller:
         self.is_indexed = False
         self._processor = processor
         self._spawn = spawn
+        self._spawn_indexing = spawn_indexing
         self._queue = queue
         self._on_indexed = on_indexed
         self._objects: dict[str, Tracked] = {}
@@ -131,8 +135,8 @@ class Controller:
                 self.apply_event("DELETED", obj.get_freshest() or obj.build_tombstone())
         self.is_outdated = False
         self._is_resuming = Hold.PAUSED in self.holds
-        waiting = [obj for obj in self._objects.values() if obj.state is State.QUEUED]
-        self._awaited = self._indexing | {obj for obj in waiting if self.holds and obj.is_unindexed}
+        self._awaited = {obj for obj in self._objects.values() if self.holds and obj.is_unindexed}
+        self._awaited |= self._indexing
         self._note_indexed(None)
 
     def _note_indexed(self, obj: Tracked | None) -> None:
@@ -151,15 +155,13 @@ class Controller:
         has_event_handlers = bool(self._processor.ctx.handlers.events)
         obj = self._objects.get(uid)
         if obj is None:
-            if event_type == "DELETED" and not has_event_handlers:
+            if event_type == "DELETED" and (uid in self._vanished or not has_event_handlers):
+                self._vanished.discard(uid)
                 return
             # Objects that change during the list arrive as MODIFIED.
             is_old = event_type in {None, "MODIFIED"} and self._is_resuming
             initial = Hold.PAUSED in self.holds or is_old
             obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
-        is_doubtful = uid in self._vanished and event_type is not None
-        if is_doubtful and event_type == "DELETED":
-            self._vanished.discard(uid)
         is_news = self._is_news(obj, event_type, version)
         obj.confirmed = self.listing
         if not is_news and not (has_event_handlers and version == obj.version):
@@ -174,7 +176,7 @@ class Controller:
             obj.is_unindexed = self.has_indexes and not obj.is_gone
             if obj.is_gone:
                 self.note_deletion(obj)
-            elif is_doubtful:  # the event can be late: the object is read first
+            elif uid in self._vanished:  # the event can be late: the object is read first
                 obj.raw, obj.text = None, b""
         else:  # our own patch comes back as an event
             obj.event_type = event_type
@@ -197,6 +199,7 @@ class Controller:
     def mark_gone(self, obj: Tracked) -> None:
         """Forget an object: the API server has answered that it is gone."""
         self._vanished.add(obj.uid)
+        obj.is_unshown = obj.is_shown
         self.note_deletion(obj)
         self.enqueue(obj)
 
@@ -259,7 +262,11 @@ class Controller:
 
     def enqueue(self, obj: Tracked, *, after: float | None = None) -> None:
         """Process an object soon, or after a delay; unless it runs, which is followed by this."""
-        if obj.state is State.RUNNING or Hold.STOPPING in self.holds:
+        if Hold.STOPPING in self.holds or obj in self._indexing:  # whose end enqueues it
+            return
+        if obj.state is State.RUNNING:
+            if self.holds and obj.is_unindexed:  # the indexes do not wait for its handlers
+                self._queue.add_for_indexing(obj)
             return
         if obj.raw is not None and obj.text is not None:  # the text is of an older state
             self._queue.bodies.drop(obj.text)
@@ -305,7 +312,9 @@ class Controller:
                 return
         obj.is_dirty = False
         self._queue.acquire(is_retry=obj.is_retrying)
-        self._start(obj, self._work(obj, plan or None), self._finish)
+        obj.state, obj.since = State.RUNNING, time.monotonic()
+        task = self._spawn(self._work(obj, plan or None), name=str(obj))
+        self._follow(obj, task, self._finish)
 
     def _plan(self, obj: Tracked) -> Plan | Literal[False] | None:
         """Return the plan for an object; False for work without one.
@@ -326,17 +335,15 @@ class Controller:
     def begin_indexing(self, obj: Tracked) -> None:
         """Start to index an object, and do no other work on it."""
         self._indexing.add(obj)
-        self._start(obj, self._index(obj), self._finish_indexing)
+        task = self._spawn_indexing(self._index_only(obj), name=f"indexing of {obj}")
+        self._follow(obj, task, self._finish_indexing)
 
-    def _start(
+    def _follow(
         self,
         obj: Tracked,
-        work: Coroutine[Any, Any, float | None],
+        task: asyncio.Task[float | None],
         on_end: Callable[[Tracked, asyncio.Task[Any]], None],
     ) -> None:
-        obj.state = State.RUNNING
-        obj.since = time.monotonic()
-        task = self._spawn(work, name=str(obj))
         self._workers[task] = obj
         task.add_done_callback(partial(on_end, obj))  # even if it never ran
 
@@ -349,30 +356,39 @@ class Controller:
         try:
             await self._queue.yield_to_loop()
             await self._read_body(obj)
-            for _ in range(_STATES_INDEXED):
-                if obj.is_unindexed:
-                    obj.is_unindexed = False
-                    await self._processor.index(obj)
-            if obj.is_unshown:
+            if obj.is_unindexed:
+                self._indexing.add(obj)
+                try:
+                    await self._index(obj)
+                finally:
+                    self._indexing.discard(obj)
+            if obj.is_unshown and not self.holds:
                 obj.is_unshown, obj.is_shown = False, not obj.is_gone
                 await self._processor.show_event(obj)
             if obj.is_gone or self.holds - {Hold.STOPPING}:
                 return 0.0
-            obj.is_dirty = False
+            if obj.is_dirty:  # a newer state has come, or a daemon has ended
+                plan, obj.is_dirty = None, False
             return await self._processor.process(obj, plan)
         except Exception as exc:  # noqa: BLE001  one object must not stop the others
             if isinstance(exc, APIError):
                 self._queue.keep_closed()
             return self._processor.on_error(obj, exc)
 
-    async def _index(self, obj: Tracked) -> float | None:
-        """Index the newest state of an object; return the seconds until a retry, if it failed."""
+    async def _index(self, obj: Tracked) -> None:
+        for _ in range(_STATES_INDEXED):
+            if obj.is_unindexed:
+                obj.is_unindexed = False
+                await self._processor.index(obj)
+        self._note_indexed(obj)
+
+    async def _index_only(self, obj: Tracked) -> float | None:
+        """Index an object; return the seconds until a retry if its body cannot be read."""
         try:
             await self._read_body(obj)
-            obj.is_unindexed = False
-            await self._processor.index(obj)
         except APIError as exc:
             return self._processor.on_error(obj, exc)
+        await self._index(obj)
         return None
 
     def _finish(self, obj: Tracked, task: asyncio.Task[float | None]) -> None:
@@ -385,28 +401,30 @@ class Controller:
         del self._workers[task]
         self._queue.release_indexing()
         self._indexing.discard(obj)
-        obj.state, obj.since = State.IDLE, 0.0
-        delay = None if task.cancelled() or task.exception() else task.result()
-        if delay is None:
-            self._note_indexed(obj)
-        self.enqueue(obj, after=delay)
+        if task.cancelled() or task.exception() is not None:
+            return  # the stream ends
+        if obj.state is not State.RUNNING:
+            self.enqueue(obj, after=task.result())
 
     def _requeue(self, obj: Tracked, task: asyncio.Task[float | None]) -> None:
         """Decide when an object is processed again; nothing else does, apart from events."""
         obj.state, obj.since = State.IDLE, 0.0
-        if task.cancelled():  # others can have continued
-            obj.leave_work()
-        has_failed = task.cancelled() or task.exception() is not None
-        delay = None if has_failed else task.result()
-        if obj.is_unindexed or obj.is_unshown or self.holds:
+        if task.cancelled() or task.exception() is not None:
+            if task.cancelled():
+                obj.leave_work()  # others can have continued
+            if obj.is_dirty:
+                self.enqueue(obj)
+            else:  # a new task would end in the same way; if a pause begins, a list follows
+                self._let_go(obj)
+        elif obj.is_unindexed or obj.is_unshown or self.holds:
             self.enqueue(obj)
-        elif obj.is_dirty and not (has_failed and not task.cancelled()):
+        elif obj.is_dirty:
             if not self._queue.has_waiting or self._plan(obj) is not None:
                 self.enqueue(obj)
-        elif delay is None or obj.is_gone:
+        elif task.result() is None or obj.is_gone:
             self._let_go(obj)
         else:
-            self.enqueue(obj, after=delay)
+            self.enqueue(obj, after=task.result())
 
     # Bodies
 

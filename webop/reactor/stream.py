@@ -59,10 +59,17 @@ class Stream:
         self._gate = gate
         self._group = WorkerGroup()
         self._watching: asyncio.Task[None] | None = None
-        spawn = partial(ctx.operator.pausing.spawn, self._group, contextvars.copy_context())
+        context = contextvars.copy_context()
+        spawn = partial(ctx.operator.pausing.spawn, self._group, context)
         self._processor = Processor(ctx, spawn=spawn)
         self.controller = Controller(
-            self._processor, spawn=spawn, queue=ctx.queue, on_indexed=self._note_indexed
+            self._processor,
+            spawn=spawn,
+            spawn_indexing=lambda work, name: self._group.create_task(
+                work, name=name, context=context.copy()
+            ),
+            queue=ctx.queue,
+            on_indexed=self._note_indexed,
         )
         if not gate.is_open:
             gate.subscribe(self._unhold)

@@ -290,12 +290,12 @@ class Tracked:
     def mark_gone(self) -> None:
         """Forget the object: the API server has answered that it is gone.
 
-        The event of its deletion follows. If an event shows it again, it is read, and its memo and
-        its daemons are new.
+        Event handlers get its deletion. If an event shows it again, it is read; its memo and its
+        daemons are new then.
         """
         if not self.is_gone:
             self.event_type = "DELETED"
-            self.is_dirty, self.is_unshown = True, False
+            self.is_dirty = True
             self.controller.mark_gone(self)
 
     def wake(self) -> None:
