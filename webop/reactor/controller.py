@@ -167,10 +167,8 @@ class Controller:
         if not is_news and not (has_event_handlers and version == obj.version):
             return
         # Handlers that have got an object get its deletion, also after a pause.
-        if has_event_handlers and (
-            not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
-        ):
-            obj.is_unshown = True
+        is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
+        obj.is_unshown |= has_event_handlers and is_wanted
         if is_news:
             obj.accept(event_type, raw)
             obj.is_unindexed = self.has_indexes and not obj.is_gone
@@ -260,7 +258,9 @@ class Controller:
         for obj in self._objects.values():
             obj.version = 0
 
-    def enqueue(self, obj: Tracked, *, after: float | None = None) -> None:
+    def enqueue(
+        self, obj: Tracked, *, after: float | None = None, is_continued: bool = False
+    ) -> None:
         """Process an object soon, or after a delay; unless it runs, which is followed by this."""
         if Hold.STOPPING in self.holds or obj in self._indexing:  # whose end enqueues it
             return
@@ -284,7 +284,11 @@ class Controller:
         obj.since = 0.0 if after else obj.since or time.monotonic()
         self._held.pop(obj, None)
         if after or not self.holds:
-            self._queue.add(obj, self._choose_lane(obj), after=after or 0.0)
+            lane = Lane.LISTED if obj.event_type is None else Lane.CHANGED
+            if obj.work is not None and obj.work.cycle is not None:
+                lane = Lane.BEGUN
+            is_continued &= lane is Lane.BEGUN
+            self._queue.add(obj, lane, after=after or 0.0, is_continued=is_continued)
         elif obj.is_unindexed:
             self._queue.add_for_indexing(obj)
         else:
@@ -292,11 +296,6 @@ class Controller:
             self._held[obj] = None
         if obj.state is State.QUEUED:
             self._park_body(obj)
-
-    def _choose_lane(self, obj: Tracked) -> Lane:
-        if obj.work is not None and obj.work.cycle is not None:
-            return Lane.BEGUN
-        return Lane.LISTED if obj.event_type is None else Lane.CHANGED
 
     def begin(self, obj: Tracked) -> None:
         """Start the work on an object, if there is any: its turn has come."""
@@ -417,14 +416,14 @@ class Controller:
             else:  # a new task would end in the same way; if a pause begins, a list follows
                 self._let_go(obj)
         elif obj.is_unindexed or obj.is_unshown or self.holds:
-            self.enqueue(obj)
+            self.enqueue(obj, is_continued=True)
         elif obj.is_dirty:
             if not self._queue.has_waiting or self._plan(obj) is not None:
-                self.enqueue(obj)
+                self.enqueue(obj, is_continued=True)
         elif task.result() is None or obj.is_gone:
             self._let_go(obj)
         else:
-            self.enqueue(obj, after=task.result())
+            self.enqueue(obj, after=task.result(), is_continued=True)
 
     # Bodies
 

@@ -58,8 +58,8 @@ class Lane(enum.IntEnum):
     """It was listed."""
 
 
-# Which lane comes first; each has a share, so that none waits for ever.
-_TURNS: Final = ((0, 1, 2), (1, 0, 2), (0, 1, 2), (1, 0, 2), (2, 0, 1))
+# Which lane comes first. What has begun is finished before other objects, but none waits for ever.
+_TURNS: Final = (*((0, 1, 2),) * 4, (0, 2, 1)) * 4 + ((1, 2, 0), (2, 1, 0))
 
 
 class SharedSlots:
@@ -139,13 +139,16 @@ class WorkQueue:
     def _is_crowded(self) -> bool:
         return self.pool is not None and is_crowded(self.pool)
 
-    def add(self, obj: Tracked, lane: Lane, *, after: float = 0.0) -> None:
+    def add(
+        self, obj: Tracked, lane: Lane, *, after: float = 0.0, is_continued: bool = False
+    ) -> None:
         """Queue an object, at most once; one that waits in the same lane keeps its place.
 
         Args:
             obj: the object.
             lane: where it waits.
             after: seconds until its controller queues it again.
+            is_continued: whether its work has only been interrupted: then it comes first.
         """
         if obj not in self._lanes[lane]:
             self.remove(obj)
@@ -160,6 +163,8 @@ class WorkQueue:
             obj.controller.begin(obj)
         else:
             self._lanes[lane][obj] = None
+            if is_continued:
+                self._lanes[lane].move_to_end(obj, last=False)
             self._schedule()
 
     def add_for_indexing(self, obj: Tracked) -> None:
