@@ -126,13 +126,13 @@ class Controller:
         """Begin a list of all existing objects."""
         self.listing += 1
         self._awaited = None
-        self._vanished.clear()
 
     def finish_listing(self) -> None:
         """End a list: objects that were not in it are gone."""
         for obj in [obj for obj in self._objects.values() if obj.confirmed < self.listing]:
             if not obj.is_gone:
                 self.apply_event("DELETED", obj.get_freshest() or obj.build_tombstone())
+        self._vanished.clear()
         self.is_outdated = False
         self._is_resuming = Hold.PAUSED in self.holds
         self._awaited = {obj for obj in self._objects.values() if self.holds and obj.is_unindexed}
@@ -174,7 +174,7 @@ class Controller:
             obj.is_unindexed = self.has_indexes and not obj.is_gone
             if obj.is_gone:
                 self.note_deletion(obj)
-            elif uid in self._vanished:  # the event can be late: the object is read first
+            elif uid in self._vanished:  # the state can be late: the object is read first
                 obj.raw, obj.text = None, b""
         else:  # our own patch comes back as an event
             obj.event_type = event_type
