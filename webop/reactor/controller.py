@@ -168,6 +168,9 @@ class Controller:
             return
         # Handlers that have got an object get its deletion, also after a pause.
         is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
+        if event_type == "DELETED" and uid in self._vanished:  # they have got it
+            self._vanished.discard(uid)
+            obj.is_unshown = is_wanted = False
         obj.is_unshown |= has_event_handlers and is_wanted
         if is_news:
             obj.accept(event_type, raw)
