@@ -196,9 +196,19 @@ async def test_late_events_of_what_is_gone_call_no_handlers(
     async def later(**kwargs: Any) -> None:
         calls.note("next", kwargs)
 
-    async with run_relayed():
+    answered = asyncio.Event()
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or answered.is_set():
+            return None
+        response = await relayed.pass_on(request)
+        answered.set()
+        return response
+
+    async with run_relayed(meddle=meddle):
         await objects.create("one")
-        await eventually(lambda: relayed.list_requests("PATCH", "one"))
+        await answered.wait()
+        await objects.create("two")  # in the meantime, the operator gets the response
         for count in range(1, 4):  # it is read with each of the three changes
             watch.show_next()
             await eventually(lambda: len(relayed.list_requests("GET", "one")) >= count)  # noqa: B023

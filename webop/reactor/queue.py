@@ -58,7 +58,7 @@ class Lane(enum.IntEnum):
     """It was listed."""
 
 
-# Which lane comes first. What has begun is finished before other objects, but none waits for ever.
+# Which lane comes first: objects in progress mostly do, but none waits for ever.
 _TURNS: Final = (*((0, 1, 2),) * 4, (0, 2, 1)) * 4 + ((1, 2, 0), (2, 1, 0))
 
 

@@ -62,7 +62,7 @@ class ObjectController(Protocol):
 
 
 class State(enum.Enum):
-    """What happens to an object."""
+    """The state of the work on an object."""
 
     IDLE = enum.auto()
     """Nothing: there is no body in memory."""
