@@ -297,7 +297,7 @@ class Daemon:
             level = logging.WARNING if str(exc) != known else logging.DEBUG
             if writing.classify(exc) is not writing.Failure.DENIED:
                 patch.fns.extend(later.fns)
-                level = self.ctx.slots.choose_level("background")
+                level = self.ctx.queue.choose_level("background")
             self.trouble = str(exc)
             self.cause.logger.log(level, "Cannot write the patch of %s: %s", self.handler, exc)
             writing.write_later(self.ctx, obj, exc)

@@ -22,7 +22,7 @@ from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.objects.storage.diffbase import EssenceDigest
 from webop.posting import ObjectLogger
-from webop.reactor.slots import Slots
+from webop.reactor.queue import WorkQueue
 from webop.reactor.tracking import NOTHING, Cycle, Tracked
 
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
@@ -35,14 +35,14 @@ _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME
 class ResourceContext:
     """The context of the work on one resource.
 
-    ``slots`` is shared by all namespaces of a kind.
+    ``queue`` is shared by all namespaces of a kind.
     """
 
     operator: OperatorContext
     client: Client
     resource: Resource
     handlers: ResourceHandlers
-    slots: Slots
+    queue: WorkQueue
 
     @property
     def has_status(self) -> bool:
@@ -93,7 +93,7 @@ class Plan:
 
 def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     """Return what must be done about the newest state of an object; None for nothing."""
-    if obj.raw is None or obj.is_gone:
+    if obj.raw is None:
         return None
     work, body = obj.work or NOTHING, Body(obj.raw)
     plan = Plan(detect_cause(ctx, obj, body))

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from webop.client.events import get_uid
 from webop.errors import APIError
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import EventCause, ResourceCause
@@ -21,10 +20,9 @@ from webop.handling.filters import matches
 from webop.handling.handler_states import Progress
 from webop.handling.handlers import ErrorsMode, EventHandler, Reason
 from webop.handling.indexes import index_object
-from webop.handling.invocation import is_async
 from webop.handling.registry import deduplicated
-from webop.handling.threads import Pool
-from webop.objects.body import Body, RawEvent, RawEventType
+from webop.objects.body import Body, RawEvent
+from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
 from webop.reactor import daemons
@@ -46,12 +44,9 @@ from webop.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)
 
-_HEAD_START = 0.05  # seconds; for event handlers, before the change is handled
-_STATES_INDEXED = 3  # at most, before the handlers of an object are called
-
 
 class Processor:
-    """The work on the objects of one resource; see :class:`webop.reactor.dispatcher`."""
+    """The work on the objects of one resource; see :class:`webop.reactor.controller`."""
 
     def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
         self.ctx = ctx
@@ -64,12 +59,6 @@ class Processor:
             may_continue=lambda: ctx.operator.pausing.is_active,
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
-
-    @property
-    def event_pool(self) -> Pool | None:
-        """The threads of event handlers, if any of them is sync."""
-        has_sync = any(not is_async(handler.fn) for handler in self.ctx.handlers.events)
-        return self.ctx.operator.settings.execution if has_sync else None
 
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what must be done about the newest state of an object; None for nothing.
@@ -90,34 +79,27 @@ class Processor:
         """
         return await read(self.ctx, obj)
 
-    async def index(self, raw: dict[str, Any]) -> None:
-        """Update the indexes with a state of an object; log errors of indexers."""
-        body = Body(raw)
+    async def index(self, obj: Tracked) -> None:
+        """Update the indexes with the newest state of an object; log errors of indexers."""
+        if obj.raw is None or obj.is_gone:
+            return
+        body, handlers = Body(obj.raw), self.ctx.handlers
         cause = ResourceCause(
             logger=LocalObjectLogger(body=body, settings=self.ctx.operator.settings),
-            memo=self.ctx.operator.memos.recall(get_uid(raw)),
+            memo=self.ctx.operator.memos.recall(obj.uid),
             indices=self.ctx.operator.indices,
             resource=self.ctx.resource,
             body=body,
             patch=Patch(body=body),
         )
-        handlers, indexes = self.ctx.handlers.indexers, self.ctx.operator.indices
-        await index_object(handlers, cause, get_uid(raw), indexes, self._index_options)
-
-    async def index_newest(self, obj: Tracked) -> None:
-        """Put the newest state of an object into the indexes.
-
-        If states arrive faster than they can be indexed, handlers stop waiting: they can see a
-        newer state than the indexes.
-        """
-        obj.indexing = obj.indexing or asyncio.Lock()
-        async with obj.indexing:
-            for _ in range(_STATES_INDEXED):
-                if not obj.is_unindexed:
-                    break
-                obj.is_unindexed = False
-                if obj.raw is not None and not obj.is_gone:
-                    await self.index(obj.raw)
+        await index_object(
+            handlers.indexers,
+            cause,
+            obj.uid,
+            self.ctx.operator.indices,
+            self._index_options,
+            is_wanted=lambda: not obj.is_gone and handlers is self.ctx.handlers,
+        )
 
     def withdraw(self, obj: Tracked) -> None:
         """Remove an object that is gone or no longer watched from the indexes."""
@@ -138,11 +120,9 @@ class Processor:
             Exception: of the API server, a filter, or the framework; see :meth:`on_error`.
         """
         ctx, work, delay = self.ctx, obj.open_work(), None
-        if obj.event_task is not None:
-            await asyncio.wait({obj.event_task}, timeout=_HEAD_START)
         if not work.is_denied:
             await save_pending(ctx, obj)
-            if (rest := obj.backoff_left()) or obj.suspected_deleted:
+            if (rest := obj.backoff_left()) or obj.is_gone:
                 return rest
         if obj.controller.is_stopped and not work.is_released:
             return None  # a handler that begins now may not end in time
@@ -173,7 +153,7 @@ class Processor:
         """Call the handlers that are due, and write their outcomes and patches."""
         obj.is_taken_over = False
         with open_span(_describe, plan) or NOT_TRACED as span:
-            with ctx.slots.running_handlers():
+            with ctx.queue.running_handlers():
                 delay = await handle_change(ctx, obj, work, plan)
             await save(ctx, obj, Pending(plan.cause.patch, plan.cause.own))
             if work.is_released:
@@ -190,10 +170,11 @@ class Processor:
             for handler in plan.spawned:
                 daemons.start(self.ctx, obj, handler, spawn=self._spawn)
 
-    async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
-        ctx, body = self.ctx, Body(raw)
-        event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
+    async def show_event(self, obj: Tracked) -> None:
+        """Call event handlers with the newest state; their errors are logged and ignored."""
+        ctx, event_type, raw = self.ctx, obj.event_type, clone(obj.raw or obj.build_tombstone())
+        event: RawEvent = {"type": event_type, "object": raw}
+        body = Body(raw)
         cause = EventCause(
             logger=LocalObjectLogger(body=body, settings=ctx.operator.settings),
             memo=ctx.operator.memos.recall(obj.uid),
@@ -209,11 +190,13 @@ class Processor:
         options = self._event_options
         if event_type == "DELETED":  # there is no later event
             options = replace(options, may_continue=lambda: True)
-        deliver_results(await execute(handlers, cause, progress, options), cause.patch)
+        with ctx.queue.running_handlers():
+            outcomes = await execute(handlers, cause, progress, options)
+        deliver_results(outcomes, cause.patch)
         if not cause.patch or event_type == "DELETED":
             return
         try:
-            level = ctx.slots.choose_level
+            level = ctx.queue.choose_level
             pending = Pending(cause.patch, Patch())
             await save(ctx, obj, pending, choose_level=lambda _: level("denied to events"))
         except APIError as exc:
@@ -233,7 +216,7 @@ class Processor:
         known, work.trouble = work.trouble, (type(exc).__name__, repr(exc))
         level = logging.ERROR if work.trouble != known else logging.DEBUG
         logger.log(
-            self.ctx.slots.choose_level("away") if is_away else level,
+            self.ctx.queue.choose_level("away") if is_away else level,
             "%s %s",
             exc if is_expected else " ".join([f"{exc!r}.", *getattr(exc, "__notes__", ())]),
             hope,

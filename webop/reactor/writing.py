@@ -296,7 +296,7 @@ async def put_finalizers(
         ):
             raise  # the conflict has another reason than a newer object
     if response is None:
-        obj.suspected_deleted = True
+        obj.mark_gone()
     else:
         obj.accept_own(response)
 
@@ -446,7 +446,7 @@ async def _send(
         _warn_of_pruning(ctx, obj, content, response)
         obj.accept_own(response)
         return True
-    obj.suspected_deleted = True
+    obj.mark_gone()
     return False
 
 
@@ -457,7 +457,7 @@ async def _request(
     subresource: str | None,
 ) -> dict[str, Any] | None:
     """Send a patch once; record how long it takes, and whether the API server answers."""
-    loop, slots = asyncio.get_running_loop(), ctx.slots
+    loop, queue = asyncio.get_running_loop(), ctx.queue
     began = loop.time()
     try:
         response = await ctx.client.patch(
@@ -472,11 +472,11 @@ async def _request(
         )
     except APIError as exc:
         if classify(exc) is Failure.AWAY:
-            slots.note_failure(str(exc))
+            queue.note_failure(exc, obj.namespace)
         else:
-            slots.note_write(loop.time() - began)
+            queue.note_write(loop.time() - began, obj.namespace)
         raise
-    slots.note_write(loop.time() - began)
+    queue.note_write(loop.time() - began, obj.namespace)
     return response
 
 
@@ -530,7 +530,7 @@ def _warn_of_pruning(
     lost = [key for key in _list_written(content) if key not in kept]
     if lost:
         logger.log(
-            ctx.slots.choose_level(f"lost {lost}"),
+            ctx.queue.choose_level(f"lost {lost}"),
             "Patching failed with inconsistencies: the API server dropped status.%s of %s, which "
             "the schema in the CRD does not have. Add it there, or "
             "x-kubernetes-preserve-unknown-fields: true.",
