@@ -42,7 +42,7 @@ _STAGES = {
     "webop.objects.diffs": "bodies, fields, diffs",
     "webop.objects.fields": "bodies, fields, diffs",
     "webop.objects.patch": "patches built",
-    "webop.reactor.dispatcher": "dispatching",
+    "webop.reactor.controller": "dispatching",
 }
 # These stages are split: frames like the following receive.
 _BOTH_WAYS = {"HTTP", "TLS"}

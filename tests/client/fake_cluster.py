@@ -220,7 +220,7 @@ class FakeCluster:
 
 
 class Mirror:
-    """A consumer of a watch, as the dispatcher is one: its memory is to equal the cluster."""
+    """A consumer of a watch, as the controller is one: its memory is to equal the cluster."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}

@@ -211,7 +211,7 @@ class Renderer:
         position = names.index(name) - is_bound
         is_positional = name not in [argument.arg for argument in function.args.kwonlyargs]
         for call, where in self._module.calls.get(function.name, ()):
-            if is_positional and position < len(call.args):
+            if is_positional and 0 <= position < len(call.args):
                 yield call.args[position], where
             yield from ((keyword.value, where) for keyword in call.keywords if keyword.arg == name)
 

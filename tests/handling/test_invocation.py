@@ -207,6 +207,7 @@ async def test_a_time_out_of_the_handlers_own_is_an_error_as_any_other() -> None
         ValueError("boo"),
         SystemExit(1),
         asyncio.CancelledError(),
+        GeneratorExit(),
         StopIteration(),
         StopAsyncIteration(),
         ExceptionGroup("boo", [ValueError()]),
@@ -227,6 +228,94 @@ async def test_nothing_that_a_handler_raises_gets_out(exc: BaseException, is_syn
     assert isinstance(outcome.exception, Exception)
     assert "str() failed" not in "".join(traceback.format_exception_only(outcome.exception))
     assert (outcome.final, outcome.delay) == (False, 5)
+
+
+@pytest.mark.feature("ERR-01")
+@pytest.mark.parametrize("timeout", [None, 100])
+@pytest.mark.parametrize("is_awaiting", [True, False])
+async def test_a_handler_that_cancels_itself_fails_and_cancels_nothing_else(
+    timeout: float | None, *, is_awaiting: bool
+) -> None:
+    async def cancel(**_: Any) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if is_awaiting:
+            await asyncio.sleep(0)
+        return "done"
+
+    outcome = await call(cancel, timeout=timeout, backoff=5)
+    assert (outcome.final, outcome.delay) == (False, 5)
+    await asyncio.sleep(0)  # it is not cancelled
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+@pytest.mark.feature("ERR-01")
+async def test_a_task_group_of_a_handler_leaves_nothing_behind() -> None:
+    """In Python 3.11, one whose body fails as well leaves the task cancelled."""
+
+    async def fail() -> None:
+        raise ValueError
+
+    async def handle(**_: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise KeyError
+
+    outcome = await call(handle)
+    assert isinstance(outcome.exception, ExceptionGroup)
+    await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+@pytest.mark.feature("ERR-01")
+async def test_the_cancellation_of_the_caller_reaches_an_async_handler() -> None:
+    seen: list[str] = []
+
+    async def handle(**_: Any) -> None:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            seen.append("cancelled")
+            raise
+
+    calling = asyncio.create_task(call(handle))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert seen == ["begun", "cancelled"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_cancelled_call_waits_for_its_thread_once(count: int) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def handle(**_: Any) -> None:
+        begun.set()
+        released.wait(10)
+        raise ValueError("nobody hears of it")
+
+    calling = asyncio.create_task(call(handle))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    for _ in range(count):
+        calling.cancel()
+        await asyncio.sleep(0.02)
+    assert calling.done() == (count == 2)
+    released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
 
 
 @pytest.mark.feature("ERR-01")

@@ -1,6 +1,6 @@
 """Daemons of objects that vanish between two listings, as after "410 Gone": no watch tells of them.
 
-Fed to the dispatcher directly: a real API server keeps its history for minutes.
+Events go to the controller directly: a real API server keeps its history for minutes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from webop.handling.memos import Memo, Memos
 from webop.lifecycles import get_default_lifecycle
 from webop.objects.resources import Resource
 from webop.posting import Poster
-from webop.reactor.dispatcher import Dispatcher
-from webop.reactor.index_gate import IndexGate
+from webop.reactor.controller import Controller
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
-from webop.reactor.slots import SharedSlots, Slots
+from webop.reactor.queue import SharedSlots, WorkQueue
 
 WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget", namespaced=True)
 
@@ -64,24 +63,29 @@ async def test_daemons_stop_when_their_object_is_missing_in_a_new_listing(
         identity="test",
         poster=Poster(settings),
     )
-    gate = IndexGate()
-    gate.expect([])
     async with Client(Vault(), settings.networking) as client, asyncio.TaskGroup() as group:
         handlers = registry.handlers_of(registry.collect_selectors())
-        ctx = ResourceContext(operator, client, WIDGETS, handlers, Slots("widgets", SharedSlots()))
+        queue = WorkQueue("widgets", SharedSlots())
+        ctx = ResourceContext(operator, client, WIDGETS, handlers, queue)
         processor = Processor(ctx, spawn=group.create_task)
-        dispatcher = Dispatcher(processor, spawn=group.create_task, gate=gate, slots=ctx.slots)
-        dispatcher.set_paused(None)
+        controller = Controller(
+            processor,
+            spawn=group.create_task,
+            spawn_indexing=group.create_task,
+            queue=queue,
+            on_indexed=lambda: None,
+        )
+        controller.set_paused(None)
         for names in (["kept", "vanished"], ["kept"]):
-            dispatcher.begin_listing()
+            controller.begin_listing()
             for name in names:
-                dispatcher.feed(None, build_object(name))
-            dispatcher.finish_listing()
+                controller.apply_event(None, build_object(name))
+            controller.finish_listing()
             for name in names:
                 await timeline.wait(f"begun {name}")
         await timeline.wait("ended vanished True")
         assert not timeline.of("ended kept True")
-        assert len(dispatcher.uids) == 1
+        assert len(controller.uids) == 1
         assert len(operator.memos) == 1
-        await dispatcher.drain(5)
+        await controller.drain(5)
     await timeline.wait("ended kept False")

@@ -389,10 +389,11 @@ async def test_an_event_handler_is_not_held_up_by_the_filter_or_the_patch_of_ano
     async with run_operator(build_settings(batching={"error_delays": [0.1]})):
         await objects.pass_fence()
         await objects.create("one")
+        await eventually(lambda: seen == ["ADDED"])
         await objects.patch("one", {"spec": {"a": 1}})
+        await eventually(lambda: seen == ["ADDED", "MODIFIED"])
         await objects.delete("one")
-        await eventually(lambda: len(seen) >= 3)
-    assert seen == ["ADDED", "MODIFIED", "DELETED"]
+        await eventually(lambda: seen == ["ADDED", "MODIFIED", "DELETED"])
 
 
 @pytest.mark.feature("PAT-01", "ERR-01")

@@ -12,6 +12,7 @@ import webop
 from tests.handling.occasions import FailedTest
 from tests.operating import FINALIZER, Calls, Objects, RunOperator, eventually
 from tests.reactor.timeline import Timeline
+from webop.reactor.daemons import Daemon
 
 LATE = 0.35  # seconds; how late a busy machine may be
 
@@ -147,10 +148,100 @@ async def test_an_idling_timer_is_called_once_after_each_change_that_settles(
         assert is_about(await timeline.wait("called") - changed, 0.6), (created, timeline)
         await asyncio.sleep(1.3)  # two more idle times, in which nothing changes
         assert len(timeline.of("called")) == 1
-        await objects.patch("one", {"status": {"x": 1}})  # whatever it is
+        await objects.patch("one", {"spec": {"a": 4}})
         changed = time.monotonic()
         assert is_about(await timeline.wait("called", 2) - changed, 0.6)
-    assert [call["spec"]["a"] for call in calls.of("one")] == [3, 3]
+    assert [call["spec"]["a"] for call in calls.of("one")] == [3, 4]
+
+
+@pytest.mark.feature("TMR-05", "TMR-06")
+async def test_updates_of_the_status_do_not_starve_an_idling_timer(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    @webop.timer("widgets", registry=registry, id="fn", idle=0.5, interval=0.2)
+    async def fn(**_: Any) -> None:
+        timeline.note("called")
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        count = 0
+        while len(timeline.of("called")) < 3:
+            count += 1
+            assert count < 100
+            await objects.patch("one", {"status": {"x": count}})
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("kind", ["key", "depth"])
+async def test_a_timer_whose_result_json_cannot_hold_goes_on(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(1500):
+        deep = {"in": deep}
+
+    @webop.timer("widgets", registry=registry, id="fn", interval=0.1, backoff=0.1)
+    async def fn(name: str, **_: Any) -> Any:
+        if name == "one":
+            timeline.note("called")
+            return {200: len(timeline.moments)} if kind == "key" else deep
+        return None
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await timeline.wait("called", 4)
+        if kind == "key":
+            await objects.wait("one", lambda body: body.get("status", {}).get("fn", {}).get("200"))
+    assert ("Bug in webop" in caplog.text) == (kind == "depth")
+
+
+async def test_an_error_of_webop_is_a_failed_attempt_of_a_timer_or_daemon(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_broken = True
+
+    async def save(self: Daemon, *_: Any, **__: Any) -> None:
+        self.cause.patch.clear()
+        if is_broken:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(Daemon, "save", save)
+
+    @webop.daemon("widgets", registry=registry, id="daemon", backoff=0.2)
+    async def daemon(retry: int, **_: Any) -> str:
+        timeline.note(f"daemon {retry}")
+        return "done"
+
+    @webop.timer("widgets", registry=registry, id="timer", backoff=0.2, interval=0.5)
+    async def timer(retry: int, patch: webop.Patch, **_: Any) -> None:
+        assert not patch
+        timeline.note(f"timer {retry}")
+        patch.spec["a"] = 1
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await timeline.wait("daemon 2")
+        await timeline.wait("timer 2")
+        is_broken = False
+        await timeline.wait("timer 0", 4)
+        count = len([name for name in timeline.list_names() if "daemon" in name])
+        await timeline.wait("timer 0", 5)
+        assert len([name for name in timeline.list_names() if "daemon" in name]) == count
+    assert "Bug in webop: an attempt of Timer 'timer' failed. Retrying in 0.2 s." in caplog.text
+    assert all(is_about(gap, 0.2) for gap in timeline.measure_gaps("daemon 1")[:2])
 
 
 @pytest.mark.feature("TMR-05", "TMR-08", "D-47")

@@ -18,7 +18,7 @@ from tests.reactor.relay import Relay
 from webop.client.api import Client
 from webop.client.failures import build_status_error, parse_attempt
 from webop.objects.patch import Patch
-from webop.reactor.slots import SharedSlots, Slots
+from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.tracking import Tracked
 from webop.reactor.writer import open_writer
 
@@ -65,17 +65,15 @@ async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
         raise build_status_error(attempt, 403, {}, RBAC.encode())
 
     settings = webop.OperatorSettings()
-    controller: Any = SimpleNamespace(is_stopped=False, check=lambda _: None)
-    controller.run = lambda obj, work, on_end: asyncio.ensure_future(work).add_done_callback(
-        lambda task: on_end(obj, task)
-    )
+    controller: Any = SimpleNamespace(is_stopped=False)
+    controller.write = lambda _, work: asyncio.ensure_future(work)
     ctx: Any = SimpleNamespace(
         client=SimpleNamespace(patch=refuse),
         has_status=False,
         operator=SimpleNamespace(settings=settings),
         refer_to=lambda _: {},
         resource=None,
-        slots=Slots("widgets", SharedSlots()),
+        queue=WorkQueue("widgets", SharedSlots()),
     )
     obj = Tracked(controller, "uid", {"metadata": {"name": "a"}}, initial=False)
     writer, began = open_writer(ctx, obj), loop.time()

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import webop
-from tests.simulation.patience import AFTERMATH, LAG, NOTICE, PROMPTNESS, RECOVERY, SILENCE
+from tests.simulation.patience import AFTERMATH, NOTICE, PROMPTNESS, RECOVERY, SILENCE
 from tests.simulation.plans import HandlerPlan
 from tests.simulation.replicas import (
     FAILED,
@@ -103,7 +103,9 @@ class BackgroundJudge:
         if is_disturbed or self._world.peers.is_anybody_known:
             return
         if call.plan.idle is not None and not call.retry:
-            due = max(due, self._judge.touched.get(call.uid, 0.0) + call.plan.idle)
+            # What the timer itself has written is a change for it, the status of others is not.
+            since = max(last.end or 0.0, self._find_last_change(call.uid))
+            due = max(due, since + call.plan.idle)
         elif call.plan.is_sharp and not call.retry:
             shift = (call.begin - last.begin + _GRAIN) % call.plan.interval
             if shift > 2 * _GRAIN:
@@ -115,14 +117,6 @@ class BackgroundJudge:
         """Timers without ``idle`` have been called for each object since some time ago."""
         last = {(c.handler, c.uid): c for c in self._world.calls if c.plan.kind == "timer"}
         called = {key for key, call in last.items() if call.end is None or call.end > since}
-        # One that is ending as the object matches again is started with the next event (DMN-30).
-        called |= {
-            key
-            for key, call in last.items()
-            if call.plan.is_choosy and call.end is not None
-            if call.begin - LAG < self._judge.changed.get(call.uid, 0.0)
-            if self._judge.touched.get(call.uid, 0.0) < call.end + LAG
-        }
         return [
             f"timer: {plan.id} of {name} was not called for {self._world.loop.time() - since:g} s"
             for plan in self._world.handlers
@@ -131,14 +125,17 @@ class BackgroundJudge:
             if self._judge.wants(plan, body) and (plan.id, body["metadata"]["uid"]) not in called
         ]
 
+    def _find_last_change(self, uid: str) -> float:
+        return max(self._judge.born.get(uid, 0.0), self._judge.get_last_change(uid))
+
     def _judge_idle(self, call: Call) -> None:
-        """A timer waits until the object has not changed for a while."""
+        """A timer waits until the essence of the object has not changed for a while."""
         times = call.begin - SILENCE, call.begin
         is_deaf = self._world.was_disturbed(*times, "watches")
         is_deaf |= self._world.was_disturbed(call.begin - _IDLE_AFTERMATH, call.begin, PLURAL)
         if call.plan.idle is None or call.retry or is_deaf or self._world.cluster.lag:
             return
-        age = call.begin - self._judge.changed.get(call.uid, 0.0)
+        age = call.begin - self._find_last_change(call.uid)
         if 0.2 < age < call.plan.idle - 0.2:
             self._judge.complain(f"idle: {call} {age:.3f} s after a change")
 
@@ -185,13 +182,6 @@ class BackgroundJudge:
         }
         alive = [process for process in self._world.processes if process.is_running]
         ended = {key for process in alive for key in process.ended_daemons}
-        # One that is ending is started again with the next event after its end (DMN-30).
-        ended |= {
-            key
-            for process in alive
-            for key, at in process.stopped_daemons.items()
-            if at >= self._judge.touched.get(key[1], 0.0) - LAG
-        }
         wanted = {key for key in wanted if key not in ended or running[key]}
         problems = [f"daemon: {key} does not run" for key in sorted(wanted - running.keys())]
         return problems + [

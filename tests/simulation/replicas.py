@@ -116,7 +116,6 @@ class ReplicaProcess(Process):
         daemons: those that run, by handler and uid.
         started_daemons: when they have started last.
         ended_daemons: those that have ended by themselves, and timers that failed for good.
-        stopped_daemons: when they have ended last, if not for a pause.
         task: the whole operator.
         is_dead: whether it was killed.
         is_stopping: whether it was asked to end.
@@ -130,7 +129,6 @@ class ReplicaProcess(Process):
         self.daemons: dict[tuple[str, str], int] = {}
         self.started_daemons: dict[tuple[str, str], float] = {}
         self.ended_daemons: set[tuple[str, str]] = set()
-        self.stopped_daemons: dict[tuple[str, str], float] = {}
         self.handlers = world.handlers
         self.started_at = world.loop.time()
         self.ended_at: float | None = None
@@ -455,10 +453,6 @@ async def _run_daemon(process: ReplicaProcess, param: HandlerPlan, **kwargs: Any
             doing.decide()
     finally:
         process.daemons[key] -= 1
-        # After a pause, those that still ended are started again by themselves.
-        if stopped and not stopped.is_set(webop.DaemonStoppingReason.OPERATOR_PAUSING):
-            rest = _UNTIL_ABANDONED if plan.is_stubborn else 0.0
-            process.stopped_daemons[key] = loop.time() + rest
         if plan.is_stubborn:
             await asyncio.Event().wait()  # it is abandoned, until the operator ends
 

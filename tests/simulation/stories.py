@@ -524,7 +524,6 @@ async def run_daemons(
     counts: Iterable[int] = (1,),
     labels: Json | None = None,
     has_ended: bool = False,
-    stopped_at: float | None = None,
     dies: bool = False,
     lost_at: float | None = None,
     starts: bool = False,
@@ -539,8 +538,6 @@ async def run_daemons(
         process.daemons[key] = number
         if has_ended:
             process.ended_daemons.add(key)
-        if stopped_at is not None:
-            process.stopped_daemons[key] = stopped_at
     if starts:
         process.judge_daemon(scene.plans["daemon0"], key[1])
     if dies:

@@ -166,6 +166,8 @@ class AdmissionService:
             except asyncio.CancelledError:
                 log_interruption(cause.logger, review)
                 raise
+            except GeneratorExit:
+                raise
             except BaseException as exc:  # in a filter or in patch.fns
                 errors = [convert_exception(exc)]
                 text = "A filter or a patch function of a webhook failed: %s. Request denied."

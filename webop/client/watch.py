@@ -1,6 +1,6 @@
 """The watch of one resource: a stream of events that survives all failures of the server.
 
-Place in the flow: the dispatcher of the reactor consumes :func:`watch`, one per resource and
+Place in the flow: the stream of the reactor consumes :func:`watch`, one per resource and
 namespace, and so keeps its memory of the cluster up to date.
 
 States (the idea is of kube-rs)::

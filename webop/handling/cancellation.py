@@ -1,6 +1,8 @@
-"""Helpers against lost cancellations, which handlers can swallow.
+"""Cancellation: handlers can swallow that of webop, and can cancel themselves.
 
-Handlers run in a :class:`WorkerGroup`. Code that calls functions of users treats their errors with
+The work on objects runs in a :class:`WorkerGroup`, each call of an async handler in a separate
+task (:func:`call_apart`). So only webop cancels the tasks of webop, and what else ends a call is a
+failure of the handler. Code that calls functions of users treats their errors with
 :func:`convert_exception`.
 """
 
@@ -56,28 +58,66 @@ class WorkerGroup:
         return set(self._tasks)
 
 
-def is_being_cancelled() -> bool:
-    """Return whether the current task was cancelled, even if the exception was lost."""
+def count_cancellations() -> int:
+    """Return how often the current task was cancelled, even if the exceptions were lost."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()
+
+
+def call_apart(coroutine: Coroutine[Any, Any, Any], invocation: Any) -> asyncio.Task[Any]:
+    """Run the coroutine of a handler in a separate task, which it may cancel.
+
+    If the caller awaits the task, its cancellation cancels the task. The watchdog reads the
+    invocation.
+    """
+    return asyncio.create_task(contain(coroutine, invocation))
+
+
+async def contain(
+    coroutine: Coroutine[Any, Any, Any],
+    invocation: Any,  # noqa: ARG001
+) -> tuple[Any, BaseException | None]:
+    """Await a coroutine; return exceptions that would end more than its task."""
+    try:
+        return await coroutine, None
+    except (SystemExit, GeneratorExit) as exc:
+        return None, exc
+
+
+def unwrap(done: tuple[Any, BaseException | None]) -> Any:
+    """Return the result of a call that has ended.
+
+    Raises:
+        RuntimeError: the handler has tried to end more than its task.
+    """
+    result, failure = done
+    if failure is not None:
+        raise RuntimeError(_describe(failure)) from failure
+    return result
 
 
 def convert_exception(exc: BaseException) -> Exception:
     """Return any exception of a user's function as an ``Exception`` with a readable text.
 
+    Coroutines must not convert a ``GeneratorExit``, which Python can raise in them.
+
     Raises:
         BaseException: Ctrl-C, or the end of this task.
     """
-    if isinstance(exc, KeyboardInterrupt | GeneratorExit):
+    if isinstance(exc, KeyboardInterrupt):
         raise exc
-    if isinstance(exc, asyncio.CancelledError) and is_being_cancelled():
+    if isinstance(exc, asyncio.CancelledError) and count_cancellations():
         raise exc
     try:
         if isinstance(exc, Exception) and (str(exc) or repr(exc)):
             return exc
-        error = RuntimeError(f"The handler raised {exc!r}. Handlers cannot stop the operator.")
+        error = RuntimeError(_describe(exc))
     except Exception as failure:  # noqa: BLE001  the class of the error is the user's
         kind, why = type(exc).__name__, type(failure).__name__
         error = RuntimeError(f"{kind} was raised, but its text cannot be read: {why}.")
     error.__cause__ = exc
     return error
+
+
+def _describe(exc: BaseException) -> str:
+    return f"The handler raised {exc!r}. Handlers cannot stop the operator."

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
@@ -19,7 +19,7 @@ from typing import Any
 from webop.client import current_client
 from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handling.call_options import CallOptions
-from webop.handling.cancellation import convert_exception
+from webop.handling.cancellation import call_apart, convert_exception, unwrap
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.fence import check_fence
 from webop.handling.filters import matches
@@ -113,15 +113,20 @@ async def attempt(
         kwargs = _build_kwargs(handler, cause, state, runtime)
         if not is_async(handler.fn):
             pool = choose_pool(handler, options.settings)
-            result = await call_in_thread(handler.fn, kwargs, pool)
-        elif handler.timeout is None:
-            coroutine = handler.fn(**kwargs)
-            del kwargs  # daemons run for long
-            result = await coroutine
+            is_patient = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
+            result = await call_in_thread(handler.fn, kwargs, pool, is_patient=is_patient)
         else:
-            result = await _call_in_time(handler, kwargs, handler.timeout - attempts.runtime)
+            call = call_apart(handler.fn(**kwargs), invocation)
+            del kwargs  # daemons run for long
+            if handler.timeout is None:
+                result = unwrap(await call)
+            else:
+                seconds = handler.timeout - attempts.runtime
+                result = unwrap(await _await_in_time(handler, call, seconds))
         if invocation.subhandlers:
             await execute_children(invocation, invocation.subhandlers)
+    except GeneratorExit:
+        raise
     except BaseException as exc:  # noqa: BLE001
         failure = convert_exception(exc)
         outcome = classify_failure(
@@ -165,12 +170,12 @@ def _build_kwargs(
     return kwargs
 
 
-async def _call_in_time(handler: Handler, kwargs: Mapping[str, Any], seconds: float) -> Any:
-    """Await an async handler, at most until its timeout (D-08)."""
+async def _await_in_time(handler: Handler, call: Awaitable[Any], seconds: float) -> Any:
+    """Await the call of an async handler, at most until its timeout."""
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
-            return await handler.fn(**kwargs)
+            return await call
     except TimeoutError:
         if not deadline.expired():
             raise

@@ -7,7 +7,16 @@ their order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import (
+    Callable,
+    Collection,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from typing import Any, Generic, TypeVar
 
 from webop.handling.call_options import CallOptions
@@ -16,7 +25,6 @@ from webop.handling.execute import attempt
 from webop.handling.filters import prematches
 from webop.handling.handler_states import HandlerState, now
 from webop.handling.handlers import IndexHandler
-from webop.objects.resources import Resource
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -175,7 +183,7 @@ class Feed:
         self._number = number
 
     def replace(self, uid: str, result: Any) -> None:
-        """Index the result of the function for an object (IDX-06, IDX-11)."""
+        """Index the result of the function for an object ."""
         values = result if type(result) is dict else {None: result}
         self.index.replace(self._build_owner(uid), values)
 
@@ -202,7 +210,6 @@ class Indexes(Mapping[str, Index[Any, Any]]):
     def __init__(self, handlers: Iterable[IndexHandler] = ()) -> None:
         self._indexes: dict[str, ObjectIndex[Any, Any]] = {}
         self._feeds: dict[tuple[Any, str], Feed] = {}
-        self._turns: dict[str, dict[Resource, object]] = {}  # by uid, which some resources share
         for handler in handlers:
             if handler.key not in self._feeds:
                 index = self._indexes.setdefault(handler.id, ObjectIndex())
@@ -227,29 +234,9 @@ class Indexes(Mapping[str, Index[Any, Any]]):
         return self._feeds[handler.key]
 
     def discard(self, uid: str, feeds: Iterable[Feed] | None = None) -> None:
-        """Remove an object from all indexes, or from those of some feeds.
-
-        If it is being indexed, the results are dropped.
-        """
-        self._turns.pop(uid, None)
+        """Remove an object from all indexes, or from those of some feeds."""
         for feed in self._feeds.values() if feeds is None else feeds:
             feed.forget(uid)
-
-    def begin(self, uid: str, resource: Resource) -> object:
-        """Begin to index an object, which replaces an earlier run; return a token for this run."""
-        turn = self._turns.setdefault(uid, {})[resource] = object()
-        return turn
-
-    def has_turn(self, uid: str, resource: Resource, turn: object) -> bool:
-        """Return whether this run is the latest, and the object was not discarded."""
-        return self._turns.get(uid, {}).get(resource) is turn
-
-    def end(self, uid: str, resource: Resource, turn: object) -> None:
-        """End this run if it is the latest."""
-        if self.has_turn(uid, resource, turn):
-            del self._turns[uid][resource]
-            if not self._turns[uid]:
-                del self._turns[uid]
 
 
 async def index_object(
@@ -258,6 +245,8 @@ async def index_object(
     uid: str,
     indexes: Indexes,
     options: CallOptions,
+    *,
+    is_wanted: Callable[[], bool],
 ) -> None:
     """Index an object with all handlers of its resource (chapter "In-memory indexing").
 
@@ -265,8 +254,7 @@ async def index_object(
     object.
 
     Guarantees: no error of a handler or of a filter leaves this function or prevents calls of other
-    handlers. If the object is discarded or indexed again meanwhile, the results are dropped. The
-    patch of the cause is not applied.
+    handlers. The patch of the cause is not applied.
 
     Args:
         handlers: the index handlers of the resource.
@@ -275,35 +263,31 @@ async def index_object(
         indexes: of the operator.
         options: of the calls, with IGNORED as the default mode of errors, and DEBUG as the level of
             successes, as each event causes one.
+        is_wanted: returns whether the object is still indexed; else results are dropped.
     """
-    turn = indexes.begin(uid, cause.resource)
-    try:
-        for feed, handler in _choose(handlers, cause, indexes).items():
-            if handler is None:
-                feed.discard(uid)
-                continue
-            state = feed.states.get(uid)
-            if state is not None and not state.is_due(now()):
-                continue
-            state = state or HandlerState(started=now())
-            outcome = await attempt(handler, cause, state, options)
-            if not indexes.has_turn(uid, cause.resource, turn):
-                break
-            if outcome.exception is not None:
-                feed.discard(uid)
-                feed.states[uid] = state.with_outcome(outcome)
-            else:
-                feed.states.pop(uid, None)
-                if outcome.result is not None:  # ignored errors have none (IDX-12, IDX-16)
-                    feed.replace(uid, outcome.result)
-            if cause.patch and not feed.has_patched:
-                feed.has_patched = True
-                cause.logger.warning(
-                    "%s has changed its patch. Patches of indexers are ignored.", handler
-                )
-            cause.patch.clear()
-    finally:
-        indexes.end(uid, cause.resource, turn)
+    for feed, handler in _choose(handlers, cause, indexes).items():
+        if handler is None:
+            feed.discard(uid)
+            continue
+        state = feed.states.get(uid)
+        if state is not None and not state.is_due(now()):
+            continue
+        state = state or HandlerState(started=now())
+        outcome = await attempt(handler, cause, state, options)
+        if not is_wanted():
+            return
+        if outcome.exception is not None:
+            feed.discard(uid)
+            feed.states[uid] = state.with_outcome(outcome)
+        else:
+            feed.states.pop(uid, None)
+            if outcome.result is not None:  # ignored errors have none
+                feed.replace(uid, outcome.result)
+        if cause.patch and not feed.has_patched:
+            feed.has_patched = True
+            text = "%s has changed its patch. Patches of indexers are ignored."
+            cause.logger.warning(text, handler)
+        cause.patch.clear()
 
 
 def _choose(

@@ -73,16 +73,19 @@ class Stopper:
         """Record a stage of the stopping."""
         self.reason |= stage
 
-    async def sleep(self, seconds: float | None) -> None:
+    async def sleep(
+        self, seconds: float | None, sleeper: asyncio.Future[None] | None = None
+    ) -> None:
         """Sleep for some seconds (None: without limit), at most until the flag is set.
 
-        Other tasks can run even if the time is 0.
+        The sleep also ends when the caller finishes the future ``sleeper``, if it is given. Other
+        tasks can run even if the time is 0.
         """
         if self.reason or seconds == 0:
             await asyncio.sleep(0)
             return
         loop = asyncio.get_running_loop()
-        sleeper = loop.create_future()
+        sleeper = loop.create_future() if sleeper is None else sleeper
         if self._sleepers is None:
             self._sleepers = []
         self._sleepers.append(sleeper)

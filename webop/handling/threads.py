@@ -2,8 +2,8 @@
 
 A daemon keeps its thread as long as it runs; in a shared pool, daemons could block all sync
 handlers. Reviews have deadlines and must wait for neither. Each login or probe gets a new thread. A
-full pool is logged. A thread cannot be stopped: an abandoned call keeps its thread and is counted
-until it ends.
+full pool is logged. A thread cannot be stopped: the object of a cancelled call stays busy until it
+ends. An abandoned call keeps its thread and is counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from webop.dedicated_threads import DedicatedThreads
-from webop.handling.cancellation import is_being_cancelled
+from webop.handling.cancellation import count_cancellations
 from webop.handling.fence import current_fence
 from webop.handling.stopping import SyncDaemonStopped
 from webop.settings.sections import Threads
@@ -85,18 +85,6 @@ class _Usage:
 _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
 _abandoned: Counter[int] = Counter()  # by the id() of the function; changed in the loop only
 
-_abandoned_calls: WeakKeyDictionary[asyncio.Task[Any], Future[Any]] = WeakKeyDictionary()
-
-
-def await_thread(task: asyncio.Task[Any], then: Callable[[], None]) -> None:
-    """Call a function as soon as no call of an ended task runs in a thread any more."""
-    call = _abandoned_calls.get(task) if task.cancelled() else None
-    if call is None or call.done():
-        then()
-    else:
-        loop = asyncio.get_running_loop()
-        call.add_done_callback(lambda _: _call_in_loop(loop, then))
-
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
     """Return the number of abandoned calls of a function that still run."""
@@ -115,10 +103,14 @@ def count_calls(pool: Pool) -> int:
     return 0 if usage is None else usage.calls
 
 
-async def call_in_thread(fn: Callable[..., Any], kwargs: Mapping[str, Any], pool: Pool) -> Any:
-    """Run a sync function in a pool, with the caller's context variables (ASY-03).
+async def call_in_thread(
+    fn: Callable[..., Any], kwargs: Mapping[str, Any], pool: Pool, *, is_patient: bool = False
+) -> Any:
+    """Run a sync function in a pool, with the caller's context variables.
 
-    If a daemon must stop before it has a thread, it is not called.
+    If a daemon must stop before it has a thread, it is not called. If the caller is cancelled while
+    the function runs, the call is abandoned; a patient caller waits for its end, which keeps an
+    object busy, but not after a second cancellation.
     """
     executor = pool.executor
     usage = _usages.get(executor) or _usages.setdefault(executor, _Usage())
@@ -133,7 +125,10 @@ async def call_in_thread(fn: Callable[..., Any], kwargs: Mapping[str, Any], pool
     try:
         return await asyncio.wrap_future(submitted)
     except asyncio.CancelledError:
-        if not submitted.cancelled() or is_being_cancelled():
+        cancellations = count_cancellations()
+        if not submitted.cancelled() or cancellations:
+            if is_patient and cancellations == 1 and not submitted.done():
+                await asyncio.gather(asyncio.wrap_future(submitted), return_exceptions=True)
             raise
         return None  # the daemon had to stop while it waited for a thread
     finally:
@@ -147,8 +142,6 @@ def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool
     """Count a call until it ends in its thread."""
     loop = asyncio.get_running_loop()
     _abandoned[id(fn)] += 1
-    if (task := asyncio.current_task()) is not None:
-        _abandoned_calls[task] = submitted
 
     def finish() -> None:
         usage.remove(pool)
@@ -167,7 +160,7 @@ def _call_in_loop(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> No
 def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     try:
         return fn(**kwargs)
-    except StopIteration as exc:  # a future cannot hold it: the caller would never continue
+    except (StopIteration, GeneratorExit) as exc:  # coroutines cannot pass them on
         raise RuntimeError(f"The handler raised {exc!r}.") from exc
 
 

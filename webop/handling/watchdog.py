@@ -24,6 +24,7 @@ from typing import Any
 
 from webop.backoff import Once
 from webop.counters import Timings
+from webop.handling.cancellation import contain
 from webop.handling.execute import attempt
 from webop.handling.invocation import Invocation, current_invocation
 from webop.posting import ObjectLogger
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 _OFF_POLLING = 5.0  # seconds; between two reads of the setting while it is off
 _LAG_POLLING = 0.5  # seconds; between two measurements of the lag
 _FRAMES = 12  # of the stack, if no handler is in it
+_CALLS = (attempt.__code__, contain.__code__)  # functions with a variable ``invocation``
 
 # Where an idle loop waits: asyncio's in a selector, uvloop's below the function that runs it.
 _IDLE = frozenset({selectors.__file__, asyncio.runners.__file__, asyncio.base_events.__file__})
@@ -154,10 +156,10 @@ class Watchdog:
     def _inspect(self) -> tuple[Invocation | None, str]:
         """Return the handler that the loop is in, if there is one, and the stack from there on."""
         frames = self._walk_stack()
-        codes = [frame.f_code for frame, _ in frames]
+        calls = [at for at, (frame, _) in enumerate(frames) if frame.f_code in _CALLS]
         invocation: Any = None
-        if attempt.__code__ in codes:
-            index = codes.index(attempt.__code__)
+        if calls:
+            index = calls[0]
             invocation = frames[index][0].f_locals.get("invocation")
             del frames[index:]
         else:  # in a task of a handler, as far as contexts are known (Python 3.12)

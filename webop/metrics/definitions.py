@@ -21,7 +21,6 @@ from webop.client.watch import State
 from webop.counters import Labels, Timings
 from webop.handling.observing import name_type
 from webop.handling.threads import count_calls
-from webop.reactor.tracking import Phase
 from webop.version import __version__
 
 if TYPE_CHECKING:
@@ -116,10 +115,10 @@ def list_streams(operator: Operator) -> list[Stream]:
 
 
 def _measure_objects(operator: Operator) -> Iterator[tuple[Labels, int, float]]:
-    """Yield the resource and the phase, the number of objects, the age of the oldest one."""
+    """Yield the resource and the state, the number of objects, the age of the oldest one."""
     for stream in list_streams(operator):
-        for phase, (count, age) in stream.dispatcher.measure().items():
-            yield (stream.ctx.resource.plural_name, phase.name.lower()), count, age
+        for state, (count, age) in stream.controller.measure().items():
+            yield (stream.ctx.resource.plural_name, state), count, age
 
 
 def read_objects(operator: Operator) -> Values:
@@ -133,9 +132,8 @@ def read_objects(operator: Operator) -> Values:
 def read_ages(operator: Operator) -> Values:
     """Return the longest time of an object in a state, by resource and state."""
     ages: dict[Labels, float] = {}
-    timed = {phase.name.lower() for phase in (Phase.HELD, Phase.WAITING, Phase.WORKING)}
     for labels, _, age in _measure_objects(operator):
-        if labels[1] in timed:
+        if labels[1] in {"held", "waiting", "working"}:
             ages[labels] = max(age, ages.get(labels, 0.0))
     return ages
 

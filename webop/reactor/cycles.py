@@ -61,9 +61,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
         commits=commits,
         counters=ctx.operator.counters,
         status=cycle.standing,
-        may_continue=lambda: (
-            not (controller.is_stopped or controller.is_holding or obj.suspected_deleted)
-        ),
+        may_continue=lambda: not (controller.is_held or obj.is_gone),
     )
     for key in cycle.standing.failures.keys() - progress.keys():  # handlers that no longer match
         del cycle.standing.failures[key]
@@ -76,7 +74,7 @@ async def handle_change(ctx: ResourceContext, obj: Tracked, work: Work, plan: Pl
     if progress.is_finished:
         leftovers = writer.records
         if cause.reason is Reason.DELETE:
-            if writer.has_unwritten or obj.has_background:  # else the finalizer goes at once
+            if writer.has_unwritten or obj.has_daemons:  # else the finalizer goes at once
                 progress.store(body=commits.sent, patch=writer.records, storage=storage)
             leftovers = writer.cleanup = Patch()
         _conclude(ctx, plan, progress, cycle, commits, leftovers)
@@ -120,7 +118,7 @@ async def _call(
 def _is_outdated(ctx: ResourceContext, obj: Tracked, essence: Any) -> bool:
     """Return whether an object has got another state, or is being deleted."""
     raw = obj.get_freshest()
-    if raw is None or obj.suspected_deleted:
+    if raw is None:
         return True
     body = Body(raw)
     return body.meta.deletion_timestamp is not None or build_essence(ctx, body) != essence

@@ -113,7 +113,7 @@ class Pause:
         if isinstance(exc, APIConflictError) or self.error == known:
             level = logging.DEBUG
         elif is_away:
-            level = ctx.slots.choose_level("away")
+            level = ctx.queue.choose_level("away")
         logger.log(
             level,
             "%s %s",

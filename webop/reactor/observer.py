@@ -29,8 +29,8 @@ from webop.reactor.cluster_changes import (
 )
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import ResourceContext
+from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
-from webop.reactor.slots import SharedSlots, Slots
 from webop.reactor.stream import Stream
 from webop.reactor.supervision import keep_running
 
@@ -85,7 +85,7 @@ class Observer:
         self._reports = Once()
         self._was_synced = False
         self._shared_slots = SharedSlots()
-        self._slots: dict[str, Slots] = {}
+        self._queues: dict[str, WorkQueue] = {}
         self._is_following = not operator.settings.scanning.disabled and (
             operator.registry.follows_kinds
         )
@@ -245,7 +245,7 @@ class Observer:
         self._gate.expect(
             stream
             for stream in self._streams.values()
-            if stream.feeds and not stream.dispatcher.is_complete
+            if stream.feeds and not stream.controller.is_indexed
         )
 
     def _match_selectors(self) -> dict[Resource, list[Selector]]:
@@ -300,11 +300,11 @@ class Observer:
         """Start a stream; it waits until the former stream of the same objects has ended."""
         ending = [stream.task for stream in self._ending if stream.is_about(resource, namespace)]
         name = resource.plural_name
-        if name not in self._slots:  # for all of its namespaces and versions
+        if name not in self._queues:  # for all of its namespaces and versions
             limit = self._operator.settings.batching.worker_limit
-            self._slots[name] = Slots(name, self._shared_slots, limit=limit)
+            self._queues[name] = WorkQueue(name, self._shared_slots, limit=limit)
         ctx = ResourceContext(
-            self._operator, self._client, resource, ResourceHandlers(()), self._slots[name]
+            self._operator, self._client, resource, ResourceHandlers(()), self._queues[name]
         )
         stream = Stream(ctx, namespace, self._gate)
         stream.adapt(resource, selectors)
@@ -330,9 +330,9 @@ class Observer:
             if each.is_about(stream.ctx.resource, stream.namespace)
         ]
         feeds = stream.feeds.difference(*(each.feeds for each in others))
-        for uid in stream.dispatcher.uids:
+        for uid in stream.controller.uids:
             self._operator.indices.discard(uid, feeds)
-            if not any(uid in each.dispatcher.uids for each in others):
+            if not any(uid in each.controller.uids for each in others):
                 self._operator.indices.discard(uid)
                 self._operator.memos.forget(uid)
 

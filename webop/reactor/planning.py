@@ -6,7 +6,7 @@ states need no plan. :mod:`webop.reactor.process` carries it out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from webop.objects.patch import Patch
 from webop.objects.resources import Resource
 from webop.objects.storage.diffbase import EssenceDigest
 from webop.posting import ObjectLogger
-from webop.reactor.slots import Slots
+from webop.reactor.queue import WorkQueue
 from webop.reactor.tracking import NOTHING, Cycle, Tracked
 
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
@@ -35,14 +35,14 @@ _HANDLED = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME
 class ResourceContext:
     """The context of the work on one resource.
 
-    ``slots`` is shared by all namespaces of a kind.
+    ``queue`` is shared by all namespaces of a kind.
     """
 
     operator: OperatorContext
     client: Client
     resource: Resource
     handlers: ResourceHandlers
-    slots: Slots
+    queue: WorkQueue
 
     @property
     def has_status(self) -> bool:
@@ -93,7 +93,7 @@ class Plan:
 
 def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     """Return what must be done about the newest state of an object; None for nothing."""
-    if obj.raw is None or obj.is_gone:
+    if obj.raw is None:
         return None
     work, body = obj.work or NOTHING, Body(obj.raw)
     plan = Plan(detect_cause(ctx, obj, body))
@@ -102,8 +102,7 @@ def make_plan(ctx: ResourceContext, obj: Tracked) -> Plan | None:
     if is_taken_over and not obj.initial and _is_being_resumed(ctx, body):
         obj.initial = True
         plan = Plan(detect_cause(ctx, obj, body))
-    wanted = _select_background(ctx, obj, plan.cause)
-    _plan_background(obj, plan, wanted)
+    wanted = _plan_daemons(ctx, obj, plan)
     plan.finalizers = _plan_finalizers(ctx, obj, plan.cause, is_wanted=bool(wanted))
     if plan.finalizers is None and obj.is_view:
         # A daemon ended: nothing else has changed. Others can have removed the finalizer.
@@ -164,41 +163,29 @@ def _has_records(
     return any(each and (purposes is None or each.get("purpose") in purposes) for each in found)
 
 
-def _select_background(
-    ctx: ResourceContext, obj: Tracked, cause: ChangeCause
-) -> dict[str, BackgroundHandler]:
-    """Return the daemons and timers that must run; those that have ended must not (DMN-19)."""
-    if not ctx.handlers.background or cause.is_deleted:
-        return {}
-    finished = _list_finished(obj)
-    wanted: dict[str, BackgroundHandler] = {}
-    for handler in ctx.handlers.background:
-        if handler.id not in finished and matches(handler, cause):
-            wanted.setdefault(handler.id, handler)
-    return wanted
+def _plan_daemons(ctx: ResourceContext, obj: Tracked, plan: Plan) -> dict[str, BackgroundHandler]:
+    """Find the daemons and timers to start and to stop; return those that must run.
 
-
-def _list_finished(obj: Tracked) -> frozenset[str]:
-    """Return the ids of daemons and timers that must not start again."""
-    return frozenset() if obj.background is None else obj.background.finished
-
-
-def _plan_background(obj: Tracked, plan: Plan, wanted: Mapping[str, BackgroundHandler]) -> None:
-    """Find the daemons and timers to start and to stop.
-
-    One that is stopping, or has finished and writes its patch, still counts as running. The end of
-    one starts no other: only the next event does ("Daemons", "Filtering").
+    Those that have finished never start again. One that is stopping still counts as running: at its
+    end, the object is processed again, and it starts again if it matches then. One that has
+    finished is not stopped while it writes its patch.
     """
-    running = {} if obj.background is None else obj.background.tasks
+    running = {} if obj.daemons is None else obj.daemons.running
+    past = {} if obj.daemons is None else obj.daemons.past  # true if it has finished
+    wanted: dict[str, BackgroundHandler] = {}
+    if not plan.cause.is_deleted:
+        for handler in ctx.handlers.background:
+            if not past.get(handler.id) and matches(handler, plan.cause):
+                wanted.setdefault(handler.id, handler)
     plan.why = _DELETED if plan.cause.is_deleted else _MISMATCH
-    kept = {*wanted} if plan.cause.is_deleted else {*wanted, *_list_finished(obj)}
     plan.stopped = [
         key
-        for key, task in running.items()
-        if key not in kept and not task.stopper.reason & plan.why
+        for key, daemon in running.items()
+        if (plan.cause.is_deleted or not (key in wanted or past.get(key)))
+        and not daemon.stopper.reason & plan.why
     ]
-    if not obj.daemons_started:
-        plan.spawned = [handler for key, handler in wanted.items() if key not in running]
+    plan.spawned = [handler for key, handler in wanted.items() if key not in running]
+    return wanted
 
 
 def _continue_cycle(ctx: ResourceContext, plan: Plan, cycle: Cycle) -> None:
@@ -265,7 +252,7 @@ def _plan_finalizers(
     """
     finalizer = ctx.operator.settings.persistence.finalizer
     present = list(cause.body.meta.finalizers)
-    is_needed = is_wanted or obj.has_background or ctx.handlers.needs_finalizer(cause)
+    is_needed = is_wanted or obj.has_daemons or ctx.handlers.needs_finalizer(cause)
     if is_needed and finalizer not in present and not cause.is_deleted:
         return [*present, finalizer]
     if not is_needed and finalizer in present:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from webop.client.events import get_uid
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import EventCause, ResourceCause
 from webop.handling.execute import deliver_results, execute
@@ -20,28 +19,24 @@ from webop.handling.filters import matches
 from webop.handling.handler_states import Progress
 from webop.handling.handlers import ErrorsMode, EventHandler, Reason
 from webop.handling.indexes import index_object
-from webop.handling.invocation import is_async
 from webop.handling.registry import deduplicated
-from webop.handling.threads import Pool
-from webop.objects.body import Body, RawEvent, RawEventType
+from webop.objects.body import Body, RawEvent
+from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
+from webop.reactor import daemons
 from webop.reactor.cycles import handle_change
 from webop.reactor.failures import Pause
 from webop.reactor.planning import Plan, ResourceContext, make_plan
-from webop.reactor.schedules import start_in_background
 from webop.reactor.tracking import Tracked, Work
 from webop.reactor.writer import open_writer, read
 from webop.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)
 
-_HEAD_START = 0.05  # seconds; for event handlers, before the change is handled
-_STATES_INDEXED = 3  # at most, before the handlers of an object are called
-
 
 class Processor:
-    """The work on the objects of one resource; see :class:`webop.reactor.dispatcher`."""
+    """The work on the objects of one resource; see :class:`webop.reactor.controller`."""
 
     def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
         self.ctx = ctx
@@ -54,12 +49,6 @@ class Processor:
             may_continue=lambda: ctx.operator.pausing.is_active,
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
-
-    @property
-    def event_pool(self) -> Pool | None:
-        """The threads of event handlers, if any of them is sync."""
-        has_sync = any(not is_async(handler.fn) for handler in self.ctx.handlers.events)
-        return self.ctx.operator.settings.execution if has_sync else None
 
     def plan(self, obj: Tracked) -> Plan | None:
         """Return what must be done about the newest state of an object; None for nothing.
@@ -80,34 +69,27 @@ class Processor:
         """
         return await read(self.ctx, obj)
 
-    async def index(self, raw: dict[str, Any]) -> None:
-        """Update the indexes with a state of an object; log errors of indexers."""
-        body = Body(raw)
+    async def index(self, obj: Tracked) -> None:
+        """Update the indexes with the newest state of an object; log errors of indexers."""
+        if obj.raw is None or obj.is_gone:
+            return
+        body, handlers = Body(obj.raw), self.ctx.handlers
         cause = ResourceCause(
             logger=LocalObjectLogger(body=body, settings=self.ctx.operator.settings),
-            memo=self.ctx.operator.memos.recall(get_uid(raw)),
+            memo=self.ctx.operator.memos.recall(obj.uid),
             indices=self.ctx.operator.indices,
             resource=self.ctx.resource,
             body=body,
             patch=Patch(body=body),
         )
-        handlers, indexes = self.ctx.handlers.indexers, self.ctx.operator.indices
-        await index_object(handlers, cause, get_uid(raw), indexes, self._index_options)
-
-    async def index_newest(self, obj: Tracked) -> None:
-        """Put the newest state of an object into the indexes.
-
-        If states arrive faster than they can be indexed, handlers stop waiting: they can see a
-        newer state than the indexes.
-        """
-        obj.indexing = obj.indexing or asyncio.Lock()
-        async with obj.indexing:
-            for _ in range(_STATES_INDEXED):
-                if not obj.is_unindexed:
-                    break
-                obj.is_unindexed = False
-                if obj.raw is not None and not obj.is_gone:
-                    await self.index(obj.raw)
+        await index_object(
+            handlers.indexers,
+            cause,
+            obj.uid,
+            self.ctx.operator.indices,
+            self._index_options,
+            is_wanted=lambda: not obj.is_gone and handlers is self.ctx.handlers,
+        )
 
     def withdraw(self, obj: Tracked) -> None:
         """Remove an object that is gone or no longer watched from the indexes."""
@@ -128,11 +110,9 @@ class Processor:
             Exception: of the API server, a filter, or the framework; see :meth:`on_error`.
         """
         ctx, work, delay = self.ctx, obj.open_work(), None
-        if obj.event_task is not None:
-            await asyncio.wait({obj.event_task}, timeout=_HEAD_START)
         if work.writer is not None and not await work.writer.write():
             return obj.backoff_left() or None
-        if obj.suspected_deleted:
+        if obj.is_gone:
             return 0
         if obj.controller.is_stopped and not work.is_released:
             return None  # a handler that begins now may not end in time
@@ -140,7 +120,7 @@ class Processor:
             plan = self.plan(obj)
         if plan is not None:
             cause = plan.cause
-            self._adjust_background(obj, plan)
+            self._adjust_daemons(obj, plan)
             if cause.reason is Reason.DELETE and work.is_released:
                 pass  # the writer removes the finalizer when the last daemon has ended
             elif plan.finalizers is not None:
@@ -162,7 +142,7 @@ class Processor:
         obj.is_taken_over = False
         with open_span(_describe, plan) or NOT_TRACED as span:
             try:
-                with ctx.slots.running_handlers():
+                with ctx.queue.running_handlers():
                     delay = await handle_change(ctx, obj, work, plan)
                 is_written = await open_writer(ctx, obj).write()
             except asyncio.CancelledError:
@@ -172,21 +152,19 @@ class Processor:
                 span.conclude("done" if delay is None else "retry")
         return delay if is_written else obj.backoff_left() or None
 
-    def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
+    def _adjust_daemons(self, obj: Tracked, plan: Plan) -> None:
         """Stop and start daemons and timers; they start only after the finalizer was added."""
-        running = {} if obj.background is None else obj.background.tasks
-        for key in plan.stopped:
-            if key in running:
-                running[key].stop(plan.why)
+        if obj.daemons is not None:
+            obj.daemons.stop(plan.why, plan.stopped)
         if plan.finalizers is None and self.ctx.operator.pausing.is_active:
             for handler in plan.spawned:
-                start_in_background(self.ctx, obj, handler, spawn=self._spawn)
-            obj.daemons_started = True
+                daemons.start(self.ctx, obj, handler, spawn=self._spawn)
 
-    async def show_event(self, obj: Tracked, event_type: RawEventType, raw: dict[str, Any]) -> None:
-        """Call the handlers of raw events; their errors are logged and ignored (HND-27)."""
-        ctx, body = self.ctx, Body(raw)
-        event: RawEvent = {"type": event_type, "object": raw}  # type: ignore[typeddict-item]
+    async def show_event(self, obj: Tracked) -> None:
+        """Call event handlers with the newest state; their errors are logged and ignored."""
+        ctx, event_type, raw = self.ctx, obj.event_type, clone(obj.raw or obj.build_tombstone())
+        event: RawEvent = {"type": event_type, "object": raw}
+        body = Body(raw)
         cause = EventCause(
             logger=LocalObjectLogger(body=body, settings=ctx.operator.settings),
             memo=ctx.operator.memos.recall(obj.uid),
@@ -202,7 +180,9 @@ class Processor:
         options = self._event_options
         if event_type == "DELETED":  # there is no later event
             options = replace(options, may_continue=lambda: True)
-        deliver_results(await execute(handlers, cause, progress, options), cause.patch)
+        with ctx.queue.running_handlers():
+            outcomes = await execute(handlers, cause, progress, options)
+        deliver_results(outcomes, cause.patch)
         if not cause.patch or event_type == "DELETED":
             return
         writer = open_writer(ctx, obj)

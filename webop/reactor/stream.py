@@ -18,7 +18,7 @@ from webop.handling.indexes import Feed
 from webop.handling.invocation import is_async
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
-from webop.reactor.dispatcher import Dispatcher
+from webop.reactor.controller import Controller, Hold
 from webop.reactor.index_gate import IndexGate
 from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
@@ -43,7 +43,7 @@ class Stream:
         feeds: the functions that index the objects. Without any, the watch waits for the gate and
             for the end of a pause.
         status: the state of the watch.
-        dispatcher: has the objects.
+        controller: has the objects.
         is_stopped: whether the observer has stopped it while the operator continues.
         task: where it runs.
     """
@@ -59,9 +59,20 @@ class Stream:
         self._gate = gate
         self._group = WorkerGroup()
         self._watching: asyncio.Task[None] | None = None
-        spawn = partial(ctx.operator.pausing.spawn, self._group, contextvars.copy_context())
+        context = contextvars.copy_context()
+        spawn = partial(ctx.operator.pausing.spawn, self._group, context)
         self._processor = Processor(ctx, spawn=spawn)
-        self.dispatcher = Dispatcher(self._processor, spawn=spawn, gate=gate, slots=ctx.slots)
+        self.controller = Controller(
+            self._processor,
+            spawn=spawn,
+            spawn_indexing=lambda work, name: self._group.create_task(
+                work, name=name, context=context.copy()
+            ),
+            queue=ctx.queue,
+            on_indexed=self._note_indexed,
+        )
+        if not gate.is_open:
+            gate.subscribe(self._unhold)
 
     def __str__(self) -> str:
         name = self.ctx.resource.name
@@ -88,14 +99,14 @@ class Stream:
         handlers = operator.registry.handlers_of(selectors)
         self._processor.ctx = replace(ctx, resource=resource, handlers=handlers)
         if resource != ctx.resource:  # their bodies and patches are of the other version
-            self.dispatcher.stop_daemons(DaemonStoppingReason.OPERATOR_PAUSING)
+            self.controller.stop_daemons(DaemonStoppingReason.OPERATOR_PAUSING)
         former, self.feeds = self.feeds, {operator.indices.feed_of(h) for h in handlers.indexers}
-        for uid in self.dispatcher.uids:
+        for uid in self.controller.uids:
             operator.indices.discard(uid, former - self.feeds)
         has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
-        ctx.slots.pool = operator.settings.execution if has_sync else None
+        ctx.queue.pool = operator.settings.execution if has_sync else None
         is_holding = resource != ctx.resource or not self.feeds <= former
-        self.dispatcher.adapt(is_holding=is_holding)
+        self.controller.list_again(is_holding=is_holding)
         self._restart()
         return True
 
@@ -103,7 +114,7 @@ class Stream:
         """Serve the objects until cancelled; then stop the work on them."""
         operator = self.ctx.operator
         if operator.pausing.is_active:
-            self.dispatcher.set_paused(None)
+            self.controller.set_paused(None)
         try:
             with operator.pausing.subscribed(self._switch):
                 async with asyncio.TaskGroup() as watches:
@@ -117,7 +128,7 @@ class Stream:
                 why = DaemonStoppingReason.OPERATOR_PAUSING
             rest = _HUNG_TIMEOUT
             try:
-                rest = await self.dispatcher.drain(operator.settings.batching.exit_timeout, why)
+                rest = await self.controller.drain(operator.settings.batching.exit_timeout, why)
             finally:
                 if hung := [task.get_name() for task in await self._group.end(rest)]:
                     logger.error(
@@ -129,7 +140,7 @@ class Stream:
 
     def _switch(self, reason: DaemonStoppingReason | None) -> None:
         """Pause for a reason; resume if it is None. A watch can be behind what others have done."""
-        self.dispatcher.set_paused(reason)
+        self.controller.set_paused(reason)
         self._restart()
 
     def _restart(self) -> None:
@@ -146,11 +157,20 @@ class Stream:
         items = watch(ctx.client, ctx.resource, self.namespace, options, self.status)
         async with contextlib.aclosing(items):
             async for item in items:
-                await ctx.slots.yield_to_loop()
+                await ctx.queue.yield_to_loop()
                 if isinstance(item, tuple):
-                    await self.dispatcher.take(*item)
+                    self.controller.apply_event(*item)
                 elif isinstance(item, ListingStarted):
-                    self.dispatcher.begin_listing()
+                    self.controller.begin_listing()
                 else:
-                    self.dispatcher.finish_listing()
-                    self._gate.arrive(self)
+                    self.controller.finish_listing()
+
+    def _note_indexed(self) -> None:
+        """React to the end of a list, and of the indexing of its objects."""
+        self._gate.arrive(self)
+        self._unhold()
+
+    def _unhold(self) -> None:
+        """Let handlers run when the indexes have all objects."""
+        if self._gate.is_open and self.controller.is_indexed:
+            self.controller.unhold(Hold.INDEXES)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from webop.backoff import Backoff
-from webop.handling.cancellation import is_being_cancelled
+from webop.handling.cancellation import count_cancellations
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
         try:
             await fn()
         except Exception:
-            if is_being_cancelled():
+            if count_cancellations():
                 logger.exception("The %s failed while the operator stops.", name)
                 return
             if loop.time() - started > _HEALTHY:

@@ -2,17 +2,15 @@
 
 An object without work has no body in memory, and costs a few hundred bytes.
 
-The dispatcher and the responses to own patches change :class:`Tracked` and its :class:`Phase`. The
-worker of the object changes ``work``, its daemons and timers change ``background``.
+The controller and the responses to own patches change :class:`Tracked` and its :class:`State`. The
+worker of the object changes ``work``, its daemons and timers change ``daemons``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,21 +20,20 @@ from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import apply_merge_patch
-from webop.reactor.background import Background
 from webop.reactor.failures import Pause
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from webop.reactor.daemons import Daemons
     from webop.reactor.writer import Writer
     from webop.tracing import SpanContext
 
-Working = Coroutine[Any, Any, Any]
-OnEnd = Callable[["Tracked", asyncio.Task[Any]], None]
-
 
 class ObjectController(Protocol):
-    """The owner of tracked objects: it starts their workers."""
+    """The owner of known objects (:class:`webop.reactor.controller.Controller`)."""
 
-    epoch: int
+    listing: int
 
     @property
     def has_indexes(self) -> bool:
@@ -44,35 +41,40 @@ class ObjectController(Protocol):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether no new work may start."""
+        """Whether no new work may start, because of a pause or of the end."""
 
     @property
-    def is_holding(self) -> bool:
-        """Whether handlers must wait for the indexes, or for a list."""
+    def is_held(self) -> bool:
+        """Whether handlers must wait, or may not start any more."""
 
-    def check(self, obj: Tracked) -> None:
-        """Decide what happens next to an object."""
+    def enqueue(self, obj: Tracked) -> None:
+        """Process an object soon."""
 
-    def show_events(self, obj: Tracked) -> None:
-        """Call the handlers of raw events, when they may run."""
+    def begin(self, obj: Tracked) -> None:
+        """Start the work on an object, if there is any: its turn has come."""
 
-    def run(self, obj: Tracked, work: Working, on_end: OnEnd) -> asyncio.Task[Any]:
-        """Start a task for an object; react to its end even if it never ran."""
+    def begin_indexing(self, obj: Tracked) -> None:
+        """Start to index an object, and do no other work on it."""
+
+    def describe_state(self, obj: Tracked) -> str:
+        """Return the state of an object in the words of the metrics."""
+
+    def write(self, obj: Tracked, work: Coroutine[Any, Any, Any]) -> None:
+        """Start a task that writes for an object, beside other work on it."""
+
+    def mark_gone(self, obj: Tracked) -> None:
+        """Forget an object: the API server has answered that it is gone."""
 
 
-class Phase(enum.Enum):
+class State(enum.Enum):
     """The state of the work on an object."""
 
     IDLE = enum.auto()
     """Nothing: there is no body in memory."""
-    HELD = enum.auto()
-    """It waits until the indexes are filled."""
-    WAITING = enum.auto()
-    """It waits for a slot; a text is kept instead of the body."""
-    WORKING = enum.auto()
+    QUEUED = enum.auto()
+    """It waits for its turn, for the end of a delay, or until handlers may run."""
+    RUNNING = enum.auto()
     """One task works on it."""
-    RESTING = enum.auto()
-    """It is processed again when a timer ends, or when it changes."""
 
 
 @dataclass(slots=True)
@@ -139,60 +141,46 @@ class Tracked:
     """One object of one watched resource.
 
     Attributes:
-        phase: what currently happens to it.
+        state: what currently happens to it.
         since: since when it waits or is processed, by the monotonic clock; 0 if neither.
         raw: the newest known state; None when there is nothing to do.
         text: kept instead of ``raw`` while the object waits; empty if it must be read again.
         event_type: the type of the event that brought the newest state.
         version: the newest known resource version as a number; 0 if it is not a number.
-        epoch: the listing (by its count) during which ``version`` came from a patch of our own.
-        seen: the last listing in which the object was.
+        confirmed: the last listing (by its count) in which it was, or during which the API server
+            answered a patch of it.
         initial: whether the object was there before the operator and must still be resumed.
         is_taken_over: whether others could handle it, and its handlers were not called since then:
             its records are theirs.
         is_dirty: whether a newer state arrived since the work on it began.
-        suspected_deleted: whether the API server has said that it is gone, but no event has: it is
-            read before any other work on it.
         is_unindexed: whether the newest state is not in the indexes yet.
-        indexing: the lock that is held while the indexes are updated.
-        was_indexed: whether a state was indexed since the last work. Then the work comes first if
-            it can start now: states can arrive faster than they can be indexed.
-        is_shown: whether event handlers have got it, but not its deletion.
-        daemons_started: whether the daemons for the newest state were started; daemons that end
-            later are started again only after another event.
+        is_unshown: whether event handlers have not got the newest event yet.
+        is_shown: whether event handlers have got the object, but not its deletion.
         work: the state of the work, if there is any.
-        events: queued raw events for event handlers.
-        event_task: the task that calls these.
-        background: its daemons and timers, if it has any.
+        daemons: its daemons and timers, if it has any.
         timer: when it is processed again.
     """
 
     __slots__ = (
-        "background",
+        "confirmed",
         "controller",
-        "daemons_started",
-        "epoch",
-        "event_task",
+        "daemons",
         "event_type",
-        "events",
-        "indexing",
         "initial",
         "is_dirty",
         "is_shown",
         "is_taken_over",
         "is_unindexed",
+        "is_unshown",
         "name",
         "namespace",
-        "phase",
         "raw",
-        "seen",
         "since",
-        "suspected_deleted",
+        "state",
         "text",
         "timer",
         "uid",
         "version",
-        "was_indexed",
         "work",
     )
 
@@ -204,26 +192,20 @@ class Tracked:
         self.namespace: str | None = raw["metadata"].get("namespace")
         self.name: str = raw["metadata"]["name"]
         self.initial = initial
-        self.phase = Phase.IDLE
+        self.state = State.IDLE
         self.since = 0.0
         self.raw: dict[str, Any] | None = None
         self.text: bytes | None = None
         self.event_type: RawEventType = None
         self.version = 0
-        self.epoch = -1
-        self.seen = -1
+        self.confirmed = -1
         self.is_taken_over = False
         self.is_dirty = False
-        self.suspected_deleted = False
         self.is_unindexed = False
-        self.indexing: asyncio.Lock | None = None
-        self.was_indexed = False
-        self.daemons_started = False
+        self.is_unshown = False
         self.is_shown = False
         self.work: Work | None = None
-        self.events: deque[tuple[RawEventType, bytes]] | None = None
-        self.event_task: asyncio.Task[None] | None = None
-        self.background: Background | None = None
+        self.daemons: Daemons | None = None
         self.timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
@@ -236,9 +218,8 @@ class Tracked:
         self.raw = raw
         self.version = parse_version(raw)
         self.is_dirty = True
-        self.daemons_started = False
-        if self.background is not None and self.background.tasks:
-            self.background.show(clone(raw))  # a copy that handlers may modify
+        if self.has_daemons and self.daemons is not None:
+            self.daemons.show(clone(raw))  # a copy that handlers may modify
 
     def complete(self, raw: dict[str, Any]) -> dict[str, Any]:
         """Return a state with the records that the API server has denied; the same if none are."""
@@ -255,8 +236,19 @@ class Tracked:
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)
             self.is_unindexed = self.controller.has_indexes
-            self.epoch = self.controller.epoch
-            self.controller.check(self)
+            self.confirmed = self.controller.listing
+            self.controller.enqueue(self)
+
+    def mark_gone(self) -> None:
+        """Forget the object: the API server has answered that it is gone.
+
+        Event handlers get its deletion. If an event shows it again, it is read; its memo and its
+        daemons are new then.
+        """
+        if not self.is_gone:
+            self.event_type = "DELETED"
+            self.is_dirty = True
+            self.controller.mark_gone(self)
 
     def wake(self) -> None:
         """Process the object again, after one of its daemons or timers ended.
@@ -264,28 +256,23 @@ class Tracked:
         Right after a pause, its state is outdated: the listing that follows processes it anyway.
         """
         if not self.is_gone:
-            background = self.background
-            if background is not None and not self.version and parse_version(background.raw):
+            daemons = self.daemons
+            if daemons is not None and not self.version and parse_version(daemons.raw):
                 return
-            if background is not None and self.raw is None and self.text is None:
-                self.raw = self.complete(background.raw)
+            if daemons is not None and self.raw is None and self.text is None:
+                self.raw = self.complete(daemons.raw)
             self.is_dirty = True
-        self.controller.check(self)
-
-    @property
-    def is_being_indexed(self) -> bool:
-        """Whether the newest state is not in the indexes yet, or is being indexed."""
-        return self.is_unindexed or (self.indexing is not None and self.indexing.locked())
+        self.controller.enqueue(self)
 
     @property
     def is_view(self) -> bool:
         """Whether ``raw`` is the body of its daemons, which these can have modified."""
-        return self.background is not None and self.raw is self.background.raw
+        return self.daemons is not None and self.raw is self.daemons.raw
 
     @property
-    def has_background(self) -> bool:
+    def has_daemons(self) -> bool:
         """Whether it has daemons or timers that have not ended."""
-        return self.background is not None and bool(self.background.tasks)
+        return self.daemons is not None and bool(self.daemons.running)
 
     @property
     def standings(self) -> Iterator[HandlingStatus]:
@@ -296,8 +283,8 @@ class Tracked:
             for pause in self._pauses:
                 if error := pause.error[0]:
                     yield HandlingStatus(failures={"": (pause.failures, error)})
-        if self.background is not None:
-            yield self.background.standing
+        if self.daemons is not None:
+            yield self.daemons.call_status
 
     @property
     def has_unwritten(self) -> bool:
@@ -325,8 +312,8 @@ class Tracked:
         """Return the newest known state; None if there is none in memory, or it is gone."""
         if self.is_gone:
             return None
-        if self.raw is None and self.background is not None:
-            return self.background.raw or None
+        if self.raw is None and self.daemons is not None:
+            return self.daemons.raw or None
         return self.raw
 
     def build_tombstone(self) -> dict[str, Any]:
@@ -362,17 +349,3 @@ class Tracked:
     def backoff_left(self) -> float:
         """Return the remaining seconds of the pause after an error; 0 if there is none."""
         return max(pause.left for pause in self._pauses)
-
-
-def measure_phases(objects: Collection[Tracked]) -> dict[Phase, tuple[int, float]]:
-    """Return the number of objects in each phase, and the longest time of one there (seconds)."""
-    busy: dict[Phase, list[float]] = {phase: [] for phase in Phase}
-    for obj in [obj for obj in objects if obj.phase is not Phase.IDLE]:  # quick if most are idle
-        busy[obj.phase].append(obj.since)
-    moment = time.monotonic()
-    measured = {
-        phase: (len(times), moment - min(filter(None, times), default=moment))
-        for phase, times in busy.items()
-    }
-    idle = len(objects) - sum(map(len, busy.values()))
-    return {**measured, Phase.IDLE: (idle, 0.0)}

@@ -43,7 +43,7 @@ from webop.objects.patch import (
 )
 from webop.reactor.failures import DeniedError, Failure, NotStoredError, Pause, classify
 from webop.reactor.planning import ResourceContext
-from webop.reactor.tracking import Phase, Tracked
+from webop.reactor.tracking import State, Tracked
 
 logger = logging.getLogger(__name__)
 
@@ -210,10 +210,10 @@ class Writer:
         self._timer = None
         obj = self._obj
         is_current = obj.work is not None and obj.work.writer is self
-        if not is_current or (obj.controller.is_stopped and obj.phase is not Phase.WORKING):
+        if not is_current or (obj.controller.is_stopped and obj.state is not State.RUNNING):
             return
         self.is_denied, self.pause.until = False, 0.0
-        obj.controller.run(obj, self.write(), lambda obj, _: obj.controller.check(obj))
+        obj.controller.write(obj, self.write())
 
     @property
     def _is_due(self) -> bool:
@@ -224,7 +224,7 @@ class Writer:
     def _can_release(self) -> bool:
         """Whether the finalizer must go; if daemons run, the end of the last one calls again."""
         raw = None if self.cleanup is None else self._obj.get_freshest()
-        if raw is None or self._obj.has_background or self._obj.suspected_deleted:
+        if raw is None or self._obj.has_daemons:
             return False
         return self.ctx.operator.settings.persistence.finalizer in Body(raw).meta.finalizers
 
@@ -448,8 +448,8 @@ class Writer:
                 what = f"{ctx.resource.plural}/{subresource}"
                 raise APINotFoundError(f"The API server no longer serves {what}.", status=404)
             raw = None
-        obj.suspected_deleted = True
         self._forget()
+        obj.mark_gone()
         return None, ""
 
     async def _read_newest(self, raw: dict[str, Any]) -> dict[str, Any] | None:
@@ -464,7 +464,7 @@ class Writer:
         failure = classify(exc)
         if failure is Failure.FORBIDDEN:
             place, now = (self._obj.namespace, subresource), asyncio.get_running_loop().time()
-            is_over = now - self.ctx.slots.forbidden.setdefault(place, now) >= _PATIENCE
+            is_over = now - self.ctx.queue.forbidden.setdefault(place, now) >= _PATIENCE
             return Failure.DENIED if is_over else Failure.AWAY
         # The refusal of a JSON patch has causes, except if the patch expects an older object.
         is_outdated = isinstance(content, list) and exc.status == 422
@@ -472,7 +472,7 @@ class Writer:
 
     async def _request(self, content: Content, subresource: str | None) -> dict[str, Any] | None:
         """Send a patch once; record how long it takes, and whether the API server answers."""
-        loop, slots, obj = asyncio.get_running_loop(), self.ctx.slots, self._obj
+        loop, queue, obj = asyncio.get_running_loop(), self.ctx.queue, self._obj
         await check_fence()
         began = loop.time()
         try:
@@ -488,12 +488,12 @@ class Writer:
             )
         except APIError as exc:
             if classify(exc) is Failure.AWAY:
-                slots.note_failure(str(exc))
+                queue.note_failure(exc, obj.namespace)
             else:
-                slots.note_write(loop.time() - began)
+                queue.note_write(loop.time() - began, obj.namespace)
             raise
-        slots.note_write(loop.time() - began)
-        slots.forbidden.pop((obj.namespace, subresource), None)
+        queue.note_write(loop.time() - began, obj.namespace)
+        queue.forbidden.pop((obj.namespace, subresource), None)
         return response
 
     def _forget(self) -> None:
@@ -506,7 +506,7 @@ class Writer:
 
     def _log_loss(self, text: str, reason: str) -> None:
         """Log that changes of handlers are lost, once a minute for the same reason."""
-        is_new = self.ctx.slots.choose_level(f"lost of {self._obj.uid}: {reason}") > logging.DEBUG
+        is_new = self.ctx.queue.choose_level(f"lost of {self._obj.uid}: {reason}") > logging.DEBUG
         level = logging.ERROR if is_new else logging.DEBUG
         logger.log(level, text, self._obj, reason, extra=self.ctx.refer_to(self._obj))
 
@@ -514,7 +514,7 @@ class Writer:
         """Warn if the API server has silently dropped what handlers have changed."""
         if fields := _list_fields(missing):
             logger.log(
-                self.ctx.slots.choose_level(f"dropped {fields}"),
+                self.ctx.queue.choose_level(f"dropped {fields}"),
                 "Patching failed with inconsistencies: the API server dropped %s of %s. Add it to "
                 "the schema in the CRD, or x-kubernetes-preserve-unknown-fields: true; or an "
                 "admission policy removes it.",

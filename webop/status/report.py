@@ -216,7 +216,7 @@ async def _list_objects(operator: Operator) -> Row:
     busy = [
         (stream.ctx.resource.plural_name, obj)
         for stream in metrics.list_streams(operator)
-        for obj in stream.dispatcher.list_busy()
+        for obj in stream.controller.list_busy()
     ]
     shown: list[tuple[str, Tracked]] = []
     for start in range(0, len(busy), _STEP):
@@ -244,7 +244,7 @@ def _build_object_row(resource: str, obj: Tracked) -> Row:
         "resource": resource,
         "namespace": obj.namespace,
         "name": obj.name,
-        "state": obj.phase.name.lower(),
+        "state": obj.controller.describe_state(obj),
         "since": time.monotonic() - obj.since if obj.since else None,
         "retry_in": None if obj.timer is None else max(0.0, obj.timer.when() - loop.time()),
         "running": "" if cycle is None else cycle.standing.running,
@@ -256,13 +256,13 @@ def _build_object_row(resource: str, obj: Tracked) -> Row:
 def _list_failed(operator: Operator) -> Row:
     """Return the handlers that failed for good, the newest first; not those of deleted objects."""
     failed, now = operator.context.counters.failed, time.monotonic()
-    dispatchers = defaultdict(list)
+    controllers = defaultdict(list)
     for stream in metrics.list_streams(operator):
-        dispatchers[stream.ctx.resource.plural_name].append(stream.dispatcher)
+        controllers[stream.ctx.resource.plural_name].append(stream.controller)
     kept = [
         call
         for (uid, _), call in reversed(failed.calls.items())
-        if not (known := dispatchers[call.resource]) or any(uid in each.uids for each in known)
+        if not (known := controllers[call.resource]) or any(uid in each.uids for each in known)
     ]
     items: list[Row] = [
         {

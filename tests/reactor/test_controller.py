@@ -18,12 +18,11 @@ from tests.operating import eventually
 from webop.client.events import parse_version
 from webop.errors import APIError
 from webop.handling.stopping import DaemonStoppingReason
-from webop.handling.threads import NO_POOL, Pool, call_in_thread
-from webop.reactor.dispatcher import Dispatcher
-from webop.reactor.index_gate import IndexGate
+from webop.handling.threads import NO_POOL, call_in_thread
+from webop.reactor.controller import Controller, Hold
 from webop.reactor.planning import Plan
-from webop.reactor.slots import SharedSlots, Slots
-from webop.reactor.tracking import Phase, Tracked
+from webop.reactor.queue import SharedSlots, WorkQueue
+from webop.reactor.tracking import Tracked
 from webop.reactor.writer import open_writer
 
 
@@ -36,7 +35,6 @@ class Processor:
     """Notes what it is asked to do; works as long as it is told to."""
 
     def __init__(self, *, wants_every_event: bool = False) -> None:
-        self.event_pool: Pool | None = None
         self.handlers: Any = SimpleNamespace(events=wants_every_event, indexers=False)
         self.ctx: Any = SimpleNamespace(
             refer_to=lambda obj: {"k8s_ref": {"name": obj.name}}, handlers=self.handlers
@@ -52,6 +50,7 @@ class Processor:
         self.initial: dict[str, bool] = {}
         self.is_needed: Callable[[Tracked], bool] = lambda obj: True
         self.work: Callable[[Tracked], Any] = self.nothing
+        self.index_work: Callable[[Tracked], Any] = self.nothing
         self.delays: dict[str, list[float | None]] = {}
 
     async def nothing(self, obj: Tracked) -> None: ...
@@ -63,18 +62,14 @@ class Processor:
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         return build(obj.uid, obj.version)
 
-    async def show_event(self, obj: Tracked, event_type: Any, raw: dict[str, Any]) -> None:
-        self.shown.append((obj.uid, event_type))
+    async def show_event(self, obj: Tracked) -> None:
+        self.shown.append((obj.uid, obj.event_type))
         await self.work(obj)
 
-    async def index(self, raw: dict[str, Any]) -> None:
+    async def index(self, obj: Tracked) -> None:
         await asyncio.sleep(0)
-        self.indexed.append(raw["metadata"]["uid"])
-
-    async def index_newest(self, obj: Tracked) -> None:
-        obj.is_unindexed = False
-        if obj.raw is not None:
-            await self.index(obj.raw)
+        self.indexed.append(obj.uid)
+        await self.index_work(obj)
 
     def withdraw(self, obj: Tracked) -> None:
         self.withdrawn.append(obj.uid)
@@ -100,36 +95,36 @@ class Processor:
         return [version for seen, _, version in self.seen if seen == uid]
 
 
-def open_gate() -> IndexGate:
-    gate = IndexGate()
-    gate.expect([])
-    return gate
+def make_queue(limit: int | None = None) -> WorkQueue:
+    return WorkQueue("things", SharedSlots(), limit=limit)
 
 
-def make_slots(limit: int | None = None) -> Slots:
-    return Slots("things", SharedSlots(), limit=limit)
-
-
-def dispatch(
+def control(
     processor: Any,
     *,
     limit: int | None = None,
-    slots: Slots | None = None,
-    gate: IndexGate | None = None,
+    queue: WorkQueue | None = None,
     is_resuming: bool = True,
-) -> Dispatcher:
-    """Begin to dispatch, by default with an open gate and its own slots."""
-    dispatcher = Dispatcher(
+    is_gate_open: bool = True,
+) -> Controller:
+    """Begin to control objects, by default with filled indexes of others and its own queue."""
+
+    def note_indexed() -> None:
+        if is_gate_open:
+            made.unhold(Hold.INDEXES)
+
+    made = Controller(
         processor,
         spawn=asyncio.create_task,
-        gate=gate or open_gate(),
-        slots=slots or make_slots(limit),
+        spawn_indexing=asyncio.create_task,
+        queue=queue or make_queue(limit),
+        on_indexed=note_indexed,
     )
-    dispatcher.set_paused(None)
+    made.set_paused(None)
     if not is_resuming:  # nothing was there before
-        dispatcher.begin_listing()
-        dispatcher.finish_listing()
-    return dispatcher
+        made.begin_listing()
+        made.finish_listing()
+    return made
 
 
 @pytest.fixture
@@ -141,8 +136,8 @@ def processor() -> Iterator[Processor]:
 
 
 @pytest.fixture
-def dispatcher(processor: Processor) -> Dispatcher:
-    return dispatch(processor)
+def controller(processor: Processor) -> Controller:
+    return control(processor)
 
 
 async def settle() -> None:
@@ -152,22 +147,22 @@ async def settle() -> None:
 
 
 @pytest.mark.feature("EVT-12")
-async def test_every_object_is_worked_on(dispatcher: Dispatcher, processor: Processor) -> None:
+async def test_every_object_is_worked_on(controller: Controller, processor: Processor) -> None:
     for uid in "abc":
-        dispatcher.feed("ADDED", build(uid))
+        controller.apply_event("ADDED", build(uid))
     await settle()
     assert processor.seen == [("a", "ADDED", 1), ("b", "ADDED", 1), ("c", "ADDED", 1)]
-    assert len(dispatcher.uids) == 3
+    assert len(controller.uids) == 3
 
 
 @pytest.mark.feature("EVT-11", "EVT-12")
 async def test_states_that_pile_up_are_skipped_but_the_last_one_is_not(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
     for version in range(1, 6):
-        dispatcher.feed("MODIFIED", build("a", version))
+        controller.apply_event("MODIFIED", build("a", version))
         await settle()
     released.set()
     await settle()
@@ -175,141 +170,77 @@ async def test_states_that_pile_up_are_skipped_but_the_last_one_is_not(
 
 
 async def test_a_state_that_comes_at_the_very_end_of_the_work_is_worked_on(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     async def work(obj: Tracked) -> None:
         if obj.version == 1:
-            asyncio.get_running_loop().call_soon(dispatcher.feed, "MODIFIED", build("a", 2))
+            asyncio.get_running_loop().call_soon(controller.apply_event, "MODIFIED", build("a", 2))
 
     processor.work = work
-    dispatcher.feed("ADDED", build("a", 1))
+    controller.apply_event("ADDED", build("a", 1))
     await settle()
     assert processor.versions("a") == [1, 2]
 
 
 async def test_what_is_known_already_is_no_news(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     async def patch(obj: Tracked) -> None:
         if obj.version == 1:
             obj.accept_own(build("a", 7))
 
     processor.work = patch
-    dispatcher.feed("ADDED", build("a", 1))
+    controller.apply_event("ADDED", build("a", 1))
     await settle()
     assert processor.versions("a") == [1, 7]
     for version in (5, 6, 7):
-        dispatcher.feed("MODIFIED", build("a", version))
+        controller.apply_event("MODIFIED", build("a", version))
     await settle()
     assert processor.versions("a") == [1, 7]
-    dispatcher.feed("MODIFIED", build("a", 8))
+    controller.apply_event("MODIFIED", build("a", 8))
     await settle()
     assert processor.versions("a") == [1, 7, 8]
 
 
 async def test_an_answer_that_is_older_than_what_is_known_is_no_news(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     async def patch_late(obj: Tracked) -> None:
-        dispatcher.feed("MODIFIED", build("a", 9))
+        controller.apply_event("MODIFIED", build("a", 9))
         obj.accept_own(build("a", 8))
         processor.work = processor.nothing
 
     processor.work = patch_late
-    dispatcher.feed("ADDED", build("a", 1))
+    controller.apply_event("ADDED", build("a", 1))
     await settle()
     assert processor.versions("a") == [1, 9]
 
 
 async def test_objects_without_work_take_no_worker_and_keep_no_body(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     processor.is_needed = lambda obj: False
     body = build("a", 1, marker=object())
     marker = body["spec"]["marker"]
-    dispatcher.feed("ADDED", body)
+    controller.apply_event("ADDED", body)
     await settle()
     assert processor.seen == []
-    assert len(dispatcher.uids) == 1
+    assert len(controller.uids) == 1
     del body
     gc.collect()
     holders = [item for item in gc.get_referrers(marker) if isinstance(item, dict)]
     assert not [item for item in holders if item.get("marker") is marker]
 
 
-@pytest.mark.feature("EVT-02", "HND-26")
-async def test_those_who_want_every_event_get_every_event(processor: Processor) -> None:
-    processor.handlers.events = True
-    released = asyncio.Event()
-    processor.work = lambda obj: released.wait()
-    dispatcher = dispatch(processor)
-    for event_type, version in ((None, 1), ("MODIFIED", 2), ("MODIFIED", 3), ("DELETED", 4)):
-        dispatcher.feed(event_type, build("a", version))  # type: ignore[arg-type]
-    released.set()
-    await settle()
-    assert processor.shown == [
-        ("a", None),
-        ("a", "MODIFIED"),
-        ("a", "MODIFIED"),
-        ("a", "DELETED"),
-    ]
-    dispatcher.feed("DELETED", build("unknown", 5))
-    await settle()
-    assert processor.shown[-1] == ("unknown", "DELETED")
-    assert len(dispatcher.uids) == 0
-
-
-async def test_of_too_many_events_of_an_object_the_oldest_are_skipped(
-    processor: Processor, caplog: pytest.LogCaptureFixture
-) -> None:
-    processor.handlers.events = True
-    processor.is_needed = lambda obj: False
-    released = asyncio.Event()
-    processor.work = lambda obj: released.wait()
-    dispatcher = dispatch(processor)
-    for version in range(1, 101):
-        dispatcher.feed("ADDED" if version == 1 else "MODIFIED", build("a", version))
-        await settle()
-    released.set()
-    await settle()
-    assert len(processor.shown) == 21
-    assert processor.shown[0] == ("a", "ADDED")
-    assert caplog.text.count("Events of name-a arrive faster than its handlers run") == 1
-    assert [getattr(record, "k8s_ref", None) for record in caplog.records] == [{"name": "name-a"}]
-
-
-async def test_a_slow_handler_of_events_delays_neither_changes_nor_deletions(
-    processor: Processor,
-) -> None:
-    processor.handlers.events = True
-    released = asyncio.Event()
-
-    async def show(obj: Tracked, event_type: Any, raw: dict[str, Any]) -> None:
-        await released.wait()
-
-    processor.show_event = show  # type: ignore[method-assign]
-    dispatcher = dispatch(processor)
-    for version in range(1, 6):
-        dispatcher.feed("MODIFIED", build("a", version))
-        await settle()
-    assert processor.versions("a") == [1, 2, 3, 4, 5]
-    dispatcher.feed("DELETED", build("a", 6))
-    await settle()
-    assert processor.forgotten == []
-    released.set()
-    await settle()
-    assert processor.forgotten == ["a"]
-
-
 async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> None:
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
-    dispatcher = dispatch(processor)
+    controller = control(processor)
     marked: list[Any] = []
     for number in range(200):
         body = build(f"u{number}", 1, marker=[number])
         marked.append(body["spec"]["marker"])
-        dispatcher.feed(None, body)
+        controller.apply_event(None, body)
     del body
     await settle()
     in_work = len(processor.inside)
@@ -318,7 +249,7 @@ async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> 
     specs = [item for item in gc.get_referrers(*marked) if isinstance(item, dict)]
     held = [item for item in marked if any(item is spec.get("marker") for spec in specs)]
     assert len(held) == in_work
-    dispatcher.feed("MODIFIED", build("u199", 2))  # what happens live is more urgent than a list
+    controller.apply_event("MODIFIED", build("u199", 2))  # more urgent
     released.set()
     await eventually(lambda: len({uid for uid, _, _ in processor.seen}) == 200)
     order = list(dict.fromkeys(uid for uid, _, _ in processor.seen))
@@ -329,10 +260,10 @@ async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> 
 async def test_a_change_is_worked_on_before_the_rest_of_a_listing(processor: Processor) -> None:
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
-    dispatcher = dispatch(processor)
+    controller = control(processor)
     for number in range(500):
-        dispatcher.feed(None, build(f"u{number}"))
-    dispatcher.feed("ADDED", build("live"))
+        controller.apply_event(None, build(f"u{number}"))
+    controller.apply_event("ADDED", build("live"))
     await settle()
     begun = len(processor.seen)
     released.set()
@@ -341,91 +272,92 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(processor: Pro
 
 
 async def test_a_listing_is_worked_on_though_changes_never_end(processor: Processor) -> None:
-    dispatcher = dispatch(processor, limit=1)
+    controller = control(processor, limit=1)
 
     async def work(obj: Tracked) -> None:
         await asyncio.sleep(0)
         if obj.uid.startswith("live"):
-            dispatcher.feed("MODIFIED", build(obj.uid[:-1] + "ab"[obj.uid[-1] == "a"], next(count)))
+            controller.apply_event("MODIFIED", build(others[obj.uid], next(count)))
 
-    count = itertools.count(2)
+    count, others = itertools.count(2), {"live-a": "live-b", "live-b": "live-a"}
     processor.work = work
     for uid in ("live-a", "live-b"):
-        dispatcher.feed("ADDED", build(uid))
+        controller.apply_event("ADDED", build(uid))
     for number in range(20):
-        dispatcher.feed(None, build(f"u{number}"))
+        controller.apply_event(None, build(f"u{number}"))
     await eventually(lambda: {f"u{number}" for number in range(20)} <= processor.initial.keys())
     assert len(processor.seen) > 60
-    await dispatcher.drain(1.0)
+    await controller.drain(1.0)
 
 
 async def test_deleted_objects_are_forgotten_after_the_work_on_them(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
-    dispatcher.feed("ADDED", build("a", 1))
+    controller.apply_event("ADDED", build("a", 1))
     await settle()
-    dispatcher.feed("DELETED", build("a", 2))
+    controller.apply_event("DELETED", build("a", 2))
     await settle()
-    assert len(dispatcher.uids) == 1
+    assert len(controller.uids) == 1
     assert processor.forgotten == []
     released.set()
     await settle()
-    assert len(dispatcher.uids) == 0
+    assert len(controller.uids) == 0
     assert processor.forgotten == ["a"]
-    dispatcher.feed("DELETED", build("never seen", 3))
-    assert len(dispatcher.uids) == 0
+    controller.apply_event("DELETED", build("never seen", 3))
+    assert len(controller.uids) == 0
 
 
 async def test_what_is_missing_in_a_listing_was_deleted(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
-    dispatcher.begin_listing()
+    controller.begin_listing()
     for uid in "abc":
-        dispatcher.feed(None, build(uid, 1))
-    dispatcher.finish_listing()
+        controller.apply_event(None, build(uid, 1))
+    controller.finish_listing()
     await settle()
-    dispatcher.begin_listing()
-    dispatcher.feed(None, build("b", 1))
-    dispatcher.feed(None, build("d", 9))
-    dispatcher.finish_listing()
+    controller.begin_listing()
+    controller.apply_event(None, build("b", 1))
+    controller.apply_event(None, build("d", 9))
+    controller.finish_listing()
     await settle()
     assert sorted(processor.forgotten) == ["a", "c"]
     assert processor.versions("b") == [1]
-    assert len(dispatcher.uids) == 2
+    assert len(controller.uids) == 2
 
 
 async def test_a_listing_that_was_broken_off_deletes_nothing(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
-    dispatcher.begin_listing()
-    dispatcher.feed(None, build("a", 1))
-    dispatcher.feed(None, build("b", 1))
-    dispatcher.finish_listing()
-    dispatcher.begin_listing()
-    dispatcher.feed(None, build("a", 1))
-    dispatcher.begin_listing()
-    dispatcher.feed(None, build("b", 1))
-    dispatcher.feed(None, build("a", 1))
-    dispatcher.finish_listing()
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 1))
+    controller.apply_event(None, build("b", 1))
+    controller.finish_listing()
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 1))
+    controller.begin_listing()
+    controller.apply_event(None, build("b", 1))
+    controller.apply_event(None, build("a", 1))
+    controller.finish_listing()
     await settle()
     assert processor.forgotten == []
 
 
 @pytest.mark.feature("HND-20")
 async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
-    dispatcher.begin_listing()
-    dispatcher.feed(None, build("listed"))
-    dispatcher.feed("MODIFIED", build("changed before it was listed"))
-    dispatcher.feed("ADDED", build("added meanwhile"))
-    dispatcher.finish_listing()
-    dispatcher.feed("ADDED", build("added"))
-    dispatcher.begin_listing()
-    dispatcher.feed(None, build("listed later"))
-    dispatcher.finish_listing()
+    controller.begin_listing()
+    controller.apply_event(None, build("listed"))
+    controller.apply_event("MODIFIED", build("changed before it was listed"))
+    controller.apply_event("ADDED", build("added meanwhile"))
+    controller.finish_listing()
+    controller.apply_event("ADDED", build("added"))
+    await settle()
+    controller.begin_listing()
+    controller.apply_event(None, build("listed later"))
+    controller.finish_listing()
     await settle()
     assert processor.initial == {
         "listed": True,
@@ -440,52 +372,52 @@ async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_aga
     processor: Processor,
 ) -> None:
     processor.handlers.indexers = True
-    dispatcher = dispatch(processor)
-    dispatcher.begin_listing()
-    await dispatcher.take(None, build("a", 1))
-    dispatcher.finish_listing()
+    controller = control(processor)
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 1))
+    controller.finish_listing()
     await settle()
-    dispatcher.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
-    dispatcher.set_paused(None)
-    dispatcher.begin_listing()
-    await dispatcher.take(None, build("a", 2))
+    controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
+    controller.set_paused(None)
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 2))
     await settle()
     assert [version for _, _, version in processor.seen] == [1]
-    dispatcher.finish_listing()
+    controller.finish_listing()
     await settle()
     assert [version for _, _, version in processor.seen] == [1, 2]
 
 
 async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_was_patched_since(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
-    dispatcher.begin_listing()
-    dispatcher.feed(None, build("restored", 50))
-    dispatcher.feed(None, build("patched", 50))
-    dispatcher.finish_listing()
+    controller.begin_listing()
+    controller.apply_event(None, build("restored", 50))
+    controller.apply_event(None, build("patched", 50))
+    controller.finish_listing()
     await settle()
-    dispatcher.begin_listing()
+    controller.begin_listing()
 
     async def patch(obj: Tracked) -> None:
         if obj.version == 51:
             obj.accept_own(build("patched", 60))
 
     processor.work = patch
-    dispatcher.feed("MODIFIED", build("patched", 51))
+    controller.apply_event("MODIFIED", build("patched", 51))
     await settle()
-    dispatcher.feed(None, build("restored", 5))
-    dispatcher.feed(None, build("patched", 51))
-    dispatcher.finish_listing()
+    controller.apply_event(None, build("restored", 5))
+    controller.apply_event(None, build("patched", 51))
+    controller.finish_listing()
     await settle()
     assert processor.versions("restored") == [50, 5]
     assert processor.versions("patched") == [50, 51, 60]
 
 
 async def test_objects_are_come_back_to_after_the_delay_they_ask_for(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     processor.delays["a"] = [0.02, 0, None]
-    dispatcher.feed("ADDED", build("a", 1))
+    controller.apply_event("ADDED", build("a", 1))
     await settle()
     assert processor.versions("a") == [1]
     await eventually(lambda: len(processor.seen) == 3)
@@ -494,12 +426,12 @@ async def test_objects_are_come_back_to_after_the_delay_they_ask_for(
 
 
 async def test_a_change_comes_before_the_delay_is_over(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     processor.delays["a"] = [1000, None]
-    dispatcher.feed("ADDED", build("a", 1))
+    controller.apply_event("ADDED", build("a", 1))
     await settle()
-    dispatcher.feed("MODIFIED", build("a", 2))
+    controller.apply_event("MODIFIED", build("a", 2))
     await settle()
     assert processor.versions("a") == [1, 2]
 
@@ -513,9 +445,9 @@ async def test_no_more_objects_are_worked_on_at_once_than_allowed(
         await asyncio.sleep(0)
 
     processor.work = work
-    dispatcher = dispatch(processor, limit=limit)
+    controller = control(processor, limit=limit)
     for number in range(20):
-        dispatcher.feed("ADDED", build(f"u{number}"))
+        controller.apply_event("ADDED", build(f"u{number}"))
     for _ in range(10):
         await settle()
     assert len(processor.seen) == 20
@@ -526,30 +458,29 @@ async def test_no_more_objects_are_worked_on_at_once_than_allowed(
 async def test_an_object_that_never_is_without_work_does_not_keep_others_waiting(
     processor: Processor,
 ) -> None:
-    dispatcher = dispatch(processor, limit=2)
+    controller = control(processor, limit=2)
 
     async def work(obj: Tracked) -> None:
         await asyncio.sleep(0.05)
         if obj.uid == "busy":
-            dispatcher.feed("MODIFIED", build("busy", obj.version + 1))
+            controller.apply_event("MODIFIED", build("busy", obj.version + 1))
 
     processor.work = work
     processor.delays["hasty"] = [0.0] * 1000
     for uid in ("busy", "hasty", "quiet"):
-        dispatcher.feed("ADDED", build(uid))
+        controller.apply_event("ADDED", build(uid))
     await eventually(lambda: processor.versions("quiet") == [1])
-    assert len(processor.versions("busy")) > 5
     before = [*processor.seen]
     await eventually(lambda: len(processor.seen) > len(before) + 5)
     assert {"busy", "hasty"} == {uid for uid, _, _ in processor.seen[len(before) :]}
-    await dispatcher.drain(1.0)
+    await controller.drain(1.0)
 
 
 @pytest.mark.feature("CFG-18")
 async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
     processor: Processor,
 ) -> None:
-    dispatcher = dispatch(processor, limit=1)
+    controller = control(processor, limit=1)
 
     async def work(obj: Tracked) -> None:
         await asyncio.sleep(0.05)
@@ -557,19 +488,19 @@ async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
             writer = open_writer(processor.ctx, obj)
             writer.sent.of_webop.update({"status": {"x": 1}})
             writer.is_denied = True
-            dispatcher.feed("MODIFIED", build("busy", obj.version + 1))
+            controller.apply_event("MODIFIED", build("busy", obj.version + 1))
 
     processor.work = work
     for uid in ("busy", "quiet"):
-        dispatcher.feed("ADDED", build(uid))
+        controller.apply_event("ADDED", build(uid))
     await eventually(lambda: processor.versions("quiet") == [1])
-    await dispatcher.drain(1.0)
+    await controller.drain(1.0)
 
 
 async def test_an_object_that_is_done_after_a_second_waits_for_no_slot(
     processor: Processor,
 ) -> None:
-    dispatcher = dispatch(processor, limit=1)
+    controller = control(processor, limit=1)
     released = asyncio.Event()
 
     async def work(obj: Tracked) -> None:
@@ -582,41 +513,43 @@ async def test_an_object_that_is_done_after_a_second_waits_for_no_slot(
     processor.work = work
     processor.is_needed = lambda obj: obj.version == 1
     for uid in ("slow", "next", "last"):
-        dispatcher.feed("ADDED", build(uid))
+        controller.apply_event("ADDED", build(uid))
     await eventually(lambda: processor.versions("next") == [1])
-    assert dispatcher.measure()[Phase.WAITING][0] == 1
+    assert controller.measure()["waiting"][0] == 1
     released.set()
     await eventually(lambda: processor.versions("last") == [1])
-    assert set(processor.versions("slow")) == {1, 2}
+    assert processor.versions("slow") == [1]
 
 
 @pytest.mark.feature("CFG-18")
 async def test_an_object_that_comes_as_the_last_worker_leaves_is_not_left_waiting(
     processor: Processor,
 ) -> None:
-    dispatcher = dispatch(processor, limit=1)
+    controller = control(processor, limit=1)
 
     async def work(obj: Tracked) -> None:
         if obj.uid == "a":
-            asyncio.get_running_loop().call_soon(dispatcher.feed, "ADDED", build("b"))
+            asyncio.get_running_loop().call_soon(controller.apply_event, "ADDED", build("b"))
 
     processor.work = work
-    dispatcher.feed("ADDED", build("a"))
+    controller.apply_event("ADDED", build("a"))
     await settle()
     assert [uid for uid, _, _ in processor.seen] == ["a", "b"]
 
 
 async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     released = threading.Event()
-    processor.work = lambda obj: call_in_thread(lambda: released.wait(10), {}, NO_POOL)
-    dispatcher.feed("ADDED", build("a", 1))
+    processor.work = lambda obj: call_in_thread(
+        lambda: released.wait(10), {}, NO_POOL, is_patient=True
+    )
+    controller.apply_event("ADDED", build("a", 1))
     await settle()
     (worker,) = (task for task in asyncio.all_tasks() if task.get_name() == "name-a")
     worker.cancel()  # as if its Lease was lost
     await settle()
-    dispatcher.feed("MODIFIED", build("a", 2))
+    controller.apply_event("MODIFIED", build("a", 2))
     await settle()
     assert processor.versions("a") == [1]
     processor.inside.clear()
@@ -626,17 +559,17 @@ async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
 
 @pytest.mark.feature("CFG-21", "CON-04")
 async def test_on_the_way_out_the_work_under_way_is_finished_and_nothing_new_is_begun(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     released = asyncio.Event()
     processor.work = lambda obj: released.wait()
-    dispatcher.feed("ADDED", build("a", 1))
+    controller.apply_event("ADDED", build("a", 1))
     await settle()
     asyncio.get_running_loop().call_later(0.02, released.set)
-    draining = asyncio.create_task(dispatcher.drain(10))
+    draining = asyncio.create_task(controller.drain(10))
     await settle()
-    dispatcher.feed("MODIFIED", build("a", 2))
-    dispatcher.feed("ADDED", build("b", 1))
+    controller.apply_event("MODIFIED", build("a", 2))
+    controller.apply_event("ADDED", build("b", 1))
     await draining
     await settle()
     assert processor.inside == []
@@ -645,13 +578,13 @@ async def test_on_the_way_out_the_work_under_way_is_finished_and_nothing_new_is_
 
 @pytest.mark.feature("CFG-21")
 async def test_work_that_does_not_end_is_not_waited_for_for_long(
-    dispatcher: Dispatcher, processor: Processor
+    controller: Controller, processor: Processor
 ) -> None:
     processor.work = lambda obj: asyncio.Event().wait()
-    dispatcher.feed("ADDED", build("a", 1))
+    controller.apply_event("ADDED", build("a", 1))
     await settle()
     async with asyncio.timeout(5):
-        await dispatcher.drain(0.01)
+        await controller.drain(0.01)
 
 
 def test_versions_are_numbers_where_they_can_be() -> None:
@@ -661,115 +594,65 @@ def test_versions_are_numbers_where_they_can_be() -> None:
     assert parse_version({}) == 0
 
 
-@pytest.mark.feature("IDX-22")
-async def test_objects_are_held_until_the_indexes_are_filled(processor: Processor) -> None:
-    gate = IndexGate()
-    dispatcher = dispatch(processor, gate=gate)
-    gate.expect(["one", "two"])
-    for number in range(250):
-        dispatcher.feed(None, build(f"{number}"))
-    gate.arrive("one")
-    await settle()
-    assert processor.seen == []
-    gate.arrive("two")
-    await eventually(lambda: len(processor.seen) == 250, "all objects are worked on")
-
-
-@pytest.mark.feature("IDX-22", "IDX-23")
-async def test_the_first_listing_is_indexed_on_the_way_before_its_objects_are_worked_on(
-    processor: Processor,
-) -> None:
-    processor.handlers.indexers = True
-    dispatcher = dispatch(processor)
-    dispatcher.begin_listing()
-    await dispatcher.take(None, build("a"))
-    await dispatcher.take(None, build("b"))
-    await settle()
-    assert processor.indexed == ["a", "b"]
-    assert processor.seen == []
-    dispatcher.finish_listing()
-    await settle()
-    assert [uid for uid, _, _ in processor.seen] == ["a", "b"]
-    await dispatcher.take("MODIFIED", build("a", 2))
-    assert processor.indexed == ["a", "b"], "later states do not hold up the stream"
-    await settle()
-    assert processor.indexed == ["a", "b", "a"]
-    assert processor.versions("a") == [1, 2]
-
-
 @pytest.mark.feature("IDX-15")
 async def test_what_is_gone_leaves_the_indexes_at_once(
-    processor: Processor, dispatcher: Dispatcher
+    processor: Processor, controller: Controller
 ) -> None:
-    dispatcher.begin_listing()
-    dispatcher.feed(None, build("a"))
-    dispatcher.feed(None, build("b"))
-    dispatcher.finish_listing()
-    dispatcher.feed("DELETED", build("a", 2))
+    controller.begin_listing()
+    controller.apply_event(None, build("a"))
+    controller.apply_event(None, build("b"))
+    controller.finish_listing()
+    controller.apply_event("DELETED", build("a", 2))
     assert processor.withdrawn == ["a"]
-    dispatcher.begin_listing()
-    dispatcher.finish_listing()
+    controller.begin_listing()
+    controller.finish_listing()
     assert processor.withdrawn == ["a", "b"]
 
 
 async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_waiting() -> None:
     processor = Processor(wants_every_event=True)
     processor.is_needed = lambda obj: False
-    dispatcher = dispatch(processor)
+    controller = control(processor)
 
     async def work(obj: Tracked) -> None:
         await asyncio.sleep(0.01)
         if obj.uid != "quiet":
-            dispatcher.feed("MODIFIED", build(obj.uid, obj.version + 1))
+            controller.apply_event("MODIFIED", build(obj.uid, obj.version + 1))
 
     processor.work = work
     for number in range(40):
-        dispatcher.feed("ADDED", build(f"busy{number}"))
-    dispatcher.feed("ADDED", build("quiet"))
+        controller.apply_event("ADDED", build(f"busy{number}"))
+    controller.apply_event("ADDED", build("quiet"))
     await eventually(lambda: ("quiet", "ADDED") in processor.shown)
-    await dispatcher.drain(1.0)
+    await controller.drain(1.0)
 
 
 @pytest.mark.parametrize("event_type", [None, "ADDED"])
 async def test_objects_that_are_gone_do_not_wait_for_a_slot(
     processor: Processor, event_type: Any
 ) -> None:
-    slots, released = make_slots(1), asyncio.Event()
-    dispatcher = dispatch(processor, slots=slots)
+    queue, released = make_queue(1), asyncio.Event()
+    controller = control(processor, queue=queue)
     processor.work = lambda obj: released.wait()
-    dispatcher.feed("ADDED", build("busy"))
+    controller.apply_event("ADDED", build("busy"))
     await settle()
-    dispatcher.feed(event_type, build("one"))
-    waited = slots.has_waiting
-    dispatcher.feed("DELETED", build("one", 2))
-    assert (waited, slots.has_waiting) == (True, False)
+    controller.apply_event(event_type, build("one"))
+    waited = queue.has_waiting
+    controller.apply_event("DELETED", build("one", 2))
+    assert (waited, queue.has_waiting) == (True, False)
     released.set()
     await settle()
-
-
-async def test_objects_that_are_gone_before_the_indexes_are_filled_take_no_memory(
-    processor: Processor,
-) -> None:
-    gate = IndexGate()
-    gate.expect(["one"])
-    dispatcher = dispatch(processor, gate=gate)
-    for number in range(3):
-        dispatcher.feed("ADDED", build(f"u{number}"))
-        dispatcher.feed("DELETED", build(f"u{number}", 2))
-    gc.collect()
-    kept = [each for each in gc.get_objects() if isinstance(each, Tracked)]
-    assert [obj for obj in kept if obj.controller is dispatcher] == []
 
 
 async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_the_pause_says(
     processor: Processor,
 ) -> None:
-    dispatcher, released, reads = dispatch(processor, limit=1), asyncio.Event(), list[str]()
+    controller, released, reads = control(processor, limit=1), asyncio.Event(), list[str]()
     processor.work = lambda obj: released.wait()
-    dispatcher.feed("ADDED", build("busy"))
+    controller.apply_event("ADDED", build("busy"))
     await settle()
     for number in range(26):  # too much to keep
-        dispatcher.feed("ADDED", build(f"u{number}", text=secrets.token_hex(1_000_000)))
+        controller.apply_event("ADDED", build(f"u{number}", text=secrets.token_hex(1_000_000)))
         await settle()
 
     async def read(obj: Tracked) -> dict[str, Any] | None:
@@ -785,39 +668,10 @@ async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_th
     assert len(reads) == len(set(reads))
 
 
-async def test_a_plan_does_not_outlast_the_read_that_is_overtaken_by_the_deletion(
-    processor: Processor,
-) -> None:
-    dispatcher, released = dispatch(processor, is_resuming=False), asyncio.Event()
-    plans: list[Plan | None] = []
-
-    async def process(obj: Tracked, plan: Plan | None) -> float | None:
-        plans.append(plan)
-        obj.suspected_deleted = not obj.is_gone
-        return 0.01 if obj.suspected_deleted else None
-
-    async def read(obj: Tracked) -> None:
-        await released.wait()
-
-    processor.process, processor.read = process, read  # type: ignore[method-assign]
-    dispatcher.begin_listing()
-    await dispatcher.take(None, build("one"))
-    dispatcher.finish_listing()
-    await eventually(lambda: len(plans) == 1)
-    await asyncio.sleep(0.05)  # it is being read
-    dispatcher.begin_listing()
-    dispatcher.finish_listing()
-    released.set()
-    await settle()
-    assert plans[0] is not None
-    assert plans[1:] in ([None], [None, None])
-    assert len(dispatcher.uids) == 0
-
-
 @in_virtual_time
 async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_reads_fail() -> None:
-    processor, slots, reads = Processor(), make_slots(), list[str]()
-    dispatcher, loop = dispatch(processor, slots=slots), asyncio.get_running_loop()
+    processor, queue, reads = Processor(), make_queue(), list[str]()
+    controller, loop = control(processor, queue=queue), asyncio.get_running_loop()
 
     async def read(obj: Tracked) -> dict[str, Any] | None:
         reads.append(obj.uid)
@@ -830,11 +684,11 @@ async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_r
 
     processor.read, processor.on_error = read, rest  # type: ignore[method-assign]
     for _ in range(8):
-        slots.note_failure("HTTP 503")
+        queue.note_failure(APIError("HTTP 503"), None)
     for number in range(26):  # too much to keep
-        dispatcher.feed("ADDED", build(f"big{number}", text=secrets.token_hex(1_000_000)))
+        controller.apply_event("ADDED", build(f"big{number}", text=secrets.token_hex(1_000_000)))
     for number in range(50):
-        dispatcher.feed("ADDED", build(f"small{number}"))
+        controller.apply_event("ADDED", build(f"small{number}"))
     await asyncio.sleep(20)
     assert 0 < len(reads) <= 20  # one per second
 
@@ -842,18 +696,151 @@ async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_r
 async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams(
     processor: Processor,
 ) -> None:
-    slots = make_slots(limit=1)
+    queue = make_queue(limit=1)
     processor.work = lambda obj: asyncio.sleep(60)
     for _ in range(60):
-        dispatcher = dispatch(processor, slots=slots)
+        controller = control(processor, queue=queue)
         for number in range(50):
             raw = build(f"{number}")
             raw["spec"] = {"noise": secrets.token_hex(10_000)}
-            dispatcher.feed(None, raw)
+            controller.apply_event(None, raw)
         await settle()
-        await dispatcher.drain(0.001)
+        await controller.drain(0.001)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await settle()
         processor.inside.clear()
-    assert slots.pack({"a": 1}) != b""
+    assert queue.bodies.park({"a": 1}) != b""
+
+
+@pytest.mark.feature("EVT-02", "HND-26")
+async def test_event_handlers_get_the_newest_state_before_the_change_and_each_deletion(
+    processor: Processor,
+) -> None:
+    processor.handlers.events = True
+    released = asyncio.Event()
+    processor.work = lambda obj: released.wait()
+    controller = control(processor)
+    for event_type, version in (("ADDED", 1), ("MODIFIED", 2), ("MODIFIED", 3)):
+        controller.apply_event(event_type, build("a", version))  # type: ignore[arg-type]
+        await settle()
+    assert (processor.shown, processor.seen) == ([("a", "ADDED")], [])
+    released.set()
+    await settle()
+    assert processor.shown == [("a", "ADDED"), ("a", "MODIFIED")]
+    assert processor.versions("a") == [3, 3]
+    controller.apply_event("DELETED", build("a", 4))
+    controller.apply_event("DELETED", build("unknown", 5))
+    await settle()
+    assert processor.shown[2:] == [("a", "DELETED"), ("unknown", "DELETED")]
+    assert len(controller.uids) == 0
+
+
+@pytest.mark.feature("EVT-02")
+async def test_event_handlers_get_the_events_of_own_patches(processor: Processor) -> None:
+    processor.handlers.events = True
+    processor.is_needed = lambda obj: False
+    controller = control(processor)
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    controller.apply_event("MODIFIED", build("a", 1))
+    await settle()
+    assert processor.shown == [("a", "ADDED"), ("a", "MODIFIED")]
+
+
+@pytest.mark.feature("IDX-22", "IDX-23")
+async def test_listed_objects_are_indexed_at_once_before_the_handlers_of_any(
+    processor: Processor,
+) -> None:
+    processor.handlers.indexers = True
+    released = asyncio.Event()
+    processor.index_work = lambda obj: released.wait()
+    controller = control(processor)
+    controller.begin_listing()
+    for number in range(50):
+        controller.apply_event(None, build(f"u{number}"))
+    controller.finish_listing()
+    await settle()
+    assert len(processor.indexed) == 50
+    assert processor.seen == []
+    released.set()
+    await settle()
+    assert len(processor.seen) == 50
+    controller.apply_event("MODIFIED", build("u1", 2))
+    await settle()
+    assert processor.indexed[50:] == ["u1"]
+    assert processor.versions("u1") == [1, 2]
+
+
+@pytest.mark.feature("IDX-22")
+async def test_an_object_that_changes_whenever_it_is_indexed_holds_no_handlers_back(
+    processor: Processor,
+) -> None:
+    processor.handlers.indexers = True
+    controller, versions = control(processor), itertools.count(2)
+
+    async def change(obj: Tracked) -> None:
+        if obj.uid == "busy":
+            controller.apply_event("MODIFIED", build("busy", next(versions)))
+
+    processor.index_work = change
+    controller.begin_listing()
+    controller.apply_event(None, build("busy"))
+    controller.apply_event(None, build("quiet"))
+    controller.finish_listing()
+    await eventually(lambda: {uid for uid, _, _ in processor.seen} == {"busy", "quiet"})
+    await controller.drain(1.0)
+
+
+@pytest.mark.feature("IDX-22")
+async def test_objects_are_held_until_the_indexes_of_other_kinds_are_filled(
+    processor: Processor,
+) -> None:
+    processor.handlers.indexers = True
+    controller = control(processor, is_gate_open=False)
+    controller.begin_listing()
+    for number in range(250):
+        controller.apply_event(None, build(f"{number}"))
+    controller.finish_listing()
+    await eventually(lambda: len(processor.indexed) == 250)
+    await settle()
+    assert processor.seen == []
+    controller.unhold(Hold.INDEXES)
+    await eventually(lambda: len(processor.seen) == 250, "all objects are worked on")
+
+
+async def test_objects_that_are_gone_before_the_indexes_are_filled_take_no_memory(
+    processor: Processor,
+) -> None:
+    processor.handlers.indexers = True
+    controller = control(processor, is_gate_open=False)
+    for number in range(3):
+        controller.apply_event("ADDED", build(f"u{number}"))
+        controller.apply_event("DELETED", build(f"u{number}", 2))
+    gc.collect()
+    kept = [each for each in gc.get_objects() if isinstance(each, Tracked)]
+    assert [obj for obj in kept if obj.controller is controller] == []
+
+
+async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handled(
+    processor: Processor, controller: Controller
+) -> None:
+    reads = list[str]()
+
+    async def work(obj: Tracked) -> None:
+        obj.mark_gone()
+
+    async def read(obj: Tracked) -> None:
+        reads.append(obj.uid)
+
+    processor.work, processor.read = work, read  # type: ignore[method-assign]
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    assert (processor.forgotten, reads) == (["a"], [])
+    for version in (2, 3):
+        controller.apply_event("MODIFIED", build("a", version))
+        await settle()
+    controller.apply_event("DELETED", build("a", 4))
+    await settle()
+    assert (processor.versions("a"), reads) == ([1], ["a", "a"])
+    assert len(controller.uids) == 0

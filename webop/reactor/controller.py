@@ -1,0 +1,566 @@
+"""The controller of one stream: what it knows of the objects, and the work on them.
+
+Events and lists come in through :meth:`Controller.apply_event`, and put objects into the work queue
+of their kind. When the turn of an object comes, one task processes it; its result says when the
+next turn is. Nothing else requeues objects, apart from events.
+
+An object without work has neither a task nor a body in memory. An object that waits has no task,
+and a text instead of its body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, KeysView, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from webop.client.events import get_uid, parse_version
+from webop.errors import APIError
+from webop.handling.stopping import DaemonStoppingReason
+from webop.objects.body import RawEventType
+from webop.reactor.daemons import Daemons
+from webop.reactor.failures import Pause
+from webop.reactor.planning import Plan
+from webop.reactor.process import Processor
+from webop.reactor.queue import Lane, WorkQueue
+from webop.reactor.tracking import State, Tracked
+
+logger = logging.getLogger(__name__)
+
+_HUNG_TIMEOUT = 5.0  # seconds; for daemons when the operator stops
+_STATES_INDEXED = 3  # at most; if states arrive faster, handlers see a newer one than the indexes
+_NAMED = 3  # daemons in one log line
+_SLICE = 0.02  # seconds; after that, other tasks of the event loop run
+
+
+class Hold(enum.Enum):
+    """Why the handlers of all objects of a stream must wait."""
+
+    PAUSED = enum.auto()
+    """Another operator is active: work is left to it."""
+    INDEXES = enum.auto()
+    """The indexes are not filled."""
+    STOPPING = enum.auto()
+    """The stream ends."""
+
+
+class Controller:
+    """The objects of one stream, and the work on them.
+
+    Guarantees:
+        An object has at most one task. A state that arrives while it runs is processed next;
+        states in between can be skipped, but never the last one.
+        While the indexes are not filled, and during a pause, objects are only indexed. It begins
+        with a pause.
+
+    Args:
+        processor: how objects are processed.
+        spawn: starts a task that works on an object, in the task group of the stream.
+        spawn_indexing: the same for a task that only indexes, also while another operator is
+            active.
+        queue: of the kind.
+        on_indexed: called when all listed objects are in the indexes.
+
+    Attributes:
+        listing: counts the listings.
+        holds: why handlers must wait.
+        is_outdated: whether a list is needed before the known states can be compared with others:
+            after a pause, or if the kind has changed.
+        is_indexed: whether the indexes have all objects.
+    """
+
+    def __init__(
+        self,
+        processor: Processor,
+        *,
+        spawn: Callable[..., asyncio.Task[Any]],
+        spawn_indexing: Callable[..., asyncio.Task[Any]],
+        queue: WorkQueue,
+        on_indexed: Callable[[], None],
+    ) -> None:
+        self.listing = 0
+        self.holds = {Hold.PAUSED}
+        self.is_outdated = False
+        self.is_indexed = False
+        self._processor = processor
+        self._spawn = spawn
+        self._spawn_indexing = spawn_indexing
+        self._queue = queue
+        self._on_indexed = on_indexed
+        self._objects: dict[str, Tracked] = {}
+        self._workers: dict[asyncio.Task[Any], Tracked] = {}
+        self._held = OrderedDict[Tracked, None]()  # quick at its front
+        self._awaited: set[Tracked] | None = None  # those of the list that are not indexed yet
+        self._indexing: set[Tracked] = set()
+        self._vanished: set[str] = set()  # uids of objects that are gone, but no event has said so
+        self._is_resuming = True
+
+    @property
+    def uids(self) -> KeysView[str]:
+        """The uids of the known objects."""
+        return self._objects.keys()
+
+    @property
+    def has_indexes(self) -> bool:
+        """Whether the objects are indexed."""
+        return bool(self._processor.ctx.handlers.indexers)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether handlers must wait, or may not start any more."""
+        return bool(self.holds)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no new work may start, because of a pause or of the end."""
+        return Hold.PAUSED in self.holds or Hold.STOPPING in self.holds
+
+    # What is known of the cluster
+
+    def begin_listing(self) -> None:
+        """Begin a list of all existing objects."""
+        self.listing += 1
+        self._awaited = None
+
+    def finish_listing(self) -> None:
+        """End a list: objects that were not in it are gone."""
+        for obj in [obj for obj in self._objects.values() if obj.confirmed < self.listing]:
+            if not obj.is_gone:
+                self.apply_event("DELETED", obj.get_freshest() or obj.build_tombstone())
+        self._vanished.clear()
+        self.is_outdated = False
+        self._is_resuming = Hold.PAUSED in self.holds
+        self._awaited = {obj for obj in self._objects.values() if self.holds and obj.is_unindexed}
+        self._awaited |= self._indexing
+        self._note_indexed(None)
+
+    def _note_indexed(self, obj: Tracked | None) -> None:
+        """Tell when all objects of the list are in the indexes."""
+        if self._awaited is not None:
+            if obj is not None:
+                self._awaited.discard(obj)
+            if not self._awaited:
+                self._awaited = None
+                self.is_indexed = True
+                self._on_indexed()
+
+    def apply_event(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Accept a listed object (type None) or an event of the watch."""
+        uid, version = get_uid(raw), parse_version(raw)
+        has_event_handlers = bool(self._processor.ctx.handlers.events)
+        obj = self._objects.get(uid)
+        if obj is None:
+            if event_type == "DELETED" and (uid in self._vanished or not has_event_handlers):
+                self._vanished.discard(uid)
+                return
+            # Objects that change during the list arrive as MODIFIED.
+            is_old = event_type in {None, "MODIFIED"} and self._is_resuming
+            initial = Hold.PAUSED in self.holds or is_old
+            obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
+        is_news = self._is_news(obj, event_type, version)
+        obj.confirmed = self.listing
+        if not is_news and not (has_event_handlers and version == obj.version):
+            return
+        # Handlers that have got an object get its deletion, also after a pause.
+        is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
+        if event_type == "DELETED" and uid in self._vanished:  # they have got it
+            self._vanished.discard(uid)
+            obj.is_unshown = is_wanted = False
+        obj.is_unshown |= has_event_handlers and is_wanted
+        if is_news:
+            obj.accept(event_type, raw)
+            obj.is_unindexed = self.has_indexes and not obj.is_gone
+            if obj.is_gone:
+                self.note_deletion(obj)
+            elif uid in self._vanished:  # the state can be late: the object is read first
+                obj.raw, obj.text = None, b""
+        else:  # our own patch comes back as an event
+            obj.event_type = event_type
+            if obj.raw is None and obj.text is None:
+                obj.raw = obj.complete(raw)
+        self.enqueue(obj)
+
+    def _is_news(self, obj: Tracked, event_type: RawEventType, version: int) -> bool:
+        """Return whether a state is newer than the known one; own patches come back as events.
+
+        A listed state is accepted even if it is older, as after a restored backup, unless webop
+        has patched the object since the list began. One that seemed to be gone is there again.
+        """
+        if event_type == "DELETED" or not version or version > obj.version:
+            return True
+        if event_type is None and (obj.is_gone or (version == obj.version and self.is_outdated)):
+            return True  # or the response to an own patch was of another version of the kind
+        return event_type is None and version < obj.version and obj.confirmed < self.listing
+
+    def mark_gone(self, obj: Tracked) -> None:
+        """Forget an object: the API server has answered that it is gone."""
+        self._vanished.add(obj.uid)
+        obj.is_unshown = obj.is_shown
+        self.note_deletion(obj)
+        self.enqueue(obj)
+
+    def note_deletion(self, obj: Tracked) -> None:
+        """Stop what an object has: it is gone."""
+        obj.is_unindexed = False
+        self._processor.withdraw(obj)
+        if obj.daemons is not None:
+            obj.daemons.stop(DaemonStoppingReason.RESOURCE_DELETED)
+        self._note_indexed(obj)
+
+    # When an object is processed
+
+    def hold(self, reason: Hold) -> None:
+        """Let handlers wait."""
+        self.holds.add(reason)
+
+    def unhold(self, reason: Hold) -> None:
+        """Remove a reason to wait; if it was the last one, process the objects that wait."""
+        self.holds.discard(reason)
+        self._release()
+
+    def _release(self) -> None:
+        """Queue the objects that were held, with breaks for other tasks."""
+        end = time.monotonic() + _SLICE
+        while self._held and not self.holds and time.monotonic() < end:
+            obj, _ = self._held.popitem(last=False)
+            self.enqueue(obj)
+        if self._held and not self.holds:
+            asyncio.get_running_loop().call_soon(self._release)
+
+    def set_paused(self, reason: DaemonStoppingReason | None) -> None:
+        """Pause for a reason, which daemons get; resume if it is None.
+
+        Running handlers finish during a pause. After it, all objects must be listed again to find
+        what other operators have done.
+        """
+        if reason is not None:
+            self.hold(Hold.PAUSED)
+            self.stop_daemons(reason)
+            for obj in list(self._objects.values()):
+                obj.is_unshown &= obj.is_gone and obj.is_shown
+                self.enqueue(obj)
+            return
+        self._is_resuming = True
+        self.list_again(is_holding=self.has_indexes)  # the watch can have been behind
+        for obj in self._objects.values():
+            obj.is_taken_over = not obj.initial
+        self.unhold(Hold.PAUSED)
+
+    def list_again(self, *, is_holding: bool) -> None:
+        """Process all objects of the next list; hold their handlers until then, if necessary."""
+        self.is_outdated = True
+        self._awaited = None
+        if is_holding:
+            self.is_indexed = False
+            self.hold(Hold.INDEXES)
+        for obj in self._objects.values():
+            obj.version = 0
+
+    def enqueue(
+        self, obj: Tracked, *, after: float | None = None, is_continued: bool = False
+    ) -> None:
+        """Process an object soon, or after a delay; unless it runs, which is followed by this."""
+        if Hold.STOPPING in self.holds or obj in self._indexing:  # whose end enqueues it
+            return
+        if obj.state is State.RUNNING:
+            if self.holds and obj.is_unindexed:  # the indexes do not wait for its handlers
+                self._queue.add_for_indexing(obj)
+            return
+        if obj.raw is not None and obj.text is not None:  # the text is of an older state
+            self._queue.bodies.drop(obj.text)
+            obj.text = None
+        if obj.is_gone and not obj.is_unshown:
+            self._let_go(obj)
+            return
+        if Hold.PAUSED in self.holds and not (obj.is_unshown or obj.is_unindexed):
+            obj.leave_work()
+            self._let_go(obj)
+            return
+        if after is None and not (obj.is_unindexed or obj.is_unshown):
+            after = obj.backoff_left()  # which event handlers and indexers do not wait for
+        obj.state = State.QUEUED
+        obj.since = 0.0 if after else obj.since or time.monotonic()
+        self._held.pop(obj, None)
+        if after or not self.holds:
+            lane = Lane.LISTED if obj.event_type is None else Lane.CHANGED
+            if obj.work is not None and obj.work.cycle is not None:
+                lane = Lane.BEGUN
+            is_continued &= lane is Lane.BEGUN
+            self._queue.add(obj, lane, after=after or 0.0, is_continued=is_continued)
+        elif obj.is_unindexed:
+            self._queue.add_for_indexing(obj)
+        else:
+            self._queue.remove(obj)
+            self._held[obj] = None
+        if obj.state is State.QUEUED:
+            self._park_body(obj)
+
+    def begin(self, obj: Tracked) -> None:
+        """Start the work on an object, if there is any: its turn has come."""
+        if self.holds:
+            self.enqueue(obj)
+            return
+        if obj.text:
+            self._restore_body(obj)
+        plan = None
+        if obj.text is None and not (obj.is_unindexed or obj.is_unshown):
+            plan = self._plan(obj)
+            if plan is None:
+                return
+        obj.is_dirty = False
+        self._queue.acquire()
+        obj.state, obj.since = State.RUNNING, time.monotonic()
+        task = self._spawn(self._work(obj, plan or None), name=str(obj))
+        self._follow(obj, task, self._requeue)
+
+    def _plan(self, obj: Tracked) -> Plan | Literal[False] | None:
+        """Return the plan for an object; False for work without one.
+
+        If there is no work, return None, and free its memory.
+        """
+        try:
+            plan = self._processor.plan(obj)
+        except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
+            return False
+        if plan is not None:
+            return plan
+        if obj.work is not None:
+            obj.work.pause = Pause()
+        self._let_go(obj)
+        return None
+
+    def write(self, obj: Tracked, work: Coroutine[Any, Any, Any]) -> None:
+        """Start a task that writes for an object, beside other work on it."""
+        self._follow(obj, self._spawn(work, name=f"writer of {obj}"), self._finish_writing)
+
+    def _finish_writing(self, obj: Tracked, task: asyncio.Task[Any]) -> None:
+        del self._workers[task]
+        self.enqueue(obj)
+
+    def begin_indexing(self, obj: Tracked) -> None:
+        """Start to index an object, and do no other work on it."""
+        self._indexing.add(obj)
+        task = self._spawn_indexing(self._index_only(obj), name=f"indexing of {obj}")
+        self._follow(obj, task, self._finish_indexing)
+
+    def _follow(
+        self,
+        obj: Tracked,
+        task: asyncio.Task[float | None],
+        on_end: Callable[[Tracked, asyncio.Task[Any]], None],
+    ) -> None:
+        self._workers[task] = obj
+        task.add_done_callback(partial(on_end, obj))  # even if it never ran
+
+    async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
+        """Process the newest state of an object.
+
+        Returns:
+            The seconds until the next time even if nothing changes; None for none.
+        """
+        try:
+            await self._queue.yield_to_loop()
+            await self._read_body(obj)
+            if obj.is_unindexed:
+                self._indexing.add(obj)
+                try:
+                    await self._index(obj)
+                finally:
+                    self._indexing.discard(obj)
+            if obj.is_unshown and not self.holds:
+                obj.is_unshown, obj.is_shown = False, not obj.is_gone
+                await self._processor.show_event(obj)
+            if obj.is_gone or self.holds - {Hold.STOPPING}:
+                return 0.0
+            if obj.is_dirty:  # a newer state has come, or a daemon has ended
+                plan, obj.is_dirty = None, False
+            return await self._processor.process(obj, plan)
+        except Exception as exc:  # noqa: BLE001  one object must not stop the others
+            if isinstance(exc, APIError):
+                self._queue.keep_closed()
+            return self._processor.on_error(obj, exc)
+
+    async def _index(self, obj: Tracked) -> None:
+        for _ in range(_STATES_INDEXED):
+            if obj.is_unindexed:
+                obj.is_unindexed = False
+                await self._processor.index(obj)
+        self._note_indexed(obj)
+
+    async def _index_only(self, obj: Tracked) -> float | None:
+        """Index an object; return the seconds until a retry if its body cannot be read."""
+        try:
+            await self._read_body(obj)
+        except APIError as exc:
+            return self._processor.on_error(obj, exc)
+        await self._index(obj)
+        return None
+
+    def _finish_indexing(self, obj: Tracked, task: asyncio.Task[float | None]) -> None:
+        del self._workers[task]
+        self._queue.release_indexing()
+        self._indexing.discard(obj)
+        if task.cancelled() or task.exception() is not None:
+            return  # the stream ends
+        if obj.state is not State.RUNNING:
+            self.enqueue(obj, after=task.result())
+
+    def _requeue(self, obj: Tracked, task: asyncio.Task[float | None]) -> None:
+        """Decide when an object is processed again; nothing else does, apart from events."""
+        del self._workers[task]
+        self._queue.release()
+        obj.state, obj.since = State.IDLE, 0.0
+        if task.cancelled() or task.exception() is not None:
+            if task.cancelled():
+                obj.leave_work()  # others can have continued
+            if obj.is_dirty:
+                self.enqueue(obj)
+            else:  # a new task would end in the same way; if a pause begins, a list follows
+                self._let_go(obj)
+        elif obj.is_unindexed or obj.is_unshown or self.holds:
+            self.enqueue(obj, is_continued=True)
+        elif obj.is_dirty:
+            if not self._queue.has_waiting or self._plan(obj) is not None:
+                self.enqueue(obj, is_continued=True)
+        elif task.result() is None or obj.is_gone:
+            self._let_go(obj)
+        else:
+            self.enqueue(obj, after=task.result(), is_continued=True)
+
+    # Bodies
+
+    async def _read_body(self, obj: Tracked) -> None:
+        """Get the body of an object, if only its text is in memory, or not even that."""
+        if obj.text:
+            self._restore_body(obj)
+        elif obj.text is not None:
+            raw = await self._processor.read(obj)
+            obj.text = None
+            if raw is None:
+                obj.mark_gone()
+                return
+            self._vanished.discard(obj.uid)
+            if obj.raw is None:  # else a newer state has arrived
+                is_newer = parse_version(raw) != obj.version
+                obj.accept(obj.event_type, raw)
+                obj.is_unindexed |= is_newer and self.has_indexes
+
+    def _restore_body(self, obj: Tracked) -> None:
+        text, obj.text = obj.text, None
+        if text and obj.raw is None:
+            obj.raw = obj.complete(self._queue.bodies.restore(text))
+        else:
+            self._queue.bodies.drop(text)
+
+    def _park_body(self, obj: Tracked) -> None:
+        """Keep a text instead of the body."""
+        if obj.raw is not None and not obj.is_view:
+            self._queue.bodies.drop(obj.text)
+            obj.text = self._queue.bodies.park(obj.raw, is_needed=obj.is_gone)
+            obj.raw = None
+
+    def _let_go(self, obj: Tracked) -> None:
+        """Free the memory of an object without work; forget it if it is gone."""
+        self._queue.remove(obj)
+        self._held.pop(obj, None)
+        self._queue.bodies.drop(obj.text)
+        obj.state, obj.since = State.IDLE, 0.0
+        obj.raw = obj.text = None
+        obj.is_dirty = False
+        if obj.work is not None and obj.work.is_over:
+            obj.work = None
+        if obj.daemons is not None and not obj.daemons.running:
+            obj.daemons = obj.daemons.without_body()
+        if obj.is_gone and not obj.has_daemons:
+            self._objects.pop(obj.uid, None)
+            self._processor.forget(obj.uid)
+
+    # The end
+
+    async def drain(
+        self, timeout: float, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_EXITING
+    ) -> float:
+        """Start no new work; wait for running handlers, cancel those that exceed the timeout.
+
+        Daemons have five seconds to stop (chapter "Daemons", "Timeouts"). Writes of outcomes have
+        the timeout and five more seconds.
+
+        Returns:
+            The seconds that remain for cancelled tasks.
+        """
+        self.hold(Hold.STOPPING)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _HUNG_TIMEOUT
+        for obj in self._objects.values():
+            if obj.state is not State.RUNNING:  # other streams use the same queue
+                self._queue.remove(obj)
+                self._queue.bodies.drop(obj.text)
+                obj.text = None
+        self.stop_daemons(reason)
+        if self._workers:
+            await asyncio.wait(set(self._workers), timeout=timeout)
+        stopping = self.stop_daemons(reason)  # also those that workers have just started
+        late, since = dict(self._workers), loop.time()
+        for worker, obj in late.items():  # most of those that write have finished their handlers
+            if worker.cancelling() or not obj.is_writing:
+                worker.cancel()
+        if ending := {*stopping, *late}:
+            rest = max(deadline - since, _HUNG_TIMEOUT / 2 if late else 0)
+            await asyncio.wait(ending, timeout=rest)
+        if hung := [name for each in self._list_daemons() for name in each.cancel()]:
+            logger.warning(
+                "%d daemons or timers did not end within %g s and are cancelled: %s. Threads "
+                "cannot be cancelled: the process ends when they end.",
+                len(hung),
+                _HUNG_TIMEOUT,
+                _join(hung),
+            )
+        return max(1.0, since + _HUNG_TIMEOUT - loop.time()) if late else _HUNG_TIMEOUT
+
+    def _list_daemons(self) -> list[Daemons]:
+        return [obj.daemons for obj in self._objects.values() if obj.daemons is not None]
+
+    def stop_daemons(self, reason: DaemonStoppingReason) -> list[asyncio.Task[None]]:
+        """Ask all daemons and timers to stop; return those that have not ended yet."""
+        return [task for each in self._list_daemons() for task in each.stop(reason)]
+
+    # What people see
+
+    def list_busy(self) -> list[Tracked]:
+        """Return the objects that wait or are processed, or whose handlers have failed."""
+        return [
+            obj
+            for obj in self._objects.values()
+            if obj.state is not State.IDLE
+            or ((obj.work or obj.daemons) and any(each.failures for each in obj.standings))
+        ]
+
+    def describe_state(self, obj: Tracked) -> str:
+        """Return the state of an object in the words of the metrics."""
+        if obj.state is not State.QUEUED:
+            return "idle" if obj.state is State.IDLE else "working"
+        if obj.timer is not None:
+            return "resting"
+        return "held" if self.holds else "waiting"
+
+    def measure(self) -> dict[str, tuple[int, float]]:
+        """Return the number of objects in each state, and the longest time of one there."""
+        busy: dict[str, list[float]] = {"held": [], "resting": [], "waiting": [], "working": []}
+        for obj in [obj for obj in self._objects.values() if obj.state is not State.IDLE]:  # quick
+            busy[self.describe_state(obj)].append(obj.since)
+        moment = time.monotonic()
+        measured = {
+            state: (len(times), moment - min(filter(None, times), default=moment))
+            for state, times in busy.items()
+        }
+        idle = len(self._objects) - sum(map(len, busy.values()))
+        return {**measured, "idle": (idle, 0.0)}
+
+
+def _join(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items[:_NAMED])) + (", …" if len(items) > _NAMED else "")
