@@ -83,7 +83,7 @@ HANGING_PATCHES: Json = {
     "settings": {"networking": {"request_timeout": 10.0}},
     **disturb("hung", methods=("PATCH",)),
 }
-DENYING = disturb("status", status=403)
+DENYING = disturb("status", status=422)
 UNLOCKED: Json = {"steps": (Step(0.5, "unlock"),)}
 PATCHING: Json = {"handlers": make("create0", "create1")}
 ALTERED: Json = {"steps": (Step(0.5, "alter"),)}
