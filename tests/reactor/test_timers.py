@@ -200,7 +200,7 @@ async def test_a_timer_whose_result_json_cannot_hold_goes_on(
         await timeline.wait("called", 4)
         if kind == "key":
             await objects.wait("one", lambda body: body.get("status", {}).get("fn", {}).get("200"))
-    assert ("Bug in webop" in caplog.text) == (kind == "depth")
+    assert ("that JSON cannot represent" in caplog.text) == (kind == "depth")
 
 
 async def test_an_error_of_webop_is_a_failed_attempt_of_a_timer_or_daemon(
