@@ -22,8 +22,8 @@ from webop.objects.resources import Resource
 from webop.posting import Poster
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.slots import SharedSlots, Slots
 
 WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget", namespaced=True)

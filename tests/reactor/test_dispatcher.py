@@ -20,9 +20,9 @@ from webop.errors import APIError
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import NO_POOL, Pool, call_in_thread
 from webop.objects.patch import Patch
+from webop.reactor.decision import Decision
 from webop.reactor.dispatcher import Dispatcher
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.planning import Plan
 from webop.reactor.slots import SharedSlots, Slots
 from webop.reactor.tracking import Pending, Phase, Tracked
 
@@ -49,16 +49,16 @@ class Processor:
         self.inside: list[str] = []
         self.violations: list[str] = []
         self.crowd = 0
-        self.initial: dict[str, bool] = {}
+        self.needs_resume: dict[str, bool] = {}
         self.is_needed: Callable[[Tracked], bool] = lambda obj: True
         self.work: Callable[[Tracked], Any] = self.nothing
         self.delays: dict[str, list[float | None]] = {}
 
     async def nothing(self, obj: Tracked) -> None: ...
 
-    def plan(self, obj: Tracked) -> Plan | None:
-        plan: Any = obj.raw if self.is_needed(obj) else None
-        return cast("Plan | None", plan)
+    def decide(self, obj: Tracked) -> Decision | None:
+        decision: Any = obj.raw if self.is_needed(obj) else None
+        return cast("Decision | None", decision)
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         return build(obj.uid, obj.version)
@@ -85,12 +85,12 @@ class Processor:
     def on_error(self, obj: Tracked, exc: Exception) -> float | None:
         raise exc
 
-    async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
+    async def process(self, obj: Tracked, decision: Decision | None) -> float | None:
         if obj.uid in self.inside:
             self.violations.append(f"two workers on {obj.uid}")
         self.inside.append(obj.uid)
         self.crowd = max(self.crowd, len(self.inside))
-        self.initial.setdefault(obj.uid, obj.initial)
+        self.needs_resume.setdefault(obj.uid, obj.needs_resume)
         self.seen.append((obj.uid, obj.event_type, obj.version))
         await self.work(obj)
         self.inside.remove(obj.uid)
@@ -354,7 +354,9 @@ async def test_a_listing_is_worked_on_though_changes_never_end(processor: Proces
         dispatcher.feed("ADDED", build(uid))
     for number in range(20):
         dispatcher.feed(None, build(f"u{number}"))
-    await eventually(lambda: {f"u{number}" for number in range(20)} <= processor.initial.keys())
+    await eventually(
+        lambda: {f"u{number}" for number in range(20)} <= processor.needs_resume.keys()
+    )
     assert len(processor.seen) > 60
     await dispatcher.drain(1.0)
 
@@ -427,7 +429,7 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
     dispatcher.feed(None, build("listed later"))
     dispatcher.finish_listing()
     await settle()
-    assert processor.initial == {
+    assert processor.needs_resume == {
         "listed": True,
         "changed before it was listed": True,
         "added meanwhile": False,
@@ -784,14 +786,14 @@ async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_th
     assert len(reads) == len(set(reads))
 
 
-async def test_a_plan_does_not_outlast_the_read_that_is_overtaken_by_the_deletion(
+async def test_a_decision_does_not_outlast_the_read_that_is_overtaken_by_the_deletion(
     processor: Processor,
 ) -> None:
     dispatcher, released = dispatch(processor, is_resuming=False), asyncio.Event()
-    plans: list[Plan | None] = []
+    decisions: list[Decision | None] = []
 
-    async def process(obj: Tracked, plan: Plan | None) -> float | None:
-        plans.append(plan)
+    async def process(obj: Tracked, decision: Decision | None) -> float | None:
+        decisions.append(decision)
         obj.suspected_deleted = not obj.is_gone
         return 0.01 if obj.suspected_deleted else None
 
@@ -802,14 +804,14 @@ async def test_a_plan_does_not_outlast_the_read_that_is_overtaken_by_the_deletio
     dispatcher.begin_listing()
     await dispatcher.take(None, build("one"))
     dispatcher.finish_listing()
-    await eventually(lambda: len(plans) == 1)
+    await eventually(lambda: len(decisions) == 1)
     await asyncio.sleep(0.05)  # it is being read
     dispatcher.begin_listing()
     dispatcher.finish_listing()
     released.set()
     await settle()
-    assert plans[0] is not None
-    assert plans[1:] in ([None], [None, None])
+    assert decisions[0] is not None
+    assert decisions[1:] in ([None], [None, None])
     assert len(dispatcher.uids) == 0
 
 

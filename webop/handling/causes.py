@@ -29,6 +29,10 @@ class Cause:
     indices: Mapping[str, Any] = field(default_factory=dict)
     _kwargs: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
+    def for_handler(self, key: str) -> Cause:  # noqa: ARG002
+        """Return the cause as one handler gets it."""
+        return self
+
     @property
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments of handlers and filters; built at first use, then shared.
@@ -164,11 +168,14 @@ class ChangeCause(DiffCause):
         initial: whether the object is older than the operator and has not been resumed completely.
         own: webop's own changes of the object, beside the ``patch`` of the handlers: progress and
             the last handled state.
+        known: instead of ``old``, the states that some handlers have seen, by their ids: these
+            handlers have missed a later change.
     """
 
     reason: Reason
     initial: bool = False
     own: Patch = field(default_factory=Patch)
+    known: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_deleted(self) -> bool:
@@ -183,6 +190,10 @@ class ChangeCause(DiffCause):
     def since(self, old: Any) -> ChangeCause:
         """Return the same cause with the changes since another state."""
         return dataclasses.replace(self, old=old)
+
+    def for_handler(self, key: str) -> ChangeCause:
+        """Return the cause with the changes since the state that a handler knows."""
+        return self.since(self.known[key]) if key in self.known else self
 
 
 @dataclass(kw_only=True)

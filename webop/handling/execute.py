@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from webop.client import current_client
@@ -51,7 +51,6 @@ async def execute(
     cause: Cause,
     progress: Progress,
     options: CallOptions,
-    earlier: Mapping[str, Outcome] = MappingProxyType({}),
 ) -> dict[str, Outcome]:
     """Call the handlers that are due, each at most once, and record the outcomes in the progress.
 
@@ -61,15 +60,14 @@ async def execute(
     Args:
         handlers: the handlers to call.
         cause: the cause of the calls.
-        progress: the states of these handlers and of those before them.
+        progress: the states of these handlers.
         options: of the calls.
-        earlier: outcomes that are not stored yet; they are stored with those of these handlers.
 
     Returns:
-        The earlier outcomes and those of the called handlers, by id. Handlers that were not called
-        because the window closed or the operator stops are still due.
+        The outcomes of the called handlers, by id. Handlers that were not called because the window
+        closed or the operator stops are still due.
     """
-    outcomes = dict(earlier)
+    outcomes: dict[str, Outcome] = {}
     # Those of sub-handlers that the same attempt has called before.
     records = cause.own if options.parents and isinstance(cause, ChangeCause) else None
     closes = asyncio.get_running_loop().time() + options.window
@@ -88,7 +86,8 @@ async def execute(
             is_next = (outcomes or records) and options.commit is not None
             saving = _saving(cause, progress, options, outcomes, closes) if is_next else None
             async with saving or nullcontext(options) as inner:
-                outcome = await attempt(handler, cause, progress[handler.id], inner)
+                adapted, state = cause.for_handler(handler.id), progress[handler.id]
+                outcome = await attempt(handler, adapted, state, inner)
                 progress.record(handler, outcome)
                 outcomes[handler.id] = outcome
         if asyncio.get_running_loop().time() >= closes:
@@ -272,7 +271,10 @@ async def execute_children(
     body = Body(apply_merge_patch(cause.body.raw, cause.own)) if cause.own else cause.body
     progress = Progress.restore(chosen, body=body, storage=storage, purpose=cause.reason.value)
     if cause.reason is Reason.UPDATE:
-        progress.restart_outdated(digest_essence(cause.new))
+        digest = digest_essence(cause.new)
+        for key, state in [*progress.items()]:
+            if state.is_finished and state.seen not in (None, digest):
+                progress.restart(key)
     if lifecycle is not None:
         options = replace(options, lifecycle=lifecycle)
     is_stored = all(state.is_stored for state in parents.values())

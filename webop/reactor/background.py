@@ -1,6 +1,6 @@
 """The daemons and timers of one object, and the stages in which they stop.
 
-:mod:`webop.reactor.planning` decides which must run, :mod:`webop.reactor.schedules` runs them.
+:mod:`webop.reactor.decision` decides which must run, :mod:`webop.reactor.schedules` runs them.
 Functions here are sync, and called by events and timers of the event loop, without polling (chapter
 "Daemons", "Termination").
 """

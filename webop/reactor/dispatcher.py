@@ -22,8 +22,8 @@ from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import await_thread
 from webop.objects.body import RawEventType
 from webop.reactor.background import Background
+from webop.reactor.decision import Decision
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.planning import Plan
 from webop.reactor.process import Processor
 from webop.reactor.raw_events import RawEvents
 from webop.reactor.slots import Slots
@@ -115,7 +115,7 @@ class Dispatcher:
             obj
             for obj in self._objects.values()
             if obj.phase is not Phase.IDLE
-            or ((obj.work or obj.background) and any(each.failures for each in obj.standings))
+            or ((obj.work or obj.background) and any(each.failures for each in obj.call_statuses))
         ]
 
     def begin_listing(self) -> None:
@@ -149,7 +149,6 @@ class Dispatcher:
         self._is_resuming = True
         self.adapt(is_holding=self.has_indexes)  # the watch can have been behind
         for obj in self._objects.values():
-            obj.is_taken_over = not obj.initial
             if obj.events:  # a deletion
                 self.show_events(obj)
 
@@ -202,8 +201,8 @@ class Dispatcher:
         """Begin to track an object."""
         # Objects that change during the list arrive as MODIFIED.
         is_old = event_type in {None, "MODIFIED"}
-        initial = self._is_paused or (is_old and self._is_resuming)
-        obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
+        needs_resume = self._is_paused or (is_old and self._is_resuming)
+        obj = self._objects[uid] = Tracked(self, uid, raw, needs_resume=needs_resume)
         return obj
 
     def show_events(self, obj: Tracked) -> None:
@@ -386,21 +385,21 @@ class Dispatcher:
         if obj.raw is None and obj.text:
             obj.raw = obj.complete(self._slots.unpack(obj.text))
             obj.text = None
-        plan: Plan | None = None
+        decision: Decision | None = None
         obj.is_dirty = False
         if obj.text is None:  # else it must be read first
             try:
-                plan = self._processor.plan(obj)
+                decision = self._processor.decide(obj)
             except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
-                plan = None
+                decision = None
             else:
-                if plan is None and not obj.has_pending and not obj.is_unindexed:
+                if decision is None and not obj.has_pending and not obj.is_unindexed:
                     if obj.work is not None:
                         obj.work.backoff = None  # others have written what was kept
                     self._drop_body(obj)
                     return
         self._slots.enter(is_retry=obj.is_retrying)
-        self._start(obj, self._work(obj, plan), self._slots.leave)
+        self._start(obj, self._work(obj, decision), self._slots.leave)
 
     def _start(
         self, obj: Tracked, coroutine: Coroutine[Any, Any, float | None], leave: Callable[[], None]
@@ -415,7 +414,7 @@ class Dispatcher:
         obj.is_dirty = obj.was_indexed = True  # it is not handled yet
         return 0
 
-    async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
+    async def _work(self, obj: Tracked, decision: Decision | None) -> float | None:
         """Process an object until nothing is left to do, or others have waited for long.
 
         Returns:
@@ -437,11 +436,11 @@ class Dispatcher:
                 obj.was_indexed = False
                 await self._slots.yield_to_loop()
                 if obj.is_dirty or obj.suspected_deleted:  # a daemon has ended, or it can be gone
-                    plan = None
+                    decision = None
                 obj.is_dirty = False
                 is_missing = obj.suspected_deleted and await self._is_missing(obj)
-                delay = None if is_missing else await self._processor.process(obj, plan)
-                plan = None
+                delay = None if is_missing else await self._processor.process(obj, decision)
+                decision = None
                 if self._slots.has_waiting and self._must_yield(obj, began, delay):
                     break
             except Exception as exc:  # noqa: BLE001  one object must not stop the others
@@ -460,7 +459,7 @@ class Dispatcher:
         if seconds < (_CYCLE_SHIFT if has_cycle else _SHIFT):
             return False
         has_more = delay == 0 or obj.raw is None or obj.is_unindexed or obj.has_pending
-        return has_more or self._processor.plan(obj) is not None
+        return has_more or self._processor.decide(obj) is not None
 
     async def _is_missing(self, obj: Tracked) -> bool:
         """Find out whether an object that seems to be gone is gone."""

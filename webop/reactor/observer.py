@@ -28,7 +28,7 @@ from webop.reactor.cluster_changes import (
     watch_namespaces,
 )
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.planning import ResourceContext
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
 from webop.reactor.slots import SharedSlots, Slots
 from webop.reactor.stream import Stream

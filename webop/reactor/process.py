@@ -1,6 +1,6 @@
 """Process one object after a change.
 
-Flow: :meth:`Processor.process` → :func:`webop.reactor.cycles.handle_change` →
+Flow: :meth:`Processor.process` → :func:`webop.reactor.cycle.handle_change` →
 :func:`webop.handling.execute.execute` → the user's function.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from webop.client.events import get_uid
 from webop.errors import APIError
 from webop.handling.call_options import CallOptions
-from webop.handling.causes import EventCause, ResourceCause
+from webop.handling.causes import ChangeCause, EventCause, ResourceCause
 from webop.handling.execute import deliver_results, execute
 from webop.handling.filters import matches
 from webop.handling.handler_states import Progress
@@ -27,8 +27,9 @@ from webop.handling.threads import Pool
 from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
-from webop.reactor.cycles import handle_change
-from webop.reactor.planning import Plan, ResourceContext, make_plan
+from webop.reactor.cycle import handle_change
+from webop.reactor.decision import Decision, decide
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.schedules import start_in_background
 from webop.reactor.tracking import Pending, Tracked, Work
 from webop.reactor.writing import (
@@ -71,16 +72,15 @@ class Processor:
         has_sync = any(not is_async(handler.fn) for handler in self.ctx.handlers.events)
         return self.ctx.operator.settings.execution if has_sync else None
 
-    def plan(self, obj: Tracked) -> Plan | None:
+    def decide(self, obj: Tracked) -> Decision | None:
         """Return what must be done about the newest state of an object; None for nothing.
 
         Raises:
             Exception: a filter has failed.
         """
-        plan = make_plan(self.ctx, obj)
-        obj.initial = plan is not None and plan.cause.initial
-        obj.is_taken_over &= plan is not None or obj.has_unwritten
-        return plan
+        decision = decide(self.ctx, obj)
+        obj.needs_resume &= decision is not None
+        return decision
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         """Read a state that was dropped from memory; None if the object is gone.
@@ -128,8 +128,8 @@ class Processor:
         """Drop everything else about an object that is gone."""
         self.ctx.operator.memos.forget(uid)
 
-    async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Process the newest state of an object; make a plan if there is none for it.
+    async def process(self, obj: Tracked, decision: Decision | None) -> float | None:
+        """Process the newest state of an object; decide again if the decision is outdated.
 
         Returns:
             The seconds until the next work even if nothing changes; None for none.
@@ -146,50 +146,50 @@ class Processor:
                 return rest
         if obj.controller.is_stopped and not work.is_released:
             return None  # a handler that begins now may not end in time
-        if plan is None or plan.cause.body.raw is not obj.raw:
-            plan = self.plan(obj)
-        if plan is None:
+        if decision is None or decision.cause.body.raw is not obj.raw:
+            decision = self.decide(obj)
+        if decision is None:
             await save_pending(ctx, obj)
         else:
-            cause = plan.cause
-            self._adjust_background(obj, plan)
+            cause, finalizers = decision.cause, decision.finalizers
+            self._adjust_background(obj, decision)
             if cause.reason is Reason.DELETE and work.is_released:
                 await release(ctx, obj)
-            elif plan.finalizers is not None:
-                added = len(plan.finalizers) > len(cause.body.meta.finalizers)
+            elif finalizers is not None:
+                added = len(finalizers) > len(cause.body.meta.finalizers)
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
-                await put_finalizers(ctx, obj, cause.body, plan.finalizers)
-            elif plan.has_changes:
-                delay = await self._handle_change(ctx, obj, work, plan)
+                await put_finalizers(ctx, obj, cause.body, finalizers)
+            elif decision.has_changes:
+                delay = await self._handle_change(ctx, obj, work, decision)
             else:
-                obj.initial = False
+                obj.needs_resume = False
         if not (obj.has_pending and obj.backoff_left()):
             work.backoff, work.paused_until, work.trouble = None, 0.0, ("", "")
         return delay
 
     async def _handle_change(
-        self, ctx: ResourceContext, obj: Tracked, work: Work, plan: Plan
+        self, ctx: ResourceContext, obj: Tracked, work: Work, decision: Decision
     ) -> float | None:
         """Call the handlers that are due, and write their outcomes and patches."""
-        obj.is_taken_over = False
-        with open_span(_describe, plan) or NOT_TRACED as span:
+        cause = decision.cause
+        with open_span(_describe, cause, work) or NOT_TRACED as span:
             with ctx.slots.running_handlers():
-                delay = await handle_change(ctx, obj, work, plan)
-            await save(ctx, obj, Pending(plan.cause.patch, plan.cause.own))
+                delay = await handle_change(ctx, obj, work, decision)
+            await save(ctx, obj, Pending(cause.patch, cause.own))
             if work.is_released:
                 await release(ctx, obj)
             if span is not None:
                 span.conclude("done" if delay is None else "retry")
         return delay
 
-    def _adjust_background(self, obj: Tracked, plan: Plan) -> None:
+    def _adjust_background(self, obj: Tracked, decision: Decision) -> None:
         """Stop and start daemons and timers; they start only after the finalizer was added."""
         running = {} if obj.background is None else obj.background.tasks
-        for key in plan.stopped:
+        for key in decision.stopped:
             if key in running:
-                running[key].stop(plan.why)
-        if plan.finalizers is None and self.ctx.operator.pausing.is_active:
-            for handler in plan.spawned:
+                running[key].stop(decision.why)
+        if decision.finalizers is None and self.ctx.operator.pausing.is_active:
+            for handler in decision.spawned:
                 start_in_background(self.ctx, obj, handler, spawn=self._spawn)
             obj.daemons_started = True
 
@@ -246,12 +246,11 @@ class Processor:
         return delay
 
 
-def _describe(plan: Plan) -> Description:
+def _describe(cause: ChangeCause, work: Work) -> Description:
     """Return the description of a handling cycle for traces."""
-    cause = plan.cause
     reason = cause.reason.value
     attributes = {**cause.identify(), "webop.reason": reason}
-    parent = None if plan.cycle is None else plan.cycle.trace
+    parent = None if work.cycle is None else work.cycle.trace
     return Description(f"{reason} {cause.resource.plural_name}", attributes, parent=parent)
 
 

@@ -32,7 +32,7 @@ from webop.objects.patch import Patch
 from webop.posting import ObjectLogger
 from webop.reactor import writing
 from webop.reactor.background import Background, BackgroundTask
-from webop.reactor.planning import ResourceContext
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.tracking import NOTHING, Pending, Tracked
 
 _CHANGE_POLLING = 0.1  # seconds; between checks for a change if the idle time is 0

@@ -20,7 +20,6 @@ from webop.backoff import Backoff
 from webop.client.events import parse_version
 from webop.errors import APIError
 from webop.handling.call_options import HandlingStatus
-from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch, PatchFn, apply_merge_patch, merge_patches
@@ -98,32 +97,17 @@ class Pending(NamedTuple):
 
 @dataclass(slots=True)
 class Cycle:
-    """A running handling cycle. No handler misses a change that arrives meanwhile (D-67).
+    """What is in memory of a handling cycle. The rest is in the records on the object.
 
     Attributes:
-        reason: why the handlers are called.
-        essence: the newest state of the object that the cycle is about; it is stored as handled
-            when the cycle ends. A creation keeps the state at its start: a change that arrives
-            meanwhile is an update, which is handled after it.
-        detour: another state that handlers of a creation were called for. If handlers must still be
-            called after the end of a cycle: the state that is stored as handled if the object goes
-            back to ``essence`` before the next event.
-        standing: the state of the handlers' calls.
-        handler_ids: the handlers at the start; of an update, those of the last calls.
+        essences: the states that handlers have seen, by their digests, in the order of the calls.
+        call_status: the status of the handlers' calls.
         trace: the span of the first calls, if there is one; later calls continue it.
-        bases: the last states that handlers have seen, if they must be called again for later
-            changes; other handlers get the changes since the last-handled state.
-        is_left: whether another operator may have continued or ended it.
     """
 
-    reason: Reason
-    essence: Any
-    handler_ids: frozenset[str]
+    essences: dict[str, Any] = field(default_factory=dict)
+    call_status: HandlingStatus = field(default_factory=HandlingStatus)
     trace: SpanContext | None = None
-    bases: dict[str, Any] = field(default_factory=dict)
-    detour: Any = None
-    standing: HandlingStatus = field(default_factory=HandlingStatus)
-    is_left: bool = False
 
 
 @dataclass(slots=True)
@@ -195,9 +179,7 @@ class Tracked:
         version: the newest known resource version as a number; 0 if it is not a number.
         epoch: the listing (by its count) during which ``version`` came from a patch of our own.
         seen: the last listing in which the object was.
-        initial: whether the object was there before the operator and must still be resumed.
-        is_taken_over: whether others could handle it, and its handlers were not called since then:
-            its records are theirs.
+        needs_resume: whether the object was there before the operator and must still be resumed.
         is_dirty: whether a newer state arrived since the work on it began.
         suspected_deleted: whether the API server has said that it is gone, but no event has: it is
             read before any other work on it.
@@ -224,13 +206,12 @@ class Tracked:
         "event_type",
         "events",
         "indexing",
-        "initial",
         "is_dirty",
         "is_shown",
-        "is_taken_over",
         "is_unindexed",
         "name",
         "namespace",
+        "needs_resume",
         "phase",
         "raw",
         "seen",
@@ -245,13 +226,13 @@ class Tracked:
     )
 
     def __init__(
-        self, controller: ObjectController, uid: str, raw: dict[str, Any], *, initial: bool
+        self, controller: ObjectController, uid: str, raw: dict[str, Any], *, needs_resume: bool
     ) -> None:
         self.controller = controller
         self.uid = uid
         self.namespace: str | None = raw["metadata"].get("namespace")
         self.name: str = raw["metadata"]["name"]
-        self.initial = initial
+        self.needs_resume = needs_resume
         self.phase = Phase.IDLE
         self.since = 0.0
         self.raw: dict[str, Any] | None = None
@@ -260,7 +241,6 @@ class Tracked:
         self.version = 0
         self.epoch = -1
         self.seen = -1
-        self.is_taken_over = False
         self.is_dirty = False
         self.suspected_deleted = False
         self.is_unindexed = False
@@ -336,11 +316,11 @@ class Tracked:
         return self.background is not None and bool(self.background.tasks)
 
     @property
-    def standings(self) -> Iterator[HandlingStatus]:
-        """The states of its handlers; errors of webop itself have an empty id."""
+    def call_statuses(self) -> Iterator[HandlingStatus]:
+        """The statuses of its handlers; errors of webop itself have an empty id."""
         if self.work is not None:
             if self.work.cycle is not None:
-                yield self.work.cycle.standing
+                yield self.work.cycle.call_status
             if error := self.work.trouble[0]:
                 attempts = 1 if self.work.backoff is None else self.work.backoff.failures
                 yield HandlingStatus(failures={"": (attempts, error)})
@@ -394,16 +374,9 @@ class Tracked:
         return self.work
 
     def leave_work(self) -> None:
-        """Forget the work on it: others can continue it. Records restore a cycle.
-
-        But a change can be undone: the cycle of an update is kept for that.
-        """
+        """Forget the work on it, except which states handlers have seen: others can continue it."""
         cycle = (self.work or NOTHING).cycle
-        if cycle is not None and cycle.reason is Reason.UPDATE:
-            cycle.is_left = True
-            self.work = Work(cycle)
-        else:
-            self.work = None
+        self.work = Work(Cycle(cycle.essences)) if cycle is not None else None
 
     def keep_pending(self, pending: Pending) -> None:
         """Keep patches that could not be written, before those kept meanwhile."""

@@ -29,7 +29,7 @@ from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatus
 from webop.objects.body import Body
 from webop.objects.patch import JSONPatchOp, Patch, PatchFn, merge_patches
 from webop.reactor.functions import FunctionRun
-from webop.reactor.planning import ResourceContext
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.tracking import NOTHING, Pending, Tracked
 
 logger = logging.getLogger(__name__)
