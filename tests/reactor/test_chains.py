@@ -31,7 +31,6 @@ class Chain:
         self.released = asyncio.Event()
         self.released.set()
         self.failing: set[int] = set()
-        self.delay = 1000.0
         for key in "abc":
             webop.on.create("widgets", registry=registry, id=key)(self._build(key))
             webop.on.update("widgets", registry=registry, id=key)(self._build(key))
@@ -45,7 +44,7 @@ class Chain:
                 self.entered.set()
                 await self.released.wait()
                 if spec["a"] in self.failing:
-                    raise webop.TemporaryError("not yet", delay=self.delay)
+                    raise webop.TemporaryError("not yet", delay=1000)
 
         return fn
 
@@ -280,7 +279,7 @@ async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
 async def test_a_change_that_is_taken_back_while_a_handler_waits_is_told_to_those_who_know_of_it(
     chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
-    chain.failing, chain.delay = {1}, 0.5
+    chain.failing = {1}
     async with run_operator():
         await objects.create("one", {"a": 0})
         await objects.wait_handled("one")

@@ -206,8 +206,8 @@ class CalmJudge:
         plans = [plan for plan in plans if plan.timeout is None]  # others may have had no time
         ids = {plan.id for plan in plans if not plan.is_choosy}
         last_creations = {call.handler: call for call in calls if call.reason == "create"}
-        known = [
-            call
+        known = (
+            call.wish
             for call in calls
             # Else it was lost, and called again.
             if call.reason != "create" or last_creations[call.handler] is call
@@ -216,7 +216,7 @@ class CalmJudge:
             and not self.may_be_lost(call)
             # Peers can act beside each other for a moment, and know nothing of each other then.
             and (self._world.plan.mode != "peering" or call.process.identity == cycle.user)
-        ]
+        )
         # So is what another one has handled meanwhile.
         is_theirs = self._world.plan.mode == "peering" and any(
             other.uid == uid and other.process.identity != cycle.user and other.begin < call.end
@@ -232,17 +232,10 @@ class CalmJudge:
             call.process is not user and cycle.end < call.begin < undone for call in calls
         )
         is_forgotten &= user.ended_at is not None and user.ended_at < undone + LATENESS
-        known = [] if is_forgotten else known
-        # A handler of updates is told what has changed since it was called, or what the others know
-        # that are not called for updates themselves.
-        hearing = {plan.id for plan in plans if plan.kind in {"update", "field"}}
-        own = {call.plan.id: call.wish for call in known}
-        first = min((call.wish for call in known if call.plan.id not in hearing), default=wish)
-        if before and not is_theirs:
-            own, first = {}, get_wish(before)
-        firsts = [(plan, own.get(plan.id, first)) for plan in plans]
-        wanted = {plan.id for plan, one in firsts if plan.kind == "update" and one != wish}
-        wanted |= {p.id for p, one in firsts if p.kind == "field" and one.value != wish.value}
+        first = wish if is_forgotten else min(known, default=wish)
+        first = get_wish(before) if before and not is_theirs else first
+        wanted = {plan.id for plan in plans if plan.kind == "update" and first != wish}
+        wanted |= {plan.id for plan in plans if plan.kind == "field" and first.value != wish.value}
         done = {
             call.handler
             for call in calls

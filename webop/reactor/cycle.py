@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from webop.errors import APIError
@@ -79,63 +78,38 @@ async def handle_change(
     commits.subtract_from(cause.patch)
     # Including what was written meanwhile, or will be before this: also by timers, for this worker.
     body = Body(work.add_records(obj.get_freshest() or cause.body.raw))
-    states = children = decision.states
-    if not progress.is_finished or any(state.seen for state in states.values()):
+    seen: set[str | None] = set()
+    if not progress.is_finished or any(state.seen for state in decision.states.values()):
         commits.mark(progress, outcomes)
-        states = {**states, **progress}
         recorded = Body(apply_merge_patch(body.raw, cause.own))
-        children = Progress(states).list_all(body=recorded, storage=storage)
-        seen = {state.seen for state in children.values()}
+        states = Progress({**decision.states, **progress}).list_all(body=recorded, storage=storage)
+        seen = {state.seen for state in states.values()} - {None}
         known = {**cycle.essences, digest_essence(cause.new): cause.new}
         cycle.essences = {key: essence for key, essence in known.items() if key in seen}
-    if progress.is_finished:
-        handled, kept = cause.new, dict[str, HandlerState]()
-        if cause.reason is Reason.CREATE and cycle.essences:
-            newest = ctx.build_essence(body)
-            handled, kept = _choose_handled(newest, cycle.essences, states, children)
-        leftovers = cause.own
-        if cause.reason is Reason.DELETE:
-            if cause.patch or obj.has_background:  # else the finalizer goes at once
-                progress.store(body=body, patch=cause.own, storage=storage)
-                body = Body(apply_merge_patch(body.raw, cause.own))
-            leftovers = work.cleanup = Patch()
-        _conclude(ctx, decision, progress, body, handled, leftovers)
-        Progress(kept).store(body=body, patch=leftovers, storage=storage)
-        work.cycle = Cycle(cycle.essences) if kept else None
-        obj.needs_resume = False
-    else:
+    if not progress.is_finished:
         progress.store(body=body, patch=cause.own, storage=storage)
-    return progress.delay
-
-
-def _choose_handled(
-    newest: Any,
-    essences: Mapping[str, Any],
-    states: Mapping[str, HandlerState],
-    children: Mapping[str, HandlerState],
-) -> tuple[Any, dict[str, HandlerState]]:
-    """Choose which state a creation stores as handled, if handlers have seen several.
-
-    It is one that differs from the newest state: an update follows. Handlers that have seen another
-    one keep their records for it.
-
-    Args:
-        newest: the newest state of the object.
-        essences: the states that handlers have seen, the first one first.
-        states: the records of handlers.
-        children: the same, and the records of their sub-handlers.
-    """
-    digest = digest_essence(newest)
-    seen = {state.seen for state in children.values()} - {None}
-    handled = next((key for key in essences if key != digest), digest)
-    kept = {
-        key: replace(state, purpose=Reason.UPDATE.value)
-        for key, state in states.items()
-        if state.seen in essences and state.seen != handled
-        if {children[ref].seen for ref in state.subrefs if ref in children} <= {state.seen}
-    }
-    # After a restart, nobody knows what they have seen.
-    return essences.get(handled, newest) if seen <= essences.keys() else {}, kept
+        return progress.delay
+    handled: Any = cause.new
+    work.cycle = None
+    if cause.reason in (Reason.CREATE, Reason.NOOP) and (essences := cycle.essences):
+        # An update must follow: what is stored as handled differs from the newest state. If the
+        # object gets that state before the update begins, another one is stored.
+        if cause.reason is Reason.NOOP:  # other handlers know only this one
+            essences[digest_essence(cause.new)] = cause.new
+        newest = digest_essence(ctx.build_essence(body))
+        handled = next((essence for key, essence in essences.items() if key != newest), cause.new)
+        work.cycle = Cycle(essences, needs_update=True) if len(essences) > 1 else None
+    if cause.reason is Reason.CREATE and seen - cycle.essences.keys():
+        handled = {}  # a former process has called handlers for another state
+    leftovers = cause.own
+    if cause.reason is Reason.DELETE:
+        if cause.patch or obj.has_background:  # else the finalizer goes at once
+            progress.store(body=body, patch=cause.own, storage=storage)
+            body = Body(apply_merge_patch(body.raw, cause.own))
+        leftovers = work.cleanup = Patch()
+    _conclude(ctx, decision, progress, body, handled, leftovers)
+    obj.needs_resume = cause.initial and cause.reason is Reason.NOOP
+    return None
 
 
 class _Commits:
@@ -155,8 +129,7 @@ class _Commits:
         self._obj = obj
         self.essence = Snapshot(cause.new)
         self._is_seen = cause.reason in (Reason.CREATE, Reason.UPDATE)
-        is_undone = cause.old == cause.new
-        self._after = [key for key, old in cause.known.items() if is_undone or old != cause.old]
+        self._after = [key for key, old in cause.known.items() if old != cause.old]
         self._written: list[Patch] = []  # or pending, which is written first
 
     async def add(self, states: Mapping[str, HandlerState], wanted: Patch, own: Patch) -> bool:

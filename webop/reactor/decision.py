@@ -7,11 +7,11 @@ No handler misses a change that arrives while a change is being handled. Records
 each handler has seen; whatever differs from the newest state is outdated:
 
 - A finished handler is called again if it matches the change since the state that it has seen.
-- An unfinished handler is called with all changes since the last-handled state. If these are
-  undone for it, it is called with the change back from the state that it has seen.
-- A handler without a record hears nothing of a change that was undone before its first call.
-- Handlers of a creation are called once. If they have seen different states, the first one is
-  stored as handled: an update follows.
+- An unfinished handler is called with all changes since the last-handled state; if these do not
+  match, with those since the state that it has seen.
+- If a change is undone, what handlers have seen is stored as handled: an update back follows.
+- Handlers of a creation are called once. If they have seen different states, one that is not the
+  newest is stored as handled: an update follows.
 
 The seen states themselves are in memory only. After a restart, the last-handled one replaces them.
 """
@@ -33,12 +33,13 @@ from webop.objects.patch import Patch
 from webop.objects.storage.diffbase import EssenceDigest
 from webop.posting import ObjectLogger
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.tracking import NOTHING, Tracked
+from webop.reactor.tracking import NOTHING, Cycle, Tracked
 
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
 _MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH
 _UNCHANGED = (Reason.NOOP, Reason.RESUME)
 _UNHANDLED = (Reason.GONE, Reason.FREE)
+_NO_CYCLE = Cycle()
 
 
 @dataclass(slots=True)
@@ -78,8 +79,8 @@ def decide(ctx: ResourceContext, obj: Tracked) -> Decision | None:
     recorded = Body(work.add_records(obj.raw))
     storage = ctx.operator.settings.persistence.progress_storage
     states = fetch_states(ctx.handlers.changes, body=recorded, storage=storage)
-    essences = {} if work.cycle is None else work.cycle.essences
-    cause = _detect_cause(ctx, obj, recorded, states, essences)
+    cycle = work.cycle or _NO_CYCLE
+    cause = _detect_cause(ctx, obj, recorded, states, cycle)
     decision = Decision(cause, states)
     wanted = _select_background(ctx, obj, cause)
     _decide_background(obj, decision, wanted)
@@ -88,16 +89,15 @@ def decide(ctx: ResourceContext, obj: Tracked) -> Decision | None:
         # A daemon ended: nothing else has changed. Others can have removed the finalizer.
         decision.has_changes = work.is_released and cause.reason is Reason.DELETE
     elif decision.finalizers is None:
-        has_cycle = work.cycle is not None
         _select_handlers(ctx, decision)
         decision.has_changes = bool(decision.handlers) or (
             # It is stored as handled, or records are removed. The object can have left the scope
             # in the middle of a cycle; the records of others in the same place are not ours.
-            (cause.reason not in _UNCHANGED or bool(states))
+            (cause.reason not in _UNCHANGED or bool(states) or cycle.needs_update)
             and cause.reason not in _UNHANDLED
-            and (has_cycle or ctx.handlers.has_scope_for(cause))
+            and (work.cycle is not None or ctx.handlers.has_scope_for(cause))
         )
-        if has_cycle and not decision.has_changes:
+        if work.cycle is not None and not decision.has_changes:
             work.cycle = None  # others have ended it
     return decision or None
 
@@ -107,7 +107,7 @@ def _detect_cause(
     obj: Tracked,
     recorded: Body,
     states: Mapping[str, HandlerState],
-    essences: Mapping[str, Any],
+    cycle: Cycle,
 ) -> ChangeCause:
     """Compare the state of an object with the last-handled one, and with those in the records."""
     persistence = ctx.operator.settings.persistence
@@ -132,9 +132,11 @@ def _detect_cause(
         initial=is_resuming,
     )
     known: dict[str, Any] = {}
-    if reason is Reason.UPDATE or (reason in _UNCHANGED and essences):
-        known = _find_known(states, essences, old, new)
-        reason = Reason.UPDATE if known else reason  # even if the change was undone
+    if reason is Reason.UPDATE:
+        outdated = _find_outdated(states, new)
+        known = {key: cycle.essences.get(seen, old) for key, seen in outdated.items()}
+    elif cycle.needs_update or cycle.essences.keys() & _find_outdated(states, new).values():
+        reason = Reason.NOOP if reason is Reason.RESUME else reason  # the undone change comes first
     return ChangeCause(
         logger=ObjectLogger(body=body, settings=ctx.operator.settings),
         memo=ctx.operator.memos.recall(obj.uid),
@@ -150,27 +152,15 @@ def _detect_cause(
     )
 
 
-def _find_known(
-    states: Mapping[str, HandlerState], essences: Mapping[str, Any], old: Any, new: Any
-) -> dict[str, Any]:
-    """Return what the handlers of an update know that have seen another state than the newest one.
-
-    What is not in memory cannot be known. Then it is the last-handled state, if the newest one is
-    another.
-    """
+def _find_outdated(states: Mapping[str, HandlerState], essence: Any) -> dict[str, str]:
+    """Return the digests of what handlers of an update have seen, unless it is the given state."""
     seen = {
         key: state.seen
         for key, state in states.items()
         if state.seen is not None and state.purpose in (None, Reason.UPDATE.value)
     }
-    if not seen:
-        return {}
-    digest, is_undone = digest_essence(new), old == new
-    return {
-        key: essences.get(each, old)
-        for key, each in seen.items()
-        if each != digest and (each in essences or not is_undone)
-    }
+    digest = digest_essence(essence) if seen else None
+    return {key: each for key, each in seen.items() if each != digest}
 
 
 def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
@@ -179,15 +169,7 @@ def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
     if cause.reason in _UNHANDLED or cause.reason is Reason.NOOP or not ctx.handlers.changes:
         return
     known, cause.known = cause.known, {}
-    if known and cause.old == cause.new:
-        # What handlers of the creation have seen is news for those that are not called for it.
-        handlers = [h for h in ctx.handlers.changes if not h.initial]
-        ids = {h.id for h in handlers if h.reason in (None, Reason.UPDATE)}
-        seen = [old for key, old in known.items() if key not in ids]
-        cause = decision.cause = cause.since(seen[0]) if seen else cause
     chosen = ctx.handlers.select_changes(cause)
-    if known and cause.old == cause.new:
-        chosen = [handler for handler in chosen if handler.initial]
     usual = {handler.id for handler in chosen}
     for key, old in known.items():
         if decision.states[key].is_finished or key not in usual:

@@ -101,11 +101,14 @@ class Cycle:
 
     Attributes:
         essences: the states that handlers have seen, by their digests, in the order of the calls.
+        needs_update: whether a creation has ended whose handlers have seen several states, or a
+            change was undone: an update follows.
         call_status: the status of the handlers' calls.
         trace: the span of the first calls, if there is one; later calls continue it.
     """
 
     essences: dict[str, Any] = field(default_factory=dict)
+    needs_update: bool = False
     call_status: HandlingStatus = field(default_factory=HandlingStatus)
     trace: SpanContext | None = None
 
@@ -376,7 +379,7 @@ class Tracked:
     def leave_work(self) -> None:
         """Forget the work on it, except which states handlers have seen: others can continue it."""
         cycle = (self.work or NOTHING).cycle
-        self.work = Work(Cycle(cycle.essences)) if cycle is not None else None
+        self.work = None if cycle is None else Work(Cycle(cycle.essences))
 
     def keep_pending(self, pending: Pending) -> None:
         """Keep patches that could not be written, before those kept meanwhile."""
