@@ -37,7 +37,7 @@ class Cause:
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments of handlers and filters; built at first use, then shared.
 
-        An index with the name of an argument hides that argument (IDX-21).
+        An index with the name of an argument hides that argument.
         """
         if self._kwargs is None:
             self._kwargs = self._build_kwargs()
@@ -239,7 +239,7 @@ def detect_reason(
     changed: bool,
     initial: bool,
 ) -> Reason:
-    """Return what has happened to an object (EVT-06 to EVT-08).
+    """Return what has happened to an object.
 
     Args:
         event_type: the type of the watch event.

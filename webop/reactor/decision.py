@@ -185,7 +185,7 @@ def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
 def _select_background(
     ctx: ResourceContext, obj: Tracked, cause: ChangeCause
 ) -> dict[str, BackgroundHandler]:
-    """Return the daemons and timers that must run; those that have ended must not (DMN-19)."""
+    """Return the daemons and timers that must run; those that have ended must not."""
     if not ctx.handlers.background or cause.is_deleted:
         return {}
     finished = _list_finished(obj)
