@@ -24,7 +24,13 @@ from webop.handling.cancellation import convert_exception
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.fence import check_fence
 from webop.handling.filters import matches
-from webop.handling.handler_states import HandlerState, Progress, digest_essence, now
+from webop.handling.handler_states import (
+    HandlerState,
+    Progress,
+    digest_essence,
+    fetch_states,
+    now,
+)
 from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
 from webop.handling.observing import CANCELLED, DONE, is_denial, record_begin, record_end
@@ -269,7 +275,8 @@ async def execute_children(
     storage = options.settings.persistence.progress_storage
     # An earlier call in the same attempt can have called some of them.
     body = Body(apply_merge_patch(cause.body.raw, cause.own)) if cause.own else cause.body
-    progress = Progress.restore(chosen, body=body, storage=storage, purpose=cause.reason.value)
+    states = fetch_states(chosen, body=body, storage=storage)
+    progress = Progress.restore(chosen, states, purpose=cause.reason.value)
     if cause.reason is Reason.UPDATE:
         digest = digest_essence(cause.new)
         for key, state in [*progress.items()]:

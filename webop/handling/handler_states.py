@@ -153,7 +153,7 @@ class Progress(Mapping[str, HandlerState]):
 
     @classmethod
     def restore(
-        cls, handlers: Iterable[Handler], *, body: Body, storage: ProgressStorage, purpose: str
+        cls, handlers: Iterable[Handler], recorded: Mapping[str, HandlerState], *, purpose: str
     ) -> Progress:
         """Restore the states from the records on the object that have the same purpose.
 
@@ -162,7 +162,7 @@ class Progress(Mapping[str, HandlerState]):
         states: dict[str, HandlerState] = {}
         moment = now()
         for handler in handlers:
-            state = _fetch(storage, handler.id, body)
+            state = recorded.get(handler.id)
             # Others must know if it is still to be called, whatever the cycle is about.
             wanted = "resume" if getattr(handler, "initial", False) else purpose
             if state is not None and state.purpose in (None, purpose, wanted):

@@ -48,9 +48,7 @@ async def handle_change(
     cause, settings, controller = decision.cause, ctx.operator.settings, obj.controller
     storage = settings.persistence.progress_storage
     cause.logger.debug("%s is in progress.", _TITLES[cause.reason].capitalize())
-    progress = Progress.restore(
-        decision.handlers, body=cause.body, storage=storage, purpose=cause.reason.value
-    )
+    progress = Progress.restore(decision.handlers, decision.states, purpose=cause.reason.value)
     for key in cause.known:
         if progress[key].is_finished:
             progress.restart(key)
