@@ -34,7 +34,7 @@ _STAGES = {
     "webop.handling.causes": "planning",
     "webop.handling.filters": "planning",
     "webop.handling.registry": "planning",
-    "webop.reactor.planning": "planning",
+    "webop.reactor.decision": "planning",
     "webop.handling.execute": "handlers called",
     "webop.handling.invocation": "handlers called",
     "webop.objects.storage": "state on the object",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import webop
-from webop.handling.handler_states import HandlerState, Progress
+from webop.handling.handler_states import HandlerState, Progress, fetch_states
 from webop.handling.handlers import ChangeHandler, Handler
 from webop.handling.policy import Outcome
 from webop.objects.body import Body
@@ -31,6 +32,13 @@ def build_body(**records: str | None) -> Body:
 
 def build_handlers(*ids: str) -> list[Handler]:
     return [Handler(id=key, fn=print) for key in ids]
+
+
+def restore(
+    handlers: Sequence[Handler], *, body: Body, storage: ProgressStorage, purpose: str
+) -> Progress:
+    states = fetch_states(handlers, body=body, storage=storage)
+    return Progress.restore(handlers, states, purpose=purpose)
 
 
 STATES = {
@@ -97,7 +105,7 @@ def test_a_record_is_that_of_kopf_to_the_byte(state: HandlerState, text: str) ->
 @pytest.mark.parametrize(("state", "text"), STATES.values(), ids=STATES)
 def test_a_record_of_kopf_is_gone_on_from(state: HandlerState, text: str) -> None:
     body = build_body(**{"fn.spec.field": text})
-    restored = Progress.restore(
+    restored = restore(
         build_handlers("fn/spec.field"), body=body, storage=STORAGE, purpose=state.purpose or ""
     )
     assert restored["fn/spec.field"] == HandlerState(
@@ -132,13 +140,13 @@ def test_a_record_that_has_not_changed_is_not_written_again(verbose: bool) -> No
     storage = webop.AnnotationsProgressStorage(verbose=verbose)
     handlers = build_handlers("fn")
     patch = Patch()
-    progress = Progress.restore(handlers, body=build_body(), storage=storage, purpose="create")
+    progress = restore(handlers, body=build_body(), storage=storage, purpose="create")
     progress.record(handlers[0], Outcome(final=False, delay=5, exception=ValueError("boo")))
     progress.store(body=build_body(), patch=patch, storage=storage)
 
     body = build_body(fn=read_annotation(patch, "kopf.zalando.org/fn"))
     again = Patch()
-    restored = Progress.restore(handlers, body=body, storage=storage, purpose="create")
+    restored = restore(handlers, body=body, storage=storage, purpose="create")
     restored.store(body=body, patch=again, storage=storage)
     assert not again
 
@@ -146,7 +154,7 @@ def test_a_record_that_has_not_changed_is_not_written_again(verbose: bool) -> No
 @pytest.mark.feature("CFG-68")
 def test_older_records_without_a_zone_and_with_a_z_are_read() -> None:
     body = build_body(a='{"started":"2026-01-02T03:04:05.678901","delayed":"2026-01-02T03:04:06Z"}')
-    state = Progress.restore(build_handlers("a"), body=body, storage=STORAGE, purpose="create")["a"]
+    state = restore(build_handlers("a"), body=body, storage=STORAGE, purpose="create")["a"]
     assert state.started == START
     assert state.delayed == START.replace(second=6, microsecond=0)
     assert (state.purpose, state.retries, state.is_finished) == ("create", 0, False)
@@ -155,7 +163,7 @@ def test_older_records_without_a_zone_and_with_a_z_are_read() -> None:
 @pytest.mark.feature("ERR-20")
 def test_a_record_of_another_purpose_is_superseded() -> None:
     body = build_body(a='{"started":"2026-01-02T03:04:05Z","purpose":"create","success":true}')
-    state = Progress.restore(build_handlers("a"), body=body, storage=STORAGE, purpose="delete")["a"]
+    state = restore(build_handlers("a"), body=body, storage=STORAGE, purpose="delete")["a"]
     assert not state.is_finished
     assert state.retries == 0
     assert state.started > START
@@ -165,7 +173,7 @@ def test_a_record_of_another_purpose_is_superseded() -> None:
 def test_a_finished_resuming_handler_is_not_repeated_for_an_update_that_comes_in_between() -> None:
     body = build_body(a='{"started":"2026-01-02T03:04:05Z","purpose":"resume","success":true}')
     handler = ChangeHandler(id="a", fn=print, selector=None, initial=True)
-    progress = Progress.restore([handler], body=body, storage=STORAGE, purpose="update")
+    progress = restore([handler], body=body, storage=STORAGE, purpose="update")
     assert progress.is_finished
 
 
@@ -277,11 +285,11 @@ def test_a_storage_of_ones_own_gets_records_and_a_flush() -> None:
             kept["flushed"] = True
 
     storage, handlers = OwnStorage(), build_handlers("fn")
-    progress = Progress.restore(handlers, body=build_body(), storage=storage, purpose="create")
+    progress = restore(handlers, body=build_body(), storage=storage, purpose="create")
     progress.record(handlers[0], Outcomes.LATER)
     progress.store(body=build_body(), patch=Patch(), storage=storage)
     assert kept["flushed"]
-    again = Progress.restore(handlers, body=build_body(), storage=storage, purpose="create")
+    again = restore(handlers, body=build_body(), storage=storage, purpose="create")
     assert (again["fn"].retries, again["fn"].message) == (1, "boo")
     again.purge([], body=build_body(), patch=Patch(), storage=storage)
     assert "fn" not in kept

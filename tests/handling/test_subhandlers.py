@@ -13,7 +13,7 @@ from tests.handling.occasions import build_body, build_change
 from webop.handling.call_options import CallOptions
 from webop.handling.causes import ChangeCause
 from webop.handling.execute import attempt, deliver_results
-from webop.handling.handler_states import HandlerState, Progress, digest_essence
+from webop.handling.handler_states import HandlerState, Progress, digest_essence, fetch_states
 from webop.handling.handlers import ChangeHandler, Reason
 from webop.handling.policy import ChildrenRetryError, Outcome
 from webop.objects.body import Body
@@ -64,9 +64,8 @@ class Cycle:
     async def attempt(self) -> Outcome:
         """Call the parent once, and store what came of it on the object."""
         self.cause = build_change(self.new, self.old)
-        progress = Progress.restore(
-            [self.handler], body=Body(self.new), storage=STORAGE, purpose=self.cause.reason
-        )
+        states = fetch_states([self.handler], body=Body(self.new), storage=STORAGE)
+        progress = Progress.restore([self.handler], states, purpose=self.cause.reason)
         outcome = await attempt(self.handler, self.cause, progress["parent"], self.options)
         progress.record(self.handler, outcome)
         progress.store(body=Body(self.new), patch=self.records, storage=STORAGE)

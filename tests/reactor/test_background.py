@@ -21,9 +21,9 @@ from webop.lifecycles import get_default_lifecycle
 from webop.objects.resources import Resource
 from webop.posting import Poster
 from webop.reactor.controller import Controller
-from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
 from webop.reactor.queue import SharedSlots, WorkQueue
+from webop.reactor.resource_context import ResourceContext
 
 WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget", namespaced=True)
 

@@ -274,6 +274,7 @@ async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
         "success": False,
         "failure": False,
         "message": "not yet",
+        "seen": record["seen"],
     }
     delayed = datetime.fromisoformat(record["delayed"])
     assert delayed - datetime.now(UTC) < timedelta(seconds=0.5)

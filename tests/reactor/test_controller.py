@@ -20,7 +20,7 @@ from webop.errors import APIError
 from webop.handling.stopping import DaemonStoppingReason
 from webop.handling.threads import NO_POOL, call_in_thread
 from webop.reactor.controller import Controller, Hold
-from webop.reactor.planning import Plan
+from webop.reactor.decision import Decision
 from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.tracking import Tracked
 from webop.reactor.writer import open_writer
@@ -47,7 +47,7 @@ class Processor:
         self.inside: list[str] = []
         self.violations: list[str] = []
         self.crowd = 0
-        self.initial: dict[str, bool] = {}
+        self.needs_resume: dict[str, bool] = {}
         self.is_needed: Callable[[Tracked], bool] = lambda obj: True
         self.work: Callable[[Tracked], Any] = self.nothing
         self.index_work: Callable[[Tracked], Any] = self.nothing
@@ -55,9 +55,9 @@ class Processor:
 
     async def nothing(self, obj: Tracked) -> None: ...
 
-    def plan(self, obj: Tracked) -> Plan | None:
-        plan: Any = obj.raw if self.is_needed(obj) else None
-        return cast("Plan | None", plan)
+    def decide(self, obj: Tracked) -> Decision | None:
+        decision: Any = obj.raw if self.is_needed(obj) else None
+        return cast("Decision | None", decision)
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         return build(obj.uid, obj.version)
@@ -80,12 +80,12 @@ class Processor:
     def on_error(self, obj: Tracked, exc: Exception) -> float | None:
         raise exc
 
-    async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
+    async def process(self, obj: Tracked, decision: Decision | None) -> float | None:
         if obj.uid in self.inside:
             self.violations.append(f"two workers on {obj.uid}")
         self.inside.append(obj.uid)
         self.crowd = max(self.crowd, len(self.inside))
-        self.initial.setdefault(obj.uid, obj.initial)
+        self.needs_resume.setdefault(obj.uid, obj.needs_resume)
         self.seen.append((obj.uid, obj.event_type, obj.version))
         await self.work(obj)
         self.inside.remove(obj.uid)
@@ -285,7 +285,9 @@ async def test_a_listing_is_worked_on_though_changes_never_end(processor: Proces
         controller.apply_event("ADDED", build(uid))
     for number in range(20):
         controller.apply_event(None, build(f"u{number}"))
-    await eventually(lambda: {f"u{number}" for number in range(20)} <= processor.initial.keys())
+    await eventually(
+        lambda: {f"u{number}" for number in range(20)} <= processor.needs_resume.keys()
+    )
     assert len(processor.seen) > 60
     await controller.drain(1.0)
 
@@ -359,7 +361,7 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
     controller.apply_event(None, build("listed later"))
     controller.finish_listing()
     await settle()
-    assert processor.initial == {
+    assert processor.needs_resume == {
         "listed": True,
         "changed before it was listed": True,
         "added meanwhile": False,

@@ -520,7 +520,6 @@ async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_ha
         pytest.param(
             "resume", "resume", ["create", "both", "both", "resume"], id="a resume handler"
         ),
-        pytest.param("resume", "update", ["create", "both", "both", "resume"], id="in an update"),
         pytest.param("both", "resume", ["create", "both", "both", "resume"], id="of both"),
         pytest.param("both", "update", ["create", "both"], id="of both, in an undone update"),
         pytest.param("update", "update", ["create", "both"], id="an update handler"),

@@ -24,7 +24,7 @@ class Starter:
 
     def make(self, name: str) -> Tracked:
         controller: Any = self
-        return Tracked(controller, name, {"metadata": {"name": name}}, initial=False)
+        return Tracked(controller, name, {"metadata": {"name": name}}, needs_resume=False)
 
 
 def make_queue(limit: int | None = None) -> WorkQueue:

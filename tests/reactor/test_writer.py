@@ -75,7 +75,7 @@ async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
         resource=None,
         queue=WorkQueue("widgets", SharedSlots()),
     )
-    obj = Tracked(controller, "uid", {"metadata": {"name": "a"}}, initial=False)
+    obj = Tracked(controller, "uid", {"metadata": {"name": "a"}}, needs_resume=False)
     writer, began = open_writer(ctx, obj), loop.time()
     writer.take(Patch({"spec": {"x": 1}}))
     assert not await writer.write()

@@ -29,11 +29,15 @@ class Cause:
     indices: Mapping[str, Any] = field(default_factory=dict)
     _kwargs: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
 
+    def for_handler(self, key: str) -> Cause:  # noqa: ARG002
+        """Return the cause as one handler gets it."""
+        return self
+
     @property
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments of handlers and filters; built at first use, then shared.
 
-        An index with the name of an argument hides that argument (IDX-21).
+        An index with the name of an argument hides that argument.
         """
         if self._kwargs is None:
             self._kwargs = self._build_kwargs()
@@ -162,10 +166,13 @@ class ChangeCause(DiffCause):
     Attributes:
         reason: what happened.
         initial: whether the object is older than the operator and has not been resumed completely.
+        known: instead of ``old``, the states that some handlers have seen, by their ids: these
+            handlers have missed a later change.
     """
 
     reason: Reason
     initial: bool = False
+    known: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_deleted(self) -> bool:
@@ -180,6 +187,10 @@ class ChangeCause(DiffCause):
     def since(self, old: Any) -> ChangeCause:
         """Return the same cause with the changes since another state."""
         return dataclasses.replace(self, old=old)
+
+    def for_handler(self, key: str) -> ChangeCause:
+        """Return the cause with the changes since the state that a handler knows."""
+        return self.since(self.known[key]) if key in self.known else self
 
 
 @dataclass(kw_only=True)
@@ -225,7 +236,7 @@ def detect_reason(
     changed: bool,
     initial: bool,
 ) -> Reason:
-    """Return what has happened to an object (EVT-06 to EVT-08).
+    """Return what has happened to an object.
 
     Args:
         event_type: the type of the watch event.

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from webop.client import current_client
@@ -23,7 +23,13 @@ from webop.handling.cancellation import call_apart, convert_exception, unwrap
 from webop.handling.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handling.fence import check_fence
 from webop.handling.filters import matches
-from webop.handling.handler_states import HandlerState, Progress, digest_essence, now
+from webop.handling.handler_states import (
+    HandlerState,
+    Progress,
+    digest_essence,
+    fetch_states,
+    now,
+)
 from webop.handling.handlers import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handling.invocation import Invocation, choose_pool, current_invocation, is_async
 from webop.handling.observing import CANCELLED, DONE, is_denial, record_begin, record_end
@@ -48,7 +54,6 @@ async def execute(
     cause: Cause,
     progress: Progress,
     options: CallOptions,
-    earlier: Mapping[str, Outcome] = MappingProxyType({}),
 ) -> dict[str, Outcome]:
     """Call the handlers that are due, each at most once, and record the outcomes in the progress.
 
@@ -58,15 +63,14 @@ async def execute(
     Args:
         handlers: the handlers to call.
         cause: the cause of the calls.
-        progress: the states of these handlers and of those before them.
+        progress: the states of these handlers.
         options: of the calls.
-        earlier: outcomes that are not stored yet; they are stored with those of these handlers.
 
     Returns:
-        The earlier outcomes and those of the called handlers, by id. Handlers that were not called
-        because the window closed or the operator stops are still due.
+        The outcomes of the called handlers, by id. Handlers that were not called because the window
+        closed or the operator stops are still due.
     """
-    outcomes = dict(earlier)
+    outcomes: dict[str, Outcome] = {}
     closes = asyncio.get_running_loop().time() + options.window
     while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
         offered = {**cause.kwargs, "state": progress}  # an index can have this name
@@ -80,7 +84,8 @@ async def execute(
         for handler in chosen:
             if outcomes and not options.parents and not options.may_continue():
                 return outcomes
-            outcome = await attempt(handler, cause, progress[handler.id], options)
+            adapted, state = cause.for_handler(handler.id), progress[handler.id]
+            outcome = await attempt(handler, adapted, state, options)
             progress.record(handler, outcome)
             outcomes[handler.id] = outcome
             if options.commits is not None and isinstance(cause, ChangeCause):
@@ -214,9 +219,13 @@ async def execute_children(
     commits = options.commits
     # An earlier call in the same attempt can have called some of them.
     body = cause.body if commits is None else commits.body
-    progress = Progress.restore(chosen, body=body, storage=storage, purpose=cause.reason.value)
+    states = fetch_states(chosen, body=body, storage=storage)
+    progress = Progress.restore(chosen, states, purpose=cause.reason.value)
     if cause.reason is Reason.UPDATE:
-        progress.restart_outdated(digest_essence(cause.new))
+        digest = digest_essence(cause.new)
+        for key, state in [*progress.items()]:
+            if state.is_finished and state.seen not in (None, digest):
+                progress.restart(key)
     if lifecycle is not None:
         options = replace(options, lifecycle=lifecycle)
     is_stored = all(state.is_stored for state in parents.values())

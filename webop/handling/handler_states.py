@@ -42,9 +42,9 @@ class HandlerState:
 
     Code replaces it and never changes it; a frozen dataclass takes three times as long to create.
 
-    ``seen`` is the digest of the object's state that a finished handler was called for, while
-    others have not finished: a restarted operator must know which handlers missed later changes
-    (D-67). It is the only field of the records that Kopf does not know; Kopf ignores it.
+    ``seen`` is the digest of the object's state that the handler was called for: while a change is
+    being handled, no handler misses a later one. It is the only field of the records that Kopf does
+    not know; Kopf ignores it.
     """
 
     started: dt.datetime
@@ -117,10 +117,6 @@ class HandlerState:
         """Whether the record on the object equals this state."""
         return _without_nones(self.build_record()) == self.stored
 
-    def is_outdated(self, digest: str) -> bool:
-        """Return whether the handler has finished with another state of the object."""
-        return self.is_finished and self.seen not in (None, digest)
-
     def is_due(self, moment: dt.datetime) -> bool:
         """Return whether the handler must be called now."""
         return not self.is_finished and (self.delayed is None or self.delayed <= moment)
@@ -157,7 +153,7 @@ class Progress(Mapping[str, HandlerState]):
 
     @classmethod
     def restore(
-        cls, handlers: Iterable[Handler], *, body: Body, storage: ProgressStorage, purpose: str
+        cls, handlers: Iterable[Handler], recorded: Mapping[str, HandlerState], *, purpose: str
     ) -> Progress:
         """Restore the states from the records on the object that have the same purpose.
 
@@ -166,11 +162,13 @@ class Progress(Mapping[str, HandlerState]):
         states: dict[str, HandlerState] = {}
         moment = now()
         for handler in handlers:
-            state = _fetch(storage, handler.id, body)
-            if state is not None and _is_of_cycle(state, handler, purpose):
-                states[handler.id] = replace(state, purpose=purpose)
+            state = recorded.get(handler.id)
+            # Others must know if it is still to be called, whatever the cycle is about.
+            wanted = "resume" if getattr(handler, "initial", False) else purpose
+            if state is not None and state.purpose in (None, purpose, wanted):
+                states[handler.id] = replace(state, purpose=wanted)
             else:
-                fresh = HandlerState(moment, purpose)
+                fresh = HandlerState(moment, wanted)
                 if state is not None:  # the records of its sub-handlers must go with this one
                     fresh = replace(fresh, subrefs=state.subrefs, stored=state.stored)
                 states[handler.id] = fresh
@@ -210,31 +208,26 @@ class Progress(Mapping[str, HandlerState]):
         """Record an attempt."""
         self._states[handler.id] = self._states[handler.id].with_outcome(outcome)
 
-    def set_seen(self, keys: Iterable[str], digest: str) -> None:
-        """Record the state of the object that the finished handlers among these were called for."""
-        for key in keys:
-            if self._states[key].is_finished:
-                self._states[key] = replace(self._states[key], seen=digest)
+    def set_seen(self, keys: Iterable[str], digest: str, *, after: Collection[str] = ()) -> None:
+        """Record the state of the object that these handlers were called for.
 
-    def restart_outdated(self, digest: str, *, besides: Collection[str] = ()) -> None:
-        """Restart the handlers that have finished with another state of the object (D-67)."""
-        for key, state in [*self._states.items()]:
-            if state.is_outdated(digest) and key not in besides:
-                self.restart(key)
+        Handlers that were called ``after`` another state that they have seen keep that one until
+        they finish: their retries are for the change since then.
+        """
+        for key in keys:
+            state = self._states[key]
+            if state.is_finished or key not in after:
+                self._states[key] = replace(state, seen=digest)
 
     def restart(self, key: str) -> None:
         """Reset a handler, so that it can be called again.
 
-        Keep the ids of its sub-handlers: their records must be found even if it is never called.
+        Until it is, its record stays as it is: the change for it can be undone. Keep the ids of its
+        sub-handlers: their records must be found even if it is never called.
         """
-        state = self._states[key]
-        self._states[key] = HandlerState(
-            now(), state.purpose, subrefs=state.subrefs, stored=state.stored
-        )
-
-    def drop(self, key: str) -> None:
-        """Remove a handler from this cycle."""
-        del self._states[key]
+        old = self._states[key]
+        state = HandlerState(now(), old.purpose, subrefs=old.subrefs, seen=old.seen)
+        self._states[key] = replace(state, stored=_without_nones(state.build_record()))
 
     def store(self, *, body: Body, patch: Patch, storage: ProgressStorage) -> None:
         """Put the changed records into the patch of the object."""
@@ -268,6 +261,14 @@ class Progress(Mapping[str, HandlerState]):
         }
 
 
+def fetch_states(
+    handlers: Iterable[Handler], *, body: Body, storage: ProgressStorage
+) -> dict[str, HandlerState]:
+    """Return the states of handlers that are recorded on an object, by their ids."""
+    found = {key: _fetch(storage, key, body) for key in {handler.id: None for handler in handlers}}
+    return {key: state for key, state in found.items() if state is not None}
+
+
 def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | None:
     """Return the state of a handler that is recorded on an object, if it can be read."""
     record = storage.fetch(key=key, body=body)
@@ -277,12 +278,6 @@ def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | Non
         place = build_place(f"the record of {key!r}", body)
         logger.warning("Ignored the damaged state in %s: %s", place, exc)
         return None
-
-
-def _is_of_cycle(state: HandlerState, handler: Handler, purpose: str) -> bool:
-    """Return whether a record belongs to the current cycle; resuming continues in any cycle."""
-    is_resuming = state.purpose == "resume" and getattr(handler, "initial", False)
-    return is_resuming or state.purpose in (None, purpose)
 
 
 def _without_nones(record: ProgressRecord) -> dict[str, object]:

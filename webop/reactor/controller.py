@@ -24,8 +24,8 @@ from webop.errors import APIError
 from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.body import RawEventType
 from webop.reactor.daemons import Daemons
+from webop.reactor.decision import Decision
 from webop.reactor.failures import Pause
-from webop.reactor.planning import Plan
 from webop.reactor.process import Processor
 from webop.reactor.queue import Lane, WorkQueue
 from webop.reactor.tracking import State, Tracked
@@ -160,8 +160,8 @@ class Controller:
                 return
             # Objects that change during the list arrive as MODIFIED.
             is_old = event_type in {None, "MODIFIED"} and self._is_resuming
-            initial = Hold.PAUSED in self.holds or is_old
-            obj = self._objects[uid] = Tracked(self, uid, raw, initial=initial)
+            needs_resume = Hold.PAUSED in self.holds or is_old
+            obj = self._objects[uid] = Tracked(self, uid, raw, needs_resume=needs_resume)
         is_news = self._is_news(obj, event_type, version)
         obj.confirmed = self.listing
         if not is_news and not (has_event_handlers and version == obj.version):
@@ -247,8 +247,6 @@ class Controller:
             return
         self._is_resuming = True
         self.list_again(is_holding=self.has_indexes)  # the watch can have been behind
-        for obj in self._objects.values():
-            obj.is_taken_over = not obj.initial
         self.unhold(Hold.PAUSED)
 
     def list_again(self, *, is_holding: bool) -> None:
@@ -307,28 +305,28 @@ class Controller:
             return
         if obj.text:
             self._restore_body(obj)
-        plan = None
+        decision = None
         if obj.text is None and not (obj.is_unindexed or obj.is_unshown):
-            plan = self._plan(obj)
-            if plan is None:
+            decision = self._decide(obj)
+            if decision is None:
                 return
         obj.is_dirty = False
         self._queue.acquire()
         obj.state, obj.since = State.RUNNING, time.monotonic()
-        task = self._spawn(self._work(obj, plan or None), name=str(obj))
+        task = self._spawn(self._work(obj, decision or None), name=str(obj))
         self._follow(obj, task, self._requeue)
 
-    def _plan(self, obj: Tracked) -> Plan | Literal[False] | None:
-        """Return the plan for an object; False for work without one.
+    def _decide(self, obj: Tracked) -> Decision | Literal[False] | None:
+        """Return the decision about an object; False for work without one.
 
         If there is no work, return None, and free its memory.
         """
         try:
-            plan = self._processor.plan(obj)
+            decision = self._processor.decide(obj)
         except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
             return False
-        if plan is not None:
-            return plan
+        if decision is not None:
+            return decision
         if obj.work is not None:
             obj.work.pause = Pause()
         self._let_go(obj)
@@ -357,7 +355,7 @@ class Controller:
         self._workers[task] = obj
         task.add_done_callback(partial(on_end, obj))  # even if it never ran
 
-    async def _work(self, obj: Tracked, plan: Plan | None) -> float | None:
+    async def _work(self, obj: Tracked, decision: Decision | None) -> float | None:
         """Process the newest state of an object.
 
         Returns:
@@ -378,8 +376,8 @@ class Controller:
             if obj.is_gone or self.holds - {Hold.STOPPING}:
                 return 0.0
             if obj.is_dirty:  # a newer state has come, or a daemon has ended
-                plan, obj.is_dirty = None, False
-            return await self._processor.process(obj, plan)
+                decision, obj.is_dirty = None, False
+            return await self._processor.process(obj, decision)
         except Exception as exc:  # noqa: BLE001  one object must not stop the others
             if isinstance(exc, APIError):
                 self._queue.keep_closed()
@@ -425,7 +423,7 @@ class Controller:
         elif obj.is_unindexed or obj.is_unshown or self.holds:
             self.enqueue(obj, is_continued=True)
         elif obj.is_dirty:
-            if not self._queue.has_waiting or self._plan(obj) is not None:
+            if not self._queue.has_waiting or self._decide(obj) is not None:
                 self.enqueue(obj, is_continued=True)
         elif task.result() is None or obj.is_gone:
             self._let_go(obj)
@@ -537,7 +535,7 @@ class Controller:
             obj
             for obj in self._objects.values()
             if obj.state is not State.IDLE
-            or ((obj.work or obj.daemons) and any(each.failures for each in obj.standings))
+            or ((obj.work or obj.daemons) and any(each.failures for each in obj.call_statuses))
         ]
 
     def describe_state(self, obj: Tracked) -> str:

@@ -1,6 +1,6 @@
 """The daemons and timers of an object: one loop runs them, and they stop in stages.
 
-:mod:`webop.reactor.planning` decides which must run; :func:`start` starts one. Flow:
+:mod:`webop.reactor.decision` decides which must run; :func:`start` starts one. Flow:
 :meth:`Daemon.run` → :func:`webop.handling.execute.attempt` → the user's function; then its result
 and its patch are written. Chapters "Daemons" and "Timers". Nothing here polls.
 """
@@ -34,7 +34,7 @@ from webop.objects.body import Body, build_object_reference
 from webop.objects.fields import clone, convert_to_json
 from webop.objects.patch import Patch
 from webop.posting import ObjectLogger
-from webop.reactor.planning import ResourceContext, build_essence
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.tracking import Tracked
 from webop.reactor.writer import ATTEMPTS, open_writer
 
@@ -291,7 +291,7 @@ class Daemon:
         if self._idle is None:
             return
         try:
-            essence = digest_essence(build_essence(self.ctx, self.daemons.body))
+            essence = digest_essence(self.ctx.build_essence(self.daemons.body))
         except Exception:  # noqa: BLE001  of a storage of the user; the next work on it logs it
             essence = ""
         if essence != self.essence or not essence:

@@ -13,7 +13,7 @@ from webop.client.failures import choose_pause, is_policy
 from webop.errors import APIConflictError, APIError, APIStatusError
 
 if TYPE_CHECKING:
-    from webop.reactor.planning import ResourceContext
+    from webop.reactor.resource_context import ResourceContext
     from webop.reactor.tracking import Tracked
 
 logger = logging.getLogger(__name__)

@@ -28,8 +28,8 @@ from webop.reactor.cluster_changes import (
     watch_namespaces,
 )
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.planning import ResourceContext
 from webop.reactor.queue import SharedSlots, WorkQueue
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
 from webop.reactor.stream import Stream
 from webop.reactor.supervision import keep_running

@@ -1,6 +1,6 @@
 """Process one object after a change.
 
-Flow: :meth:`Processor.process` → :func:`webop.reactor.cycles.handle_change` →
+Flow: :meth:`Processor.process` → :func:`webop.reactor.cycle.handle_change` →
 :func:`webop.handling.execute.execute` → the user's function.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from webop.handling.call_options import CallOptions
-from webop.handling.causes import EventCause, ResourceCause
+from webop.handling.causes import ChangeCause, EventCause, ResourceCause
 from webop.handling.execute import deliver_results, execute
 from webop.handling.filters import matches
 from webop.handling.handler_states import Progress
@@ -25,9 +25,10 @@ from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.posting import LocalObjectLogger
 from webop.reactor import daemons
-from webop.reactor.cycles import handle_change
+from webop.reactor.cycle import handle_change
+from webop.reactor.decision import Decision, decide
 from webop.reactor.failures import Pause
-from webop.reactor.planning import Plan, ResourceContext, make_plan
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.tracking import Tracked, Work
 from webop.reactor.writer import open_writer, read
 from webop.tracing import NOT_TRACED, Description, open_span
@@ -50,16 +51,15 @@ class Processor:
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 
-    def plan(self, obj: Tracked) -> Plan | None:
+    def decide(self, obj: Tracked) -> Decision | None:
         """Return what must be done about the newest state of an object; None for nothing.
 
         Raises:
             Exception: a filter has failed.
         """
-        plan = make_plan(self.ctx, obj)
-        obj.initial = plan is not None and plan.cause.initial
-        obj.is_taken_over &= plan is not None or obj.has_unwritten
-        return plan
+        decision = decide(self.ctx, obj)
+        obj.needs_resume &= decision is not None
+        return decision
 
     async def read(self, obj: Tracked) -> dict[str, Any] | None:
         """Read a state that was dropped from memory; None if the object is gone.
@@ -100,8 +100,8 @@ class Processor:
         """Drop everything else about an object that is gone."""
         self.ctx.operator.memos.forget(uid)
 
-    async def process(self, obj: Tracked, plan: Plan | None) -> float | None:
-        """Process the newest state of an object; make a plan if there is none for it.
+    async def process(self, obj: Tracked, decision: Decision | None) -> float | None:
+        """Process the newest state of an object; decide again if the decision is outdated.
 
         Returns:
             The seconds until the next work even if nothing changes; None for none.
@@ -116,34 +116,33 @@ class Processor:
             return 0
         if obj.controller.is_stopped and not work.is_released:
             return None  # a handler that begins now may not end in time
-        if plan is None or plan.cause.body.raw is not obj.raw:
-            plan = self.plan(obj)
-        if plan is not None:
-            cause = plan.cause
-            self._adjust_daemons(obj, plan)
+        if decision is None or decision.cause.body.raw is not obj.raw:
+            decision = self.decide(obj)
+        if decision is not None:
+            cause, finalizers = decision.cause, decision.finalizers
+            self._adjust_daemons(obj, decision)
             if cause.reason is Reason.DELETE and work.is_released:
                 pass  # the writer removes the finalizer when the last daemon has ended
-            elif plan.finalizers is not None:
-                added = len(plan.finalizers) > len(cause.body.meta.finalizers)
+            elif finalizers is not None:
+                added = len(finalizers) > len(cause.body.meta.finalizers)
                 cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
                 await open_writer(ctx, obj).set_finalizer(is_wanted=added)
-            elif plan.has_changes:
-                delay = await self._handle_change(ctx, obj, work, plan)
+            elif decision.has_changes:
+                delay = await self._handle_change(ctx, obj, work, decision)
             else:
-                obj.initial = False
+                obj.needs_resume = False
         if work.pause.error[0]:
             work.pause = Pause()
         return delay
 
     async def _handle_change(
-        self, ctx: ResourceContext, obj: Tracked, work: Work, plan: Plan
+        self, ctx: ResourceContext, obj: Tracked, work: Work, decision: Decision
     ) -> float | None:
         """Call the handlers that are due, and write their outcomes and patches."""
-        obj.is_taken_over = False
-        with open_span(_describe, plan) or NOT_TRACED as span:
+        with open_span(_describe, decision.cause, work) or NOT_TRACED as span:
             try:
                 with ctx.queue.running_handlers():
-                    delay = await handle_change(ctx, obj, work, plan)
+                    delay = await handle_change(ctx, obj, work, decision)
                 is_written = await open_writer(ctx, obj).write()
             except asyncio.CancelledError:
                 await open_writer(ctx, obj).write(is_last=True)
@@ -152,12 +151,12 @@ class Processor:
                 span.conclude("done" if delay is None else "retry")
         return delay if is_written else obj.backoff_left() or None
 
-    def _adjust_daemons(self, obj: Tracked, plan: Plan) -> None:
+    def _adjust_daemons(self, obj: Tracked, decision: Decision) -> None:
         """Stop and start daemons and timers; they start only after the finalizer was added."""
         if obj.daemons is not None:
-            obj.daemons.stop(plan.why, plan.stopped)
-        if plan.finalizers is None and self.ctx.operator.pausing.is_active:
-            for handler in plan.spawned:
+            obj.daemons.stop(decision.why, decision.stopped)
+        if decision.finalizers is None and self.ctx.operator.pausing.is_active:
+            for handler in decision.spawned:
                 daemons.start(self.ctx, obj, handler, spawn=self._spawn)
 
     async def show_event(self, obj: Tracked) -> None:
@@ -197,12 +196,11 @@ class Processor:
         return obj.open_work().pause.begin(self.ctx, obj, exc)
 
 
-def _describe(plan: Plan) -> Description:
+def _describe(cause: ChangeCause, work: Work) -> Description:
     """Return the description of a handling cycle for traces."""
-    cause = plan.cause
     reason = cause.reason.value
     attributes = {**cause.identify(), "webop.reason": reason}
-    parent = None if plan.cycle is None else plan.cycle.trace
+    parent = None if work.cycle is None else work.cycle.trace
     return Description(f"{reason} {cause.resource.plural_name}", attributes, parent=parent)
 
 

@@ -20,8 +20,8 @@ from webop.handling.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.planning import ResourceContext
 from webop.reactor.process import Processor
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.supervision import keep_running
 
 logger = logging.getLogger(__name__)

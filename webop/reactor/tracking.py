@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from webop.client.events import parse_version
 from webop.handling.call_options import HandlingStatus
-from webop.handling.handlers import Reason
 from webop.objects.body import RawEventType
 from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import apply_merge_patch
@@ -79,32 +78,20 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Cycle:
-    """A running handling cycle. No handler misses a change that arrives meanwhile (D-67).
+    """What is in memory of a handling cycle. The rest is in the records on the object.
 
     Attributes:
-        reason: why the handlers are called.
-        essence: the newest state of the object that the cycle is about; it is stored as handled
-            when the cycle ends. A creation keeps the state at its start: a change that arrives
-            meanwhile is an update, which is handled after it.
-        detour: another state that handlers of a creation were called for. If handlers must still be
-            called after the end of a cycle: the state that is stored as handled if the object goes
-            back to ``essence`` before the next event.
-        standing: the state of the handlers' calls.
-        handler_ids: the handlers at the start; of an update, those of the last calls.
+        essences: the states that handlers have seen, by their digests, in the order of the calls.
+        needs_update: whether a creation has ended whose handlers have seen several states, or a
+            change was undone: an update follows.
+        call_status: the status of the handlers' calls.
         trace: the span of the first calls, if there is one; later calls continue it.
-        bases: the last states that handlers have seen, if they must be called again for later
-            changes; other handlers get the changes since the last-handled state.
-        is_left: whether another operator may have continued or ended it.
     """
 
-    reason: Reason
-    essence: Any
-    handler_ids: frozenset[str]
+    essences: dict[str, Any] = field(default_factory=dict)
+    needs_update: bool = False
+    call_status: HandlingStatus = field(default_factory=HandlingStatus)
     trace: SpanContext | None = None
-    bases: dict[str, Any] = field(default_factory=dict)
-    detour: Any = None
-    standing: HandlingStatus = field(default_factory=HandlingStatus)
-    is_left: bool = False
 
 
 @dataclass(slots=True)
@@ -125,6 +112,10 @@ class Work:
     def is_released(self) -> bool:
         """Whether all deletion handlers have finished: the finalizer can be removed."""
         return self.writer is not None and self.writer.cleanup is not None
+
+    def add_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a state of the object with all records, also those that are not written."""
+        return raw if self.writer is None else self.writer.add_records(raw)
 
     @property
     def is_over(self) -> bool:
@@ -149,9 +140,7 @@ class Tracked:
         version: the newest known resource version as a number; 0 if it is not a number.
         confirmed: the last listing (by its count) in which it was, or during which the API server
             answered a patch of it.
-        initial: whether the object was there before the operator and must still be resumed.
-        is_taken_over: whether others could handle it, and its handlers were not called since then:
-            its records are theirs.
+        needs_resume: whether the object was there before the operator and must still be resumed.
         is_dirty: whether a newer state arrived since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
         is_unshown: whether event handlers have not got the newest event yet.
@@ -166,14 +155,13 @@ class Tracked:
         "controller",
         "daemons",
         "event_type",
-        "initial",
         "is_dirty",
         "is_shown",
-        "is_taken_over",
         "is_unindexed",
         "is_unshown",
         "name",
         "namespace",
+        "needs_resume",
         "raw",
         "since",
         "state",
@@ -185,13 +173,13 @@ class Tracked:
     )
 
     def __init__(
-        self, controller: ObjectController, uid: str, raw: dict[str, Any], *, initial: bool
+        self, controller: ObjectController, uid: str, raw: dict[str, Any], *, needs_resume: bool
     ) -> None:
         self.controller = controller
         self.uid = uid
         self.namespace: str | None = raw["metadata"].get("namespace")
         self.name: str = raw["metadata"]["name"]
-        self.initial = initial
+        self.needs_resume = needs_resume
         self.state = State.IDLE
         self.since = 0.0
         self.raw: dict[str, Any] | None = None
@@ -199,7 +187,6 @@ class Tracked:
         self.event_type: RawEventType = None
         self.version = 0
         self.confirmed = -1
-        self.is_taken_over = False
         self.is_dirty = False
         self.is_unindexed = False
         self.is_unshown = False
@@ -275,11 +262,11 @@ class Tracked:
         return self.daemons is not None and bool(self.daemons.running)
 
     @property
-    def standings(self) -> Iterator[HandlingStatus]:
-        """The states of its handlers; errors of webop itself have an empty id."""
+    def call_statuses(self) -> Iterator[HandlingStatus]:
+        """The statuses of its handlers; errors of webop itself have an empty id."""
         if self.work is not None:
             if self.work.cycle is not None:
-                yield self.work.cycle.standing
+                yield self.work.cycle.call_status
             for pause in self._pauses:
                 if error := pause.error[0]:
                     yield HandlingStatus(failures={"": (pause.failures, error)})
@@ -330,16 +317,9 @@ class Tracked:
         return self.work
 
     def leave_work(self) -> None:
-        """Forget the work on it: others can continue it. Records restore a cycle.
-
-        But a change can be undone: the cycle of an update is kept for that.
-        """
+        """Forget the work on it, except which states handlers have seen: others can continue it."""
         cycle = (self.work or NOTHING).cycle
-        if cycle is not None and cycle.reason is Reason.UPDATE:
-            cycle.is_left = True
-            self.work = Work(cycle)
-        else:
-            self.work = None
+        self.work = None if cycle is None else Work(Cycle(cycle.essences))
 
     @property
     def _pauses(self) -> list[Pause]:

@@ -42,7 +42,7 @@ from webop.objects.patch import (
     merge_patches,
 )
 from webop.reactor.failures import DeniedError, Failure, NotStoredError, Pause, classify
-from webop.reactor.planning import ResourceContext
+from webop.reactor.resource_context import ResourceContext
 from webop.reactor.tracking import State, Tracked
 
 logger = logging.getLogger(__name__)
@@ -128,6 +128,11 @@ class Writer:
     def add_sent_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a state of the object with all records that were sent."""
         return apply_merge_patch(raw, self.sent.of_webop) if self.sent.of_webop else raw
+
+    def add_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a state of the object with all records."""
+        raw = self.add_sent_records(raw)
+        return apply_merge_patch(raw, self.records) if self.records else raw
 
     def take(self, patch: Patch) -> None:
         """Take over the patch of handlers, which is empty then."""

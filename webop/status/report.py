@@ -228,15 +228,15 @@ async def _list_objects(operator: Operator) -> Row:
 
 
 def _rank(obj: Tracked) -> tuple[int, bool, float]:
-    attempts = (count for each in obj.standings for count, _ in each.failures.values())
+    attempts = (count for each in obj.call_statuses for count, _ in each.failures.values())
     return -max(attempts, default=0), not obj.since, obj.since
 
 
 def _build_object_row(resource: str, obj: Tracked) -> Row:
     failures: list[Row] = [
         {"handler": key, "attempts": attempts, "error": error}
-        for standing in obj.standings
-        for key, (attempts, error) in standing.failures.items()
+        for status in obj.call_statuses
+        for key, (attempts, error) in status.failures.items()
     ]
     cycle = obj.work.cycle if obj.work is not None else None
     loop = asyncio.get_running_loop()
@@ -247,7 +247,7 @@ def _build_object_row(resource: str, obj: Tracked) -> Row:
         "state": obj.controller.describe_state(obj),
         "since": time.monotonic() - obj.since if obj.since else None,
         "retry_in": None if obj.timer is None else max(0.0, obj.timer.when() - loop.time()),
-        "running": "" if cycle is None else cycle.standing.running,
+        "running": "" if cycle is None else cycle.call_status.running,
         "failures": failures[:_FAILURES_LIMIT],
         "kubectl": build_command("describe", resource, obj.name, namespace=obj.namespace),
     }

@@ -1,0 +1,224 @@
+"""Decide what must be done about the newest state of an object. Sync, without I/O.
+
+A :class:`Decision` is made from the newest state, what is recorded on the object, and the declared
+handlers; most states need nothing. :mod:`webop.reactor.process` carries it out.
+
+No handler misses a change that arrives while a change is being handled. Records say which state
+each handler has seen; whatever differs from the newest state is outdated:
+
+- A finished handler is called again if it matches the change since the state that it has seen.
+- An unfinished handler is called with all changes since the last-handled state; if these do not
+  match, with those since the state that it has seen.
+- If a change is undone, what handlers have seen is stored as handled: an update back follows.
+- Handlers of a creation are called once. If they have seen different states, one that is not the
+  newest is stored as handled: an update follows.
+
+The seen states themselves are in memory only. After a restart, the last-handled one replaces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from webop.handling.causes import ChangeCause, detect_reason
+from webop.handling.filters import matches
+from webop.handling.handler_states import HandlerState, digest_essence, fetch_states
+from webop.handling.handlers import BackgroundHandler, ChangeHandler, Reason
+from webop.handling.stopping import DaemonStoppingReason
+from webop.objects.body import Body
+from webop.objects.fields import clone
+from webop.objects.patch import Patch
+from webop.objects.storage.diffbase import EssenceDigest
+from webop.posting import ObjectLogger
+from webop.reactor.resource_context import ResourceContext
+from webop.reactor.tracking import NOTHING, Cycle, Tracked
+
+_DELETED = DaemonStoppingReason.RESOURCE_DELETED
+_MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH
+_UNCHANGED = (Reason.NOOP, Reason.RESUME)
+_UNHANDLED = (Reason.GONE, Reason.FREE)
+_NO_CYCLE = Cycle()
+
+
+@dataclass(slots=True)
+class Decision:
+    """The next steps for an object.
+
+    Attributes:
+        cause: what happened, with the patch that all handlers share.
+        states: the records of handlers on the object, by id.
+        handlers: the handlers of the change, finished ones included.
+        has_changes: whether the change must be handled, or at least stored as handled.
+        finalizers: the new list of finalizers; None if it need not change. webop adds its finalizer
+            before it calls any handler; after removing it, there is nothing else to do.
+        spawned: daemons and timers to start.
+        stopped: ids of those to stop: the object no longer matches, or is being deleted.
+        why: the reason for stopping them.
+    """
+
+    cause: ChangeCause
+    states: Mapping[str, HandlerState]
+    handlers: list[ChangeHandler] = field(default_factory=list)
+    has_changes: bool = False
+    finalizers: list[str] | None = None
+    spawned: list[BackgroundHandler] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
+    why: DaemonStoppingReason = _MISMATCH
+
+    def __bool__(self) -> bool:
+        return bool(self.has_changes or self.finalizers is not None or self.spawned or self.stopped)
+
+
+def decide(ctx: ResourceContext, obj: Tracked) -> Decision | None:
+    """Return what must be done about the newest state of an object; None for nothing."""
+    if obj.raw is None or obj.is_gone:
+        return None
+    work = obj.work or NOTHING
+    recorded = Body(work.add_records(obj.raw))
+    storage = ctx.operator.settings.persistence.progress_storage
+    states = fetch_states(ctx.handlers.changes, body=recorded, storage=storage)
+    cycle = work.cycle or _NO_CYCLE
+    cause = _detect_cause(ctx, obj, recorded, states, cycle)
+    decision = Decision(cause, states)
+    wanted = _decide_daemons(ctx, obj, decision)
+    decision.finalizers = _decide_finalizers(ctx, obj, cause, is_wanted=bool(wanted))
+    if decision.finalizers is None and obj.is_view:
+        # A daemon ended: nothing else has changed. Others can have removed the finalizer.
+        decision.has_changes = work.is_released and cause.reason is Reason.DELETE
+    elif decision.finalizers is None:
+        _select_handlers(ctx, decision)
+        decision.has_changes = bool(decision.handlers) or (
+            # It is stored as handled, or records are removed. The object can have left the scope
+            # in the middle of a cycle; the records of others in the same place are not ours.
+            (cause.reason not in _UNCHANGED or bool(states) or cycle.needs_update)
+            and cause.reason not in _UNHANDLED
+            and (work.cycle is not None or ctx.handlers.has_scope_for(cause))
+        )
+        if work.cycle is not None and not decision.has_changes:
+            work.cycle = None  # others have ended it
+    return decision or None
+
+
+def _detect_cause(
+    ctx: ResourceContext,
+    obj: Tracked,
+    recorded: Body,
+    states: Mapping[str, HandlerState],
+    cycle: Cycle,
+) -> ChangeCause:
+    """Compare the state of an object with the last-handled one, and with those in the records."""
+    persistence = ctx.operator.settings.persistence
+    body = Body(obj.raw or {})
+    stored = persistence.diffbase_storage.fetch(body=recorded)
+    new = ctx.build_essence(body)
+    old: Any = stored
+    if isinstance(stored, EssenceDigest):
+        old = stored.restore(new)  # too large to store: only a digest tells whether it is the same
+    elif stored is not None:
+        old = persistence.progress_storage.clear(essence=stored)
+    is_resuming = obj.needs_resume or any(
+        state.purpose == Reason.RESUME.value and not state.is_finished for state in states.values()
+    )
+    meta = body.meta
+    reason = detect_reason(
+        event_type=obj.event_type,
+        deleting=meta.deletion_timestamp is not None,
+        blocked=persistence.finalizer in meta.finalizers,
+        old=old,
+        changed=old != new,
+        initial=is_resuming,
+    )
+    known: dict[str, Any] = {}
+    if reason is Reason.UPDATE:
+        outdated = _find_outdated(states, new)
+        known = {key: cycle.essences.get(seen, old) for key, seen in outdated.items()}
+    elif cycle.needs_update or cycle.essences.keys() & _find_outdated(states, new).values():
+        reason = Reason.NOOP if reason is Reason.RESUME else reason  # the undone change comes first
+    return ChangeCause(
+        logger=ObjectLogger(body=body, settings=ctx.operator.settings),
+        memo=ctx.operator.memos.recall(obj.uid),
+        indices=ctx.operator.indices,
+        resource=ctx.resource,
+        body=body,
+        patch=Patch(body=body, has_generations=ctx.has_status),
+        old=old,
+        new=new,
+        reason=reason,
+        initial=is_resuming,
+        known=known,
+    )
+
+
+def _find_outdated(states: Mapping[str, HandlerState], essence: Any) -> dict[str, str]:
+    """Return the digests of what handlers of an update have seen, unless it is the given state."""
+    seen = {
+        key: state.seen
+        for key, state in states.items()
+        if state.seen is not None and state.purpose in (None, Reason.UPDATE.value)
+    }
+    digest = digest_essence(essence) if seen else None
+    return {key: each for key, each in seen.items() if each != digest}
+
+
+def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
+    """Find the handlers of the change, and those of them that get it since another state."""
+    cause = decision.cause
+    if cause.reason in _UNHANDLED or cause.reason is Reason.NOOP or not ctx.handlers.changes:
+        return
+    known, cause.known = cause.known, {}
+    chosen = ctx.handlers.select_changes(cause)
+    usual = {handler.id for handler in chosen}
+    for key, old in known.items():
+        if decision.states[key].is_finished or key not in usual:
+            found = ctx.handlers.select_changes(cause.since(old))
+            if again := [handler for handler in found if handler.id == key]:
+                cause.known[key] = clone(old)  # handlers can modify it
+                chosen += [handler for handler in again if handler not in chosen]
+    if cause.known:
+        chosen = [handler for handler in ctx.handlers.changes if handler in chosen]
+    decision.handlers = chosen
+
+
+def _decide_daemons(
+    ctx: ResourceContext, obj: Tracked, decision: Decision
+) -> dict[str, BackgroundHandler]:
+    """Find the daemons and timers to start and to stop; return those that must run.
+
+    One that is stopping, or has finished and writes its patch, still counts as running.
+    """
+    cause = decision.cause
+    wanted: dict[str, BackgroundHandler] = {}
+    decision.why = _DELETED if cause.is_deleted else _MISMATCH
+    running = {} if obj.daemons is None else obj.daemons.running
+    past = {} if obj.daemons is None else obj.daemons.past  # true if it has finished
+    if not cause.is_deleted:
+        for handler in ctx.handlers.background:
+            if not past.get(handler.id) and matches(handler, cause):
+                wanted.setdefault(handler.id, handler)
+    decision.spawned = [handler for key, handler in wanted.items() if key not in running]
+    decision.stopped = [
+        key
+        for key, daemon in running.items()
+        if (cause.is_deleted or not (key in wanted or past.get(key)))
+        and not daemon.stopper.reason & decision.why
+    ]
+    return wanted
+
+
+def _decide_finalizers(
+    ctx: ResourceContext, obj: Tracked, cause: ChangeCause, *, is_wanted: bool
+) -> list[str] | None:
+    """Return the finalizers if they must change before anything else; None if not.
+
+    Daemons and timers, if they are wanted, need the finalizer, too.
+    """
+    finalizer = ctx.operator.settings.persistence.finalizer
+    present = list(cause.body.meta.finalizers)
+    is_needed = is_wanted or obj.has_daemons or ctx.handlers.needs_finalizer(cause)
+    if is_needed and finalizer not in present and not cause.is_deleted:
+        return [*present, finalizer]
+    if not is_needed and finalizer in present:
+        return [name for name in present if name != finalizer]
+    return None

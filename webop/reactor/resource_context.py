@@ -1,0 +1,48 @@
+"""The context of the work on the objects of one resource: settings, client, handlers, slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from webop.client.api import Client
+from webop.handling.context import OperatorContext
+from webop.handling.registry import ResourceHandlers
+from webop.objects.body import Body, build_object_reference
+from webop.objects.resources import Resource
+from webop.reactor.queue import WorkQueue
+from webop.reactor.tracking import Tracked
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceContext:
+    """The context of the work on one resource.
+
+    ``queue`` is shared by all namespaces of a kind.
+    """
+
+    operator: OperatorContext
+    client: Client
+    resource: Resource
+    handlers: ResourceHandlers
+    queue: WorkQueue
+
+    @property
+    def has_status(self) -> bool:
+        """Whether the status has its own endpoint (the status subresource)."""
+        return "status" in self.operator.cluster_view.find(self.resource).subresources
+
+    def refer_to(self, obj: Tracked) -> dict[str, Any]:
+        """Return the ``extra`` that adds the reference of an object to a log message."""
+        metadata = {"name": obj.name, "uid": obj.uid, "namespace": obj.namespace}
+        kind, version = self.resource.kind, self.resource.api_version
+        body = {"apiVersion": version, "kind": kind, "metadata": metadata}
+        return {"k8s_ref": build_object_reference(body)}
+
+    def build_essence(self, body: Body) -> Any:
+        """Return the state of an object to store as handled: without what the framework adds."""
+        persistence = self.operator.settings.persistence
+        storage, fields = persistence.diffbase_storage, self.handlers.extra_fields
+        return persistence.progress_storage.clear(
+            essence=storage.build(body=body, extra_fields=fields)
+        )
