@@ -47,7 +47,7 @@ _FLAG_POLLING = 0.1  # seconds; threading events cannot be awaited
 
 
 class EmbeddingOptions(TypedDict, total=False):
-    """The options of :func:`operator`, :func:`run` and :func:`spawn_tasks` (EMB-07)."""
+    """The options of :func:`operator`, :func:`run` and :func:`spawn_tasks`."""
 
     lifecycle: LifeCycleFn | None
     indexers: Any
@@ -132,7 +132,7 @@ async def run_tasks(
     *,
     ignored: Collection[asyncio.Task[Any]] = frozenset(),
 ) -> None:
-    """Wait until one of the root tasks ends, then stop all of them (EMB-04).
+    """Wait until one of the root tasks ends, then stop all of them.
 
     Then wait five seconds for all other tasks of the loop, except for ``ignored``, and cancel
     those that remain.
@@ -205,7 +205,7 @@ Endpoints = Mapping[tuple[str, int], Mapping[str, str]]
 
 
 def _parse_endpoints(options: EmbeddingOptions) -> Endpoints:
-    """Return the endpoints of the probes (PRB-01), the metrics and the status page.
+    """Return the endpoints of the probes, the metrics and the status page.
 
     Ports of the loopback interface always serve the page, others only if they are its endpoint.
     """
@@ -318,7 +318,7 @@ class _Running:
             await self._made.retire()
 
     def _handle_signal(self, number: signal.Signals) -> None:
-        """Stop gracefully at the first signal, at once at the second (STA-09, STA-10, STA-12)."""
+        """Stop gracefully at the first signal, at once at the second."""
         if self._stopped.is_set():
             os._exit(128 + number)
         advice = " Press Ctrl-C again to stop at once." if number is signal.SIGINT else ""

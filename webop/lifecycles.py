@@ -1,6 +1,6 @@
 """Lifecycles: the order in which the handlers of one cause are called.
 
-A lifecycle gets the handlers that are due and returns those to call now (REF-30). webop asks again
+A lifecycle gets the handlers that are due and returns those to call now. webop asks again
 until all are called. The default, :func:`asap`, returns the handler with the fewest attempts. Set
 another one with :func:`set_default_lifecycle` or ``lifecycle=``.
 """

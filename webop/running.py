@@ -177,7 +177,7 @@ class Operator:
             await run_activity(self.context, Activity.CLEANUP)
 
     async def probe(self) -> dict[str, Any]:
-        """Return the results of the probe handlers, at most ten seconds old (PRB-05).
+        """Return the results of the probe handlers, at most ten seconds old.
 
         Raises:
             ActivityError: a handler failed, or they took too long.

@@ -77,7 +77,7 @@ class WebhookHost:
         """Apply the handlers and settings as the startup handlers have left them.
 
         Raises:
-            ConfigurationError: there are webhooks, but no server for them (ADM-48).
+            ConfigurationError: there are webhooks, but no server for them.
         """
         self.review.update_handlers()
         admission = self._operator.settings.admission
@@ -113,7 +113,7 @@ class WebhookHost:
             self.review.is_elsewhere = manager.is_elsewhere
 
     async def run(self) -> None:
-        """Run the webhook server of the settings until cancelled (ADM-49).
+        """Run the webhook server of the settings until cancelled.
 
         Raises:
             WebopError: the server has exited; the operator must stop.
@@ -251,7 +251,7 @@ async def _try(action: Coroutine[Any, Any, None]) -> str | None:
 
 @asynccontextmanager
 async def _enter(server: Any) -> AsyncIterator[Any]:
-    """Enter a webhook server if it is a context manager, and yield the result (ADM-65)."""
+    """Enter a webhook server if it is a context manager, and yield the result."""
     if hasattr(server, "__aenter__"):
         async with server as entered:
             yield entered

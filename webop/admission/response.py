@@ -32,7 +32,7 @@ class PatchError(WebopError, TypeError):
 
 
 def rank_errors(errors: Sequence[Exception]) -> Exception | None:
-    """Return the error to report, by the ranking of ADM-06; None without errors."""
+    """Return the error to report, by their ranking; None without errors."""
     for family in _RANKING:
         for error in errors:
             if isinstance(error, family):
@@ -48,7 +48,7 @@ def build_response(
     patch: str | None = None,
     error: Exception | None = None,
 ) -> dict[str, Any]:
-    """Build the AdmissionReview with the response (ADM-03 to 05, 07, 09, 29).
+    """Build the AdmissionReview with the response.
 
     The result can always be encoded as JSON.
 
@@ -56,7 +56,7 @@ def build_response(
         review: the request.
         warnings: for the user who sent the request to the API server.
         audit_annotations: for the audit log. Invalid keys are dropped with a warning in the log.
-        patch: the changes of the object (:func:`encode_patch`); dropped with an error (D-63).
+        patch: the changes of the object (:func:`encode_patch`); dropped with an error.
         error: why the request is denied; None if it is allowed.
     """
     response: dict[str, Any] = {"uid": review.uid, "allowed": error is None}

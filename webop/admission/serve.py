@@ -107,7 +107,7 @@ class AdmissionService:
         Args:
             request: the review as parsed from JSON.
             webhook: the id of the handler to call, or its form behind a Service
-                (:func:`build_service_id`); None for all handlers that match (D-52).
+                (:func:`build_service_id`); None for all handlers that match.
             headers: the HTTP headers of the request, for the handlers.
             sslpeer: the verified client certificate, as ``ssl.SSLSocket.getpeercert()`` has it.
 
@@ -238,7 +238,7 @@ class AdmissionService:
         error = outcome.exception
         if error is None or not handler.ignore_failures:
             return error
-        # The user and the log still get the reason (ADM-17).
+        # The user and the log still get the reason.
         reason = describe_error(error)
         cause.warnings.append(f"{handler.id}: {reason}")
         text = "Ignored the failure of %s (ignore_failures=True): %s"

@@ -34,7 +34,7 @@ _option = build_option("Logging")
 
 @dataclass
 class CLIControls:
-    """Flags and parts that code can pass to an operator run by the command line (CLI-19)."""
+    """Flags and parts that code can pass to an operator run by the command line."""
 
     ready_flag: Any = None
     stop_flag: Any = None
@@ -173,7 +173,7 @@ def _is_on_command_line(ctx: click.Context, name: str) -> bool:
 
 
 class LogFormatParamType(click.Choice[str]):
-    """The names of the log formats, converted to :class:`webop.LogFormat` (CLI-20)."""
+    """The names of the log formats, converted to :class:`webop.LogFormat`."""
 
     def __init__(self) -> None:
         super().__init__(choices=[item.name.lower() for item in LogFormat])

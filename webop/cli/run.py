@@ -235,7 +235,7 @@ def _importing() -> Iterator[None]:
 
 
 def _detect_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the loop factory of uvloop if it is installed (``webop[uvloop]``; CLI-17)."""
+    """Return the loop factory of uvloop if it is installed (``webop[uvloop]``)."""
     try:
         import uvloop  # noqa: PLC0415  an optional dependency
     except ImportError:

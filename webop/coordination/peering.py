@@ -115,7 +115,7 @@ class PeeringObject:
                     await self._accept(client, item, known)
 
     async def keep_alive(self, client: Client) -> None:
-        """Renew our record, forever; when cancelled, remove it (PEE-15)."""
+        """Renew our record, forever; when cancelled, remove it."""
         backoff = Backoff(_PAUSES)
         try:
             while True:
@@ -186,7 +186,7 @@ class PeeringObject:
                 await self._accept(client, (None, raw), known)
 
     async def _accept(self, client: Client, event: WatchEvent, known: int) -> None:
-        """Accept a state of the object; remove expired records from it (PEE-14).
+        """Accept a state of the object; remove expired records from it.
 
         Args:
             client: for the removal.

@@ -45,7 +45,7 @@ class Peer:
 
 
 def build_kinds(*, clusterwide: bool) -> list[Resource]:
-    """Return the peering kinds for operators of the whole cluster, or of namespaces (D-19)."""
+    """Return the peering kinds for operators of the whole cluster, or of namespaces."""
     kind = "ClusterKopfPeering" if clusterwide else "KopfPeering"
     return [
         Resource(group, "v1", f"{kind.lower()}s", kind=kind, namespaced=not clusterwide)
@@ -111,8 +111,8 @@ def select_rivals(
 ) -> tuple[Peer, ...]:
     """Return the peers for which an operator must pause, the highest priority first.
 
-    They have a higher priority (PEE-02), or if there are none, the same priority (PEE-03). Expired
-    records do not count (PEE-14).
+    They have a higher priority, or if there are none, the same priority. Expired
+    records do not count.
     """
     found: dict[str, Peer] = {}
     for peer in sorted(peers, key=lambda peer: (peer.priority, peer.deadline)):

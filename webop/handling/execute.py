@@ -196,7 +196,7 @@ async def execute_children(
     lifecycle: LifeCycleFn | None = None,
     cause: Cause | None = None,
 ) -> None:
-    """Call the sub-handlers of a handler; each has its own progress record (SUB-06 to 09).
+    """Call the sub-handlers of a handler; each has its own progress record.
 
     Raises:
         ChildrenRetryError: some of them must be called again; the parent must not catch this.

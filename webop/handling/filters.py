@@ -61,7 +61,7 @@ def prematches(handler: ResourceHandler, cause: ResourceCause) -> bool:
 def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
     """Return whether a handler needs the changes of an object, so that its state is stored.
 
-    ``on.field`` without another filter also needs objects without the field (D-37).
+    ``on.field`` without another filter also needs objects without the field.
     """
     filters = (handler.reason, handler.when, handler.value, handler.old, handler.new)
     has_filters = any(item is not None for item in filters)

@@ -91,7 +91,7 @@ class HandlerState:
         )
 
     def build_record(self) -> ProgressRecord:
-        """Return the state in the documented format (CFG-68); absent fields are None."""
+        """Return the state in the documented format; absent fields are None."""
         record = ProgressRecord(
             started=_format_time(self.started),
             stopped=_format_time(self.stopped),

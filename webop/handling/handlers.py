@@ -251,7 +251,7 @@ class WebhookHandler(ResourceHandler):
 def build_id(fn: HandlerFn, *, id: str | None, suffix: FieldPath = ()) -> str:  # noqa: A002
     """Return the id of a handler: the given one or the function's name, with the field appended.
 
-    The state on objects is stored under ids (HND-05, HND-06, D-65): keep them stable.
+    The state on objects is stored under ids: keep them stable.
     """
     stem = id if id is not None else detect_name(fn)
     return f"{stem}/{'.'.join(suffix)}" if suffix else stem

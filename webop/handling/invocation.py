@@ -61,7 +61,7 @@ def get_invocation(purpose: str) -> Invocation:
 
 
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Return whether a callable must be awaited, looking through wrappers (ASY-04)."""
+    """Return whether a callable must be awaited, looking through wrappers."""
     try:
         return _detect_async(fn)
     except TypeError:  # it has no hash

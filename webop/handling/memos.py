@@ -15,7 +15,7 @@ from webop.errors import ConfigurationError
 class Memo(dict[Any, Any]):
     """A dict whose items are also attributes; the default memo of objects and operators.
 
-    Items do not hide methods of dicts with the same names (MEM-02).
+    Items do not hide methods of dicts with the same names.
     """
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class Memos:
 
     Args:
         operator_memo: the memo of the operator; the memo of each object starts as a shallow copy
-            of it (MEM-07).
+            of it.
 
     Raises:
         ConfigurationError: the memo of the operator cannot be copied.
@@ -74,7 +74,7 @@ class Memos:
         return self._memos[uid]
 
     def get_for_review(self, uid: str | None, *, limit: int) -> Any:
-        """Return the memo of an object for a review (MEM-13).
+        """Return the memo of an object for a review.
 
         webop does not notice the deletion of objects that it does not watch. So it limits the
         number of memos that it knows from reviews only, and drops the least recently used.

@@ -59,7 +59,7 @@ class Attempt(NamedTuple):
 
 
 def check_limits(handler: Handler, attempt: Attempt) -> None:
-    """Raise if the handler has no attempts or no time left (ERR-09, ERR-11).
+    """Raise if the handler has no attempts or no time left.
 
     Raises:
         HandlerTimeoutError: ``timeout=`` is exceeded.
@@ -81,7 +81,7 @@ def classify_failure(
     default_errors: ErrorsMode,
     default_backoff: float,
 ) -> Outcome:
-    """Return the outcome for an exception of a handler (ERR-03 to ERR-11, ERR-23).
+    """Return the outcome for an exception of a handler.
 
     A ``ValidationError`` of pydantic in an admission handler denies the request. Wrong settings and
     wrong arguments of webop's classes in an activity are permanent: each attempt would fail.

@@ -51,7 +51,7 @@ class ResourceHandlers:
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
         """Return the handlers to call for a change, in order of declaration.
 
-        Each pair of a function and an id occurs once (HND-07 to HND-09). If it is declared both for
+        Each pair of a function and an id occurs once. If it is declared both for
         resuming and for the reason of the cause, the latter counts.
         """
         chosen: dict[tuple[Any, str], ChangeHandler] = {}
@@ -70,7 +70,7 @@ class ResourceHandlers:
         return list(chosen.values())
 
     def has_scope_for(self, cause: ChangeCause) -> bool:
-        """Return whether the object is in the scope of a handler of changes (FLT-25)."""
+        """Return whether the object is in the scope of a handler of changes."""
         return any(is_in_scope(handler, cause) for handler in self.changes)
 
     def needs_finalizer(self, cause: ResourceCause) -> bool:
@@ -134,7 +134,7 @@ class OperatorRegistry:
     def select_webhooks(self) -> list[WebhookHandler]:
         """Return the handlers of admission reviews, each decorator separately.
 
-        Several decorators of a function are for several operations or resources (ADM-13).
+        Several decorators of a function are for several operations or resources.
         """
         return list(_select_of(WebhookHandler, self._handlers))
 
@@ -159,7 +159,7 @@ class OperatorRegistry:
 def select_webhooks(
     handlers: Iterable[WebhookHandler], cause: WebhookCause
 ) -> list[WebhookHandler]:
-    """Return the handlers to call for a review (ADM-13, 15, 20, 28, 30; D-52, D-53)."""
+    """Return the handlers to call for a review."""
     found = [
         handler
         for handler in handlers
@@ -172,7 +172,7 @@ def select_webhooks(
 
 
 def deduplicated(handlers: Iterable[H]) -> Iterator[H]:
-    """Yield each pair of a function and an id only once (HND-07 to HND-09)."""
+    """Yield each pair of a function and an id only once."""
     seen: set[tuple[Any, str]] = set()
     for handler in handlers:
         key = handler.key

@@ -20,7 +20,7 @@ def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> Change
     """Return a sub-handler of the current handler, with the id ``parent/child``.
 
     Its field is checked like the parent's: for changes in update and field handlers, for its value
-    in others. ``old`` and ``new`` always mean a change (FLT-11, FLT-12). Without a field, it gets
+    in others. ``old`` and ``new`` always mean a change. Without a field, it gets
     the same ``old``, ``new`` and ``diff`` as the parent.
     """
     parent = get_invocation("Registering sub-handlers").handler
@@ -49,7 +49,7 @@ async def execute(
 
     Without arguments, call those that ``@webop.subhandler`` and ``webop.register`` have registered
     so far. If some have not finished, raise a retry error, which the handler must not catch
-    (chapter "Sub-handlers"; SUB-01, 04, 05, 09).
+    (chapter "Sub-handlers").
 
     Args:
         fns: functions by id, or only functions, whose names are the ids.

@@ -173,7 +173,7 @@ MatchConditions = Annotated[
 
 
 def build_expressions(labels: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Convert label filters for the API server, without functions (ADM-19, 21)."""
+    """Convert label filters for the API server, without functions."""
     expressions: list[dict[str, Any]] = []
     for key, criterion in (labels or {}).items():
         if criterion is PRESENT:

@@ -23,7 +23,7 @@ def configure(
     log_prefix: bool | None = False,  # noqa: FBT001, FBT002
     log_refkey: str | None = None,
 ) -> None:
-    """Set up logging for a process that runs an operator (LOG-07, LOG-08).
+    """Set up logging for a process that runs an operator.
 
     Args:
         debug: show what asyncio and the HTTP client do, too.

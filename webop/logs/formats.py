@@ -32,7 +32,7 @@ class LogFormat(enum.Enum):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines of text; with what they are about in front, if asked for (LOG-01, 02).
+    """Lines of text; with what they are about in front, if asked for.
 
     Whatever a message holds, it is one line. In the traceback that follows, the further lines of an
     exception's message are indented: they cannot pass for log lines.
@@ -74,7 +74,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line, with what it is about under keys of their own (LOG-03 to 05).
+    """One JSON object a line, with what it is about under keys of their own.
 
     Objects are under ``refkey``, and their kind also under "kind"; the current handler, if there is
     one, under "handler"; reviews under "request"; the current span of a trace under "trace_id" and

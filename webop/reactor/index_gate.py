@@ -8,7 +8,7 @@ from typing import Any
 
 
 class IndexGate:
-    """A gate that opens once, when all lists that fill indexes are complete (IDX-22).
+    """A gate that opens once, when all lists that fill indexes are complete.
 
     It never closes again: a stream that starts later delays only its own objects.
     """

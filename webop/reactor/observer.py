@@ -211,7 +211,7 @@ class Observer:
         self._broken = frozenset(broken)
 
     def _collect_groups(self) -> frozenset[str] | None:
-        """Return the API groups to discover; None for all (RES-19)."""
+        """Return the API groups to discover; None for all."""
         groups = {selector.group for selector in self._operator.registry.collect_selectors()}
         if None in groups:
             return None

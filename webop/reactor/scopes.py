@@ -15,7 +15,7 @@ def is_exact(pattern: NamespacePattern) -> bool:
 
 
 def matches_pattern(name: str, pattern: NamespacePattern) -> bool:
-    """Return whether a pattern matches a namespace (SCP-02 to SCP-08).
+    """Return whether a pattern matches a namespace.
 
     A pattern is a comma-separated list of globs, where ``!`` negates: the rightmost glob that
     matches decides, but the name must also match the first one. A regular expression must match

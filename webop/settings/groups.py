@@ -285,7 +285,7 @@ class PersistenceSettings(Section):
 
 
 class OperatorSettings(Section):
-    """All settings of one operator. Operators in one process do not share settings (CFG-50)."""
+    """All settings of one operator. Operators in one process do not share settings."""
 
     process: ProcessSettings = Field(default_factory=ProcessSettings.model_construct)
     posting: PostingSettings = Field(default_factory=PostingSettings.model_construct)
@@ -302,7 +302,7 @@ class OperatorSettings(Section):
 
     @property
     def queueing(self) -> BatchingSettings:
-        """The newer name of ``batching`` (D-23)."""
+        """The newer name of ``batching``."""
         return self.batching
 
     @classmethod

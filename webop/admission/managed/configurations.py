@@ -100,7 +100,7 @@ def build_configuration(
     client_config: WebhookClientConfig,
     exclusions: Exclusions = _NO_EXCLUSIONS,
 ) -> dict[str, Any]:
-    """Build a Validating- or MutatingWebhookConfiguration (ADM-40 to 46).
+    """Build a Validating- or MutatingWebhookConfiguration.
 
     Args:
         reason: which of the two.
@@ -142,7 +142,7 @@ def build_configuration(
 
 
 def build_webhook_name(handler_id: str, suffix: str, *, taken: Collection[str] = ()) -> str:
-    """Return the name of a webhook, such as "validate1.auto.kopf.dev" (ADM-44).
+    """Return the name of a webhook, such as "validate1.auto.kopf.dev".
 
     It is a DNS name of at least three parts. Slashes become dots, underscores become dashes,
     capitals become small letters, other characters become their hexadecimal codes. Handlers for
@@ -191,7 +191,7 @@ def _build_conditions(
     rules: Collection[dict[str, Any]],
     client_config: WebhookClientConfig,
 ) -> dict[str, Any]:
-    """Return the selectors and match conditions of a webhook (ADM-19, ADM-21).
+    """Return the selectors and match conditions of a webhook.
 
     By default, webhooks for pods skip those that the cluster, and the webhooks, cannot start
     without.
@@ -262,7 +262,7 @@ def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list
     """
     if handler.selector is None:
         return []
-    # "*" includes the object itself, unlike in Kubernetes (D-18).
+    # "*" includes the object itself, unlike in Kubernetes.
     parts = {None: [""], "*": ["", "/*"]}.get(handler.subresource, [f"/{handler.subresource}"])
     everything = ["*/*"] if handler.subresource == "*" else [f"*{parts[0]}"]
     found = sorted(handler.selector.select(resources), key=lambda resource: resource.name)
@@ -287,7 +287,7 @@ def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list
 
 
 def _build_client_config(config: WebhookClientConfig, handler_id: str) -> dict[str, Any]:
-    """Append the id of the handler to the path of a config (ADM-45)."""
+    """Append the id of the handler to the path of a config."""
     result: dict[str, Any] = {key: value for key, value in config.items() if value is not None}
     if result.get("url"):
         result["url"] = f"{str(result['url']).rstrip('/')}/{quote(handler_id)}"

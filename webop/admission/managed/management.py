@@ -167,9 +167,8 @@ class ConfigurationManager:
         """Keep the configurations up to date, until cancelled.
 
         Raises:
-            APIError: the API server refuses the first version of the configurations: by RBAC
-                (ADM-43), or because of their content. Later refusals and outages are retried
-                and are in :attr:`problem` meanwhile.
+            APIError: the API server refuses the first version of the configurations: by RBAC,
+                or because of their content. Later refusals and outages are retried and are in :attr:`problem` meanwhile.
             ConfigurationError: the first config that the server yields is not usable.
         """
         backoff = Backoff(_PAUSES)
@@ -223,7 +222,7 @@ class ConfigurationManager:
         """Remove this replica from the configurations, for good.
 
         Webhooks stay as long as there are other live replicas. Without these, only the persistent
-        webhooks stay if somebody has asked the operator to stop (ADM-47), else all of them.
+        webhooks stay if somebody has asked the operator to stop, else all of them.
 
         Raises:
             APIError: the API server is not available, or refuses.

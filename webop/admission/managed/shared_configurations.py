@@ -201,7 +201,7 @@ class SharedConfigurations:
 
 @contextlib.contextmanager
 def _explain_permissions(name: str) -> Iterator[None]:
-    """Add the missing RBAC rules to a "forbidden" error (ADM-43)."""
+    """Add the missing RBAC rules to a "forbidden" error."""
     try:
         yield
     except APIForbiddenError as exc:
