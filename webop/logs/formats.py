@@ -74,7 +74,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JSONFormatter(logging.Formatter):
-    """One JSON object a line, with what it is about under keys of their own.
+    """One JSON object a line, with what it is about under separate keys.
 
     Objects are under ``refkey``, and their kind also under "kind"; the current handler, if there is
     one, under "handler"; reviews under "request"; the current span of a trace under "trace_id" and

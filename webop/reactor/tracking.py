@@ -78,7 +78,7 @@ class State(enum.Enum):
 
 @dataclass(slots=True)
 class Cycle:
-    """What is in memory of a handling cycle. The rest is in the records on the object.
+    """The part of a handling cycle that is in memory. The rest is in records on the object.
 
     Attributes:
         essences: the states that handlers have seen, by their digests, in the order of the calls.

@@ -168,7 +168,8 @@ class ConfigurationManager:
 
         Raises:
             APIError: the API server refuses the first version of the configurations: by RBAC,
-                or because of their content. Later refusals and outages are retried and are in :attr:`problem` meanwhile.
+                or because of their content. Later refusals and outages are retried, and are in
+                :attr:`problem` meanwhile.
             ConfigurationError: the first config that the server yields is not usable.
         """
         backoff = Backoff(_PAUSES)
