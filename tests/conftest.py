@@ -26,7 +26,7 @@ from tests.operating import (
 )
 from tests.proving import find_other_copy
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import webop
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
-from webop.client.requests import Call
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.http.requests import Call
 from webop.embedding import EmbeddingOptions
 from webop.errors import APIConflictError, APINotFoundError, APITooManyRequestsError
-from webop.handling.handlers import ChangeHandler
+from webop.handlers.model import ChangeHandler
 from webop.objects.resources import Resource
 from webop.settings import NetworkingSettings
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import webop
 from tests.operating import eventually
 from webop.client.api import Client
-from webop.client.requests import Call
+from webop.client.http.requests import Call
 from webop.errors import APIConflictError, APINotFoundError
-from webop.posting import EVENTS, Poster, current_poster
+from webop.events.loggers import EVENTS, Poster, current_poster
 
 BODY: dict[str, Any] = {
     "apiVersion": "kopf.dev/v1",

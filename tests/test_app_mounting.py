@@ -23,7 +23,7 @@ from starlette.routing import Mount, Route
 import webop
 from tests.admissions import Lifespan, Site, build_review, connect
 from tests.operating import Kind, build_settings, eventually, get_connection
-from webop.client.credentials import Vault
+from webop.client.auth.vault import Vault
 from webop.errors import APIStatusError
 from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.http.listener import Listener

@@ -20,9 +20,9 @@ import uvloop
 
 from tests.client.http1.scripted_server import Connection, build_answer, playing
 from tests.servers.reviewing import REVIEW, Recorder, trust
-from webop.client.connections import ConnectionPool
-from webop.client.credentials import ConnectionInfo
-from webop.client.transport import Request, TransportError
+from webop.client.auth.vault import ConnectionInfo
+from webop.client.http.connections import ConnectionPool
+from webop.client.http.transport import Request, TransportError
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.http.endpoint import ReviewEndpoint

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from webop.concurrency import run_concurrently
+from webop.aio.concurrency import run_concurrently
 
 
 @pytest.mark.parametrize("steps", range(5))

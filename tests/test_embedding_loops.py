@@ -13,7 +13,7 @@ import uvloop
 
 import webop
 from tests.operating import Calls, Objects, build_settings
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 
 Options = dict[str, Any]
 

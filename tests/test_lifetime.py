@@ -16,7 +16,7 @@ import pytest
 import webop
 from tests.commands import HANDLERS, Workshop
 from tests.operating import Calls, Objects, RunOperator, build_settings, eventually, operate
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 import webop
-from webop.client.credentials import find_server_problem, quote_url
-from webop.client.events import parse_number
-from webop.client.failures import build_status_error, parse_attempt
-from webop.client.lifetimes import parse_moment, parse_token_lifetime
+from webop.cli.migration.pins import read_pins
+from webop.client.auth.expiration import parse_moment, parse_token_lifetime
+from webop.client.auth.vault import find_server_problem, quote_url
+from webop.client.http.failed_requests import build_status_error, parse_attempt
+from webop.client.watch_events import parse_number
 from webop.coordination.lease import is_newer
-from webop.escaping import escape, hide_secrets
 from webop.keymaterial import find_certificates
-from webop.migration.pins import read_pins
+from webop.logs.escaping import escape, hide_secrets
 from webop.objects.json_text import cut
 from webop.servers.decoding import find_request
 

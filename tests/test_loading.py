@@ -11,7 +11,7 @@ import pytest
 
 import webop
 from webop.errors import ConfigurationError
-from webop.loading import load_file, load_module, load_sources
+from webop.runtime.loading import load_file, load_module, load_sources
 
 HANDLER = """
 import webop

@@ -9,7 +9,7 @@ import pytest
 
 import webop
 from webop import ABSENT, ErrorsMode
-from webop.handling.handlers import (
+from webop.handlers.model import (
     Activity,
     ActivityHandler,
     ChangeHandler,

@@ -21,7 +21,7 @@ import webop
 from tests.commands import HANDLERS, Workshop
 from tests.operating import Calls, Objects, build_settings
 from webop.cli import CLIControls
-from webop.cli.run import run
+from webop.cli.commands.run import run
 from webop.testing import KopfRunner, OperatorRunner, eventually
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from webop.errors import (
     APIServerError,
     APITooManyRequestsError,
 )
-from webop.posting import Poster, current_poster
+from webop.events.loggers import Poster, current_poster
 
 if TYPE_CHECKING:
     from webop.client.api import Client

@@ -18,14 +18,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from webop import client, lifecycles, on
-from webop.client.credentials import AiohttpSession, ConnectionInfo, Vault
-from webop.client.logins import (
+from webop.calls.subhandlers import execute
+from webop.client.auth.logins import (
     login_via_async_client,
     login_via_client,
     login_via_pykube,
     login_with_kubeconfig,
     login_with_service_account,
 )
+from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault
+from webop.context.indexes import Index, Store
+from webop.context.memos import Memo
 from webop.errors import (
     ActivityError,
     AdmissionError,
@@ -45,20 +48,25 @@ from webop.errors import (
     TemporaryError,
     WebopError,
 )
-from webop.field_errors import AdmissionCause
-from webop.handling.filters import all_, any_, none_, not_
-from webop.handling.handlers import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason
-from webop.handling.indexes import Index, Store
-from webop.handling.memos import Memo
-from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
-from webop.handling.stopping import (
+from webop.events.loggers import (
+    LocalObjectLogger,
+    Logger,
+    ObjectLogger,
+    event,
+    exception,
+    info,
+    warn,
+)
+from webop.handlers.filters import all_, any_, none_, not_
+from webop.handlers.model import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason
+from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
+from webop.handlers.stopping import (
     AsyncDaemonStopped,
     DaemonStopped,
     DaemonStoppingReason,
     SyncDaemonStopped,
 )
-from webop.handling.subhandlers import execute
-from webop.handling.webhook_options import LabelSelector
+from webop.handlers.webhook_options import LabelSelector
 from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
 from webop.logs import LogFormat, configure
 from webop.objects.body import (
@@ -78,6 +86,7 @@ from webop.objects.body import (
     build_owner_reference,
 )
 from webop.objects.diffs import Diff, DiffItem, DiffOperation
+from webop.objects.field_errors import AdmissionCause
 from webop.objects.fields import FieldPath, FieldSpec
 from webop.objects.owners import (
     adjust_namespace,
@@ -104,7 +113,6 @@ from webop.objects.storage.progress import (
     StatusProgressStorage,
 )
 from webop.on import daemon, index, register, subhandler, timer
-from webop.posting import LocalObjectLogger, Logger, ObjectLogger, event, exception, info, warn
 from webop.servers.base import (
     Headers,
     Operation,

@@ -28,24 +28,24 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from webop import workers
-from webop.client.credentials import Vault
+from webop.client.auth.vault import Vault
 from webop.errors import ActivityError, ConfigurationError, WebopError
-from webop.handling.options import check_names, spell_out
-from webop.handling.registry import OperatorRegistry
+from webop.handlers.options import check_names, spell_out
+from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import alias_kopf
 from webop.lifecycles import LifeCycleFn
-from webop.loading import load_sources, to_list
 from webop.logs import configure
+from webop.monitoring.page import HEADERS, Page
+from webop.reactor.namespace_patterns import NamespacePattern
 from webop.reactor.observer import Scope as NamespaceScope
-from webop.reactor.scopes import NamespacePattern
-from webop.running import Operator, OperatorOptions
+from webop.runtime import workers
+from webop.runtime.loading import load_sources, to_list
+from webop.runtime.operator import Operator, OperatorOptions
+from webop.runtime.signals import end_tasks, retiring_at_signals
 from webop.servers.hosting import Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.responses import RETRY, build_refusal
 from webop.settings import OperatorSettings
-from webop.signals import end_tasks, retiring_at_signals
-from webop.status.page import HEADERS, Page
 from webop.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -302,7 +302,7 @@ class OperatorApp:
 
     async def _report_metrics(self, request: Request) -> Response:
         """Return the metrics of the operator, also before its start and after its end."""
-        from webop.metrics.exposition import choose_format, expose  # noqa: PLC0415 - rarely used
+        from webop.monitoring.exposition import choose_format, expose  # noqa: PLC0415 - rarely used
 
         accept = choose_format(", ".join(request.headers.getlist("accept")))
 

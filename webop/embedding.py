@@ -21,21 +21,21 @@ from functools import partial
 from typing import Any, TypedDict, Unpack
 from urllib.parse import urlsplit
 
-from webop.client.credentials import Vault
+from webop.client.auth.vault import Vault
 from webop.errors import ConfigurationError
-from webop.handling.options import check_names, spell_out
-from webop.handling.registry import OperatorRegistry
+from webop.handlers.options import check_names, spell_out
+from webop.handlers.registry import OperatorRegistry
 from webop.lifecycles import LifeCycleFn
-from webop.loading import to_list
 from webop.logs.terminal import find_formatter
+from webop.monitoring.banner import showing_banner
+from webop.monitoring.page import Page, is_loopback
+from webop.reactor.namespace_patterns import NamespacePattern
 from webop.reactor.observer import Scope
-from webop.reactor.scopes import NamespacePattern
-from webop.running import Operator, OperatorOptions
+from webop.runtime.loading import to_list
+from webop.runtime.operator import Operator, OperatorOptions
+from webop.runtime.signals import end_tasks, listening_to_signals
 from webop.servers.addresses import build_url, get_reachable_address
 from webop.settings import OperatorSettings
-from webop.signals import end_tasks, listening_to_signals
-from webop.status.banner import showing_banner
-from webop.status.page import Page, is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -258,8 +258,8 @@ def _build_service(host: str, port: int, paths: Mapping[str, str], pages: list[s
     @asynccontextmanager
     async def serve(made: Operator) -> AsyncIterator[None]:
         from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is the next one
+        from webop.monitoring.report import Reporter  # noqa: PLC0415
         from webop.servers.http.listener import Listener  # noqa: PLC0415
-        from webop.status.report import Reporter  # noqa: PLC0415
 
         reporter = Reporter(made)
         page = paths.get("status")

@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from webop.field_errors import AdmissionCause, build_causes, parse_causes, summarize
+from webop.objects.field_errors import AdmissionCause, build_causes, parse_causes, summarize
 
 
 class PermanentError(Exception):

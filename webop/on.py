@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Never, TypeVar, Unpack
 
-from webop.handling.checks import check_signature, is_handler
-from webop.handling.handlers import (
+from webop.calls.invocation import get_invocation
+from webop.calls.subhandlers import build_subhandler
+from webop.handlers.model import (
     Activity,
     ActivityHandler,
     ChangeHandler,
@@ -26,8 +27,7 @@ from webop.handling.handlers import (
     WebhookType,
     build_id,
 )
-from webop.handling.invocation import get_invocation
-from webop.handling.options import (
+from webop.handlers.options import (
     SELECTOR_KEYS,
     ActivityOptions,
     ChangeOptions,
@@ -45,8 +45,8 @@ from webop.handling.options import (
     parse_options,
     spell_out,
 )
-from webop.handling.registry import OperatorRegistry, get_default_registry
-from webop.handling.subhandlers import build_subhandler
+from webop.handlers.registry import OperatorRegistry, get_default_registry
+from webop.handlers.validation import check_signature, is_handler
 from webop.objects.resources import parse_selector
 
 F = TypeVar("F", bound=Callable[..., Any])

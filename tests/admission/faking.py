@@ -16,10 +16,10 @@ import httpx
 import webop
 from tests.client.mocks import answer_by
 from tests.operating import eventually
-from webop.admission.managed.management import ConfigurationManager
-from webop.admission.managed.records import PREFIX, ReplicaRecord, decode_record
+from webop.admission.configurations.management import ConfigurationManager
+from webop.admission.configurations.replicas import PREFIX, ReplicaRecord, decode_record
 from webop.client.api import Client
-from webop.running import Operator, OperatorOptions
+from webop.runtime.operator import Operator, OperatorOptions
 
 Json = dict[str, Any]
 KEX = webop.Resource("kopf.dev", "v1", "kopfexamples")

@@ -14,10 +14,10 @@ import httpx
 
 import webop
 from tests.operating import Kind, Objects, Running, build_settings, get_connection, operate
-from webop.admission.managed.records import PREFIX, decode_record
+from webop.admission.configurations.replicas import PREFIX, decode_record
 from webop.client.api import Client
 from webop.errors import APINotFoundError
-from webop.handling.handlers import WebhookType
+from webop.handlers.model import WebhookType
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import webop
 from tests.admission.managing import KINDS, Site, open_site, until
 from tests.operating import Kind, define_kinds
-from webop.admission.managed.management import ConfigurationManager
-from webop.admission.managed.records import PREFIX
+from webop.admission.configurations.management import ConfigurationManager
+from webop.admission.configurations.replicas import PREFIX
 from webop.client.api import Client
-from webop.handling.handlers import WebhookType
-from webop.running import Operator, OperatorOptions
+from webop.handlers.model import WebhookType
+from webop.runtime.operator import Operator, OperatorOptions
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

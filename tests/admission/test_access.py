@@ -12,7 +12,7 @@ import pytest
 from tests.operating import get_connection
 from webop.admission.access import ClientAccess
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.controlplane.cluster import LocalCluster
 from webop.errors import APIConflictError, APINotFoundError, LoginError
 from webop.servers.certificates.certs import read_names

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from webop.admission.managed.agreement import (
+from webop.admission.configurations.agreement import (
     Decision,
     Notes,
     Offer,
@@ -20,8 +20,13 @@ from webop.admission.managed.agreement import (
     decide,
     is_same,
 )
-from webop.admission.managed.records import Attendance, ReplicaRecord, build_bundle, parse_bundle
-from webop.handling.handlers import WebhookType
+from webop.admission.configurations.replicas import (
+    Attendance,
+    ReplicaRecord,
+    build_bundle,
+    parse_bundle,
+)
+from webop.handlers.model import WebhookType
 
 Json = dict[str, Any]
 V, M = WebhookType.VALIDATING, WebhookType.MUTATING

@@ -37,7 +37,7 @@ from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.credentials import ServerNames
 from webop.errors import APIError, APINotFoundError, APIStatusError, ConfigurationError, LoginError
-from webop.handling.handlers import WebhookType
+from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.hosting import Hosting, current_hosting
 

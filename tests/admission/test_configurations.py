@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import webop
-from webop.admission.managed.configurations import build_configuration
-from webop.handling.handlers import WebhookType
-from webop.handling.options import WebhookOptions
+from webop.admission.configurations.building import build_configuration
+from webop.handlers.model import WebhookType
+from webop.handlers.options import WebhookOptions
 
 Json = dict[str, Any]
 

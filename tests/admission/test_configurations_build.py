@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import webop
-from webop.admission.managed.configurations import (
+from webop.admission.configurations.building import (
     build_configuration,
     build_service_id,
     build_webhook_name,
 )
-from webop.handling.handlers import WebhookHandler, WebhookType
+from webop.handlers.model import WebhookHandler, WebhookType
 from webop.objects.resources import Resource, Selector, parse_selector
 from webop.servers.base import WebhookClientConfig
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.admission.managed.configurations import list_dangers
+from webop.admission.configurations.building import list_dangers
 
 PODS = webop.Resource("", "v1", "pods", kind="Pod", categories=frozenset({"all"}))
 NODES = webop.Resource("", "v1", "nodes", kind="Node")

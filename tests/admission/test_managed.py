@@ -23,8 +23,8 @@ from tests.operating import (
 )
 from webop.client.api import Client
 from webop.errors import APIForbiddenError, APIStatusError
-from webop.handling.handlers import WebhookType
-from webop.running import Operator, OperatorOptions
+from webop.handlers.model import WebhookType
+from webop.runtime.operator import Operator, OperatorOptions
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

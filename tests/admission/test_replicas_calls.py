@@ -18,7 +18,7 @@ from tests.admission.replicating import Balancer, Crew, define_crews, open_crew
 from tests.operating import Kind
 from webop.client.api import Client
 from webop.client.self_review import review_self
-from webop.handling.handlers import WebhookType
+from webop.handlers.model import WebhookType
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

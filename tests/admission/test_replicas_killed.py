@@ -15,7 +15,7 @@ from tests.commands import Workshop
 from tests.operating import Kind, Objects
 from webop.client.api import Client
 from webop.errors import APINotFoundError
-from webop.handling.handlers import WebhookType
+from webop.handlers.model import WebhookType
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

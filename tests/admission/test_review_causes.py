@@ -11,8 +11,8 @@ import pytest
 
 import webop
 from tests.admissions import build_object, serve
-from webop.field_errors import render_path
-from webop.handling.policy import Attempt, classify_failure
+from webop.calls.error_policy import Attempt, classify_failure
+from webop.objects.field_errors import render_path
 
 Json = dict[str, Any]
 

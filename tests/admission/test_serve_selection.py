@@ -75,7 +75,7 @@ async def test_the_path_names_the_handler(
 async def test_handlers_are_found_by_what_stands_for_them_behind_a_service(
     registry: webop.OperatorRegistry, called: Called
 ) -> None:
-    from webop.admission.managed.configurations import build_service_id  # noqa: PLC0415
+    from webop.admission.configurations.building import build_service_id  # noqa: PLC0415
 
     for name in ("check_it", "check-it"):
         webop.on.validate("kopfexamples", id=name, registry=registry)(called.build(name))

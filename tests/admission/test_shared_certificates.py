@@ -20,9 +20,9 @@ from tests.operating import Kind, build_settings, define_kinds, get_connection, 
 from tests.servers.clustering import replicate, shake_hands
 from webop.admission.access import ClientAccess
 from webop.client.api import Client
-from webop.client.credentials import Vault
+from webop.client.auth.vault import Vault
 from webop.errors import APINotFoundError, ConfigurationError
-from webop.handling.handlers import WebhookType
+from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import split_certificates
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from typing import Any, Unpack
 import pytest
 
 import webop
-from webop.admission.managed.configurations import Exclusions, build_configuration
-from webop.handling.handlers import WebhookHandler, WebhookType
-from webop.handling.options import WebhookOptions
+from webop.admission.configurations.building import Exclusions, build_configuration
+from webop.handlers.model import WebhookHandler, WebhookType
+from webop.handlers.options import WebhookOptions
 
 Json = dict[str, Any]
 

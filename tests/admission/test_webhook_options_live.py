@@ -12,10 +12,10 @@ import pytest
 import webop
 from tests.admission.managing import KINDS, Site, open_site, until
 from tests.operating import Kind, define_kinds
-from webop.admission.managed.configurations import Exclusions, build_configuration
+from webop.admission.configurations.building import Exclusions, build_configuration
 from webop.client.api import Client
-from webop.handling.handlers import WebhookType
-from webop.handling.options import WebhookOptions
+from webop.handlers.model import WebhookType
+from webop.handlers.options import WebhookOptions
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -52,10 +52,13 @@ def test_a_sample_belongs_to_the_innermost_stage_of_its_stack() -> None:
     called = ["webop.client.api:request", "webop.reactor.saving:save"]
     stacks = [
         (["json:loads", "webop.client.watch:follow", "asyncio.events:run"], 50),
-        (["logging:emit", "handlers:handle", "webop.handling.invocation:call"], 30),
+        (["logging:emit", "handlers:handle", "webop.calls.invocation:call"], 30),
         (["webop.novelty:work", "webop.client.watch:follow"], 15),
-        (["webop.client.connections:send", *called], 10),
-        (["webop.client.http1:on_body", "asyncio.selector_events:_read_ready__get_buffer"], 20),
+        (["webop.client.http.connections:send", *called], 10),
+        (
+            ["webop.client.http.http1:on_body", "asyncio.selector_events:_read_ready__get_buffer"],
+            20,
+        ),
         (["ssl:read", "asyncio.selector_events:_read_ready__get_buffer"], 4),
         (["selectors:select", "asyncio.base_events:run_forever", "webop.embedding:run"], 5),
     ]

@@ -19,7 +19,7 @@ import webop
 from tests.cli.invoking import invoke, run_once
 from tests.commands import HANDLERS
 from webop.cli import CLIControls, main
-from webop.cli.run import run as run_command
+from webop.cli.commands.run import run as run_command
 
 
 @pytest.mark.feature("CLI-03")

@@ -14,10 +14,10 @@ from click.testing import Result
 from tests.cli.invoking import invoke
 from tests.commands import find_free_port
 from tests.operating import FINALIZER, Objects, get_connection
+from webop.cli.doctor.finalizer_removal import find_held, release
 from webop.client.api import Client
-from webop.client.credentials import Vault
+from webop.client.auth.vault import Vault
 from webop.errors import APIConflictError
-from webop.finalizers import find_held, release
 from webop.settings import NetworkingSettings
 
 if TYPE_CHECKING:

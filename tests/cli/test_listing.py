@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.invoking import invoke
-from webop.cli.listing import shorten_paths
+from webop.cli.commands.handlers import shorten_paths
 from webop.cli.tables import build_table
 
 CODE = """

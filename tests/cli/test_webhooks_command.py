@@ -16,7 +16,7 @@ from tests.admission.replicating import Crew, define_crews, open_crew
 from tests.cli.invoking import invoke
 from tests.operating import Kind
 from webop.client.api import Client
-from webop.handling.handlers import WebhookType
+from webop.handlers.model import WebhookType
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

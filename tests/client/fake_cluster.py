@@ -17,7 +17,7 @@ import orjson
 
 from tests.client.mocks import answer_by
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.watch import (
     ListingFinished,
     ListingStarted,

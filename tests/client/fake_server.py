@@ -11,7 +11,7 @@ import httpx
 
 from tests.client.fake_cluster import FakeCluster, Networking
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 
 
 class HalfChunkError(Exception):

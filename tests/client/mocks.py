@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import httpx
 
-from webop.client.transport import Request, TransportError, TransportFactory
+from webop.client.http.transport import Request, TransportError, TransportFactory
 
 
 def answer_by(handler: Callable[[httpx.Request], Any]) -> TransportFactory:
@@ -28,7 +28,7 @@ class HTTPXTransport:
         self._server = httpx.URL(server)
 
     async def send(self, request: Request) -> HTTPXAnswer:
-        """Send a request (see :class:`webop.client.transport.Transport`)."""
+        """Send a request (see :class:`webop.client.http.transport.Transport`)."""
         lines = request.headers.split(b"\r\n")[:-1]
         sent = httpx.Request(
             request.method,
@@ -57,7 +57,7 @@ class HTTPXAnswer:
         self._chunks = aiter(self._stream)
 
     async def receive(self) -> bytes:
-        """Wait for a piece of the content (see :class:`webop.client.transport.Response`)."""
+        """Wait for a piece of the content (see :class:`webop.client.http.transport.Response`)."""
         try:
             async for chunk in self._chunks:
                 if chunk:

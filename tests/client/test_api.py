@@ -19,8 +19,8 @@ from tests.client.fake_cluster import RESOURCE, FakeCluster, Networking, answer_
 from tests.client.mocks import HTTPXTransport, answer_by
 from tests.client.virtual_time import in_virtual_time
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
-from webop.client.requests import Call
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.http.requests import Call
 from webop.errors import (
     APIConflictError,
     APIConnectionError,

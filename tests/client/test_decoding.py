@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from webop.client.events import parse_event
-from webop.client.failures import parse_attempt
+from webop.client.http.failed_requests import parse_attempt
+from webop.client.watch_events import parse_event
 
 ATTEMPT = parse_attempt("GET", "/apis/example.com/v1/widgets", {"watch": "true"})
 

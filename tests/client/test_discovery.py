@@ -13,7 +13,7 @@ import pytest
 from tests.client.fake_cluster import Networking
 from tests.client.mocks import answer_by
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.errors import APIServerError
 from webop.objects.resources import Resource

@@ -14,9 +14,9 @@ import pytest
 
 from tests.client.plugins import V1, V1BETA1, PluginFolder, build_kubeconfig, is_running
 from tests.client.test_lifetimes import build_token
-from webop.client.credentials import ConnectionInfo
-from webop.client.exec_plugins import PluginCredentials, parse_plugin
-from webop.client.kubeconfig import read_kubeconfig
+from webop.client.auth.exec_plugins import PluginCredentials, parse_plugin
+from webop.client.auth.kubeconfig import read_kubeconfig
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
 

@@ -6,8 +6,8 @@ import httpx
 import orjson
 import pytest
 
-from webop.backoff import Backoff
-from webop.client.failures import (
+from webop.aio.backoff import Backoff
+from webop.client.http.failed_requests import (
     build_connection_error,
     build_event_error,
     build_status_error,

@@ -13,8 +13,8 @@ import pytest
 
 from tests.client.plugins import build_kubeconfig
 from tests.client.test_lifetimes import build_token
-from webop.client.credentials import ConnectionInfo
-from webop.client.kubeconfig import read_kubeconfig
+from webop.client.auth.kubeconfig import read_kubeconfig
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from webop.client.lifetimes import (
+from webop.client.auth.expiration import (
     Lifetime,
     choose_earliest,
     parse_certificate_lifetime,

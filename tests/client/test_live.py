@@ -15,10 +15,10 @@ import pytest
 
 from tests.client.fake_cluster import Mirror, Networking, Watching, get_versions
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.logins import login_with_kubeconfig
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
-from webop.client.logins import login_with_kubeconfig
-from webop.client.transport import Request, Response, build_transport
+from webop.client.http.transport import Request, Response, build_transport
 from webop.client.watch import ListingStarted, State, watch
 from webop.errors import (
     APIConflictError,

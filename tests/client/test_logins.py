@@ -13,12 +13,12 @@ import pytest
 
 from tests.client.plugins import build_kubeconfig
 from tests.client.test_lifetimes import build_token
-from webop.client.credentials import ConnectionInfo
-from webop.client.logins import (
+from webop.client.auth.logins import (
     login_with_kubeconfig,
     login_with_service_account,
     read_service_account,
 )
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
 logger = logging.getLogger("test")

@@ -12,12 +12,12 @@ import pytest
 import webop
 from tests.operating import Calls, Kind, Objects, RunOperator, eventually, get_connection, pace
 from tests.reactor.proxy import intercept
+from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
+from webop.client.http.transport import Request, Response, build_transport
 from webop.client.objects import AsyncClient
-from webop.client.transport import Request, Response, build_transport
-from webop.handling.fence import Fence, current_fence, fence_child_tasks, read_clock
 from webop.settings import NetworkingSettings
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ import webop
 from tests.admission.managing import Site, open_site
 from tests.client.test_objects import build_map
 from tests.operating import Kind
+from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.http.transport import Request, Response, build_transport
 from webop.client.objects import AsyncClient
-from webop.client.transport import Request, Response, build_transport
 from webop.errors import APIServerError, APITooManyRequestsError
-from webop.handling.fence import Fence, current_fence, fence_child_tasks, read_clock
 from webop.settings import NetworkingSettings
 
 if TYPE_CHECKING:

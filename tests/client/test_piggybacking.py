@@ -17,8 +17,7 @@ import pytest
 from tests.client.plugins import PluginFolder, build_kubeconfig
 from tests.client.test_kubeconfig import build_expired_pair
 from tests.client.test_lifetimes import build_token
-from webop.client.credentials import ConnectionInfo
-from webop.client.logins import (
+from webop.client.auth.logins import (
     get_default_logins,
     login_via_async_client,
     login_via_client,
@@ -26,6 +25,7 @@ from webop.client.logins import (
     login_with_kubeconfig,
     login_with_service_account,
 )
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
 logger = logging.getLogger("test")

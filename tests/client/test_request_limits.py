@@ -15,7 +15,7 @@ from tests.client.fake_cluster import Networking
 from tests.client.mocks import answer_by
 from tests.client.virtual_time import in_virtual_time
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.errors import APIConnectionError
 from webop.objects.resources import Resource
 

@@ -22,8 +22,8 @@ from cryptography.x509.oid import NameOID
 from tests.client.fake_cluster import FakeCluster, Networking, answer_status
 from tests.client.fake_server import FakeServer
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
-from webop.client.tls import build_ssl_context
+from webop.client.auth.tls import build_ssl_context
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.errors import APIConnectionError, LoginError
 
 

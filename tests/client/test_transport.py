@@ -15,8 +15,8 @@ import pytest
 from tests.client.fake_cluster import FakeCluster, Mirror, Networking, Watching, answer_status
 from tests.client.fake_server import FakeServer, HalfChunkError
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
-from webop.client.streams import StreamLimits
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.http.streams import StreamLimits
 from webop.errors import APIConnectionError, APIServerError
 
 

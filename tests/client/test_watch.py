@@ -25,7 +25,7 @@ from tests.client.fake_cluster import (
     wait_until,
 )
 from tests.client.virtual_time import in_virtual_time
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.watch import ListingFinished, ListingStarted, State, WatchStatus, watch
 
 Fault = Callable[[FakeCluster], None]

@@ -12,13 +12,13 @@ from typing import Any
 
 import webop
 from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
+from webop.context.memos import Memos
+from webop.context.operator_context import OperatorContext
 from webop.coordination.election import Elector
 from webop.coordination.lease import LeaseTimes, build_times
 from webop.errors import APIConnectionError, APIForbiddenError
-from webop.handling.context import OperatorContext
-from webop.handling.memos import Memos
-from webop.handling.registry import OperatorRegistry
-from webop.posting import Poster
+from webop.events.loggers import Poster
+from webop.handlers.registry import OperatorRegistry
 
 Json = dict[str, Any]
 

@@ -28,7 +28,7 @@ from tests.operating import (
 )
 from tests.reactor.proxy import Proxy, intercept
 from webop.client.api import Client
-from webop.client.kubeconfig import read_kubeconfig
+from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.coordination.requests import LEASES
 from webop.embedding import EmbeddingOptions, operator
 from webop.errors import ConfigurationError

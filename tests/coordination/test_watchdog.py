@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from webop.aio.work_deadline import Fence
 from webop.coordination.watchdog import Watchdog
-from webop.handling.fence import Fence
 
 
 class Kennel:

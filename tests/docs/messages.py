@@ -429,7 +429,7 @@ def find_group(
     """Return the group of the texts in the arguments of a call, and which arguments they are."""
     if receiver == "warnings" and called == "warn":
         return "WARNING", 0, 1
-    if called in _FINDINGS and module.startswith("webop.doctor"):
+    if called in _FINDINGS and module.startswith("webop.cli.doctor"):
         return "Doctor", 1, None
     if called in _PRINTING:
         return "Command line", 0, 1

@@ -22,18 +22,18 @@ from typing import Any
 import click
 import kopf
 
-import webop.handling.options
+import webop.handlers.options
 from tests.docs import messages
 from tests.docs.pages import DOCS
 from webop.cli import main as webop_command
-from webop.handling.handlers import (
+from webop.handlers.model import (
     ChangeHandler,
     DaemonHandler,
     Handler,
     TimerHandler,
     WebhookHandler,
 )
-from webop.metrics.definitions import DEFINITIONS
+from webop.monitoring.metrics import DEFINITIONS
 from webop.settings import PoolSection, Section
 from webop.settings.sections import find_setters
 
@@ -87,7 +87,7 @@ def build_options(names: Iterable[str]) -> Iterator[str]:
         family, peer = _FAMILIES[name]
         defaults = {item.name: item.default for item in dataclasses.fields(family)}
         theirs = inspect.signature(peer).parameters
-        for option, meaning in _read_texts(getattr(webop.handling.options, name)).items():
+        for option, meaning in _read_texts(getattr(webop.handlers.options, name)).items():
             shown = f"`{option}=`" if option in theirs else f"*`{option}=`*"
             default = defaults.get(option)
             is_plain = isinstance(default, bool | int | str)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from tests.admission.managing import KINDS, Site, until
 from tests.cli.invoking import invoke
 from tests.commands import Workshop
-from webop.admission.managed.agreement import build_digest
-from webop.admission.managed.records import ReplicaRecord, build_key
-from webop.handling.handlers import WebhookType
+from webop.admission.configurations.agreement import build_digest
+from webop.admission.configurations.replicas import ReplicaRecord, build_key
+from webop.handlers.model import WebhookType
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

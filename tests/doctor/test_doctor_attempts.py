@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.doctor.reachability import (
+from webop.cli.doctor.reachability import (
     Target,
     build_creation,
     build_update,

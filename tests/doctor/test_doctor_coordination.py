@@ -10,8 +10,8 @@ import pytest
 from tests.admission.managing import Site
 from tests.doctor.consulting import Doctor
 from tests.meeting import Meeting, build_record, define_peerings
+from webop.cli.doctor.records import judge_lease, judge_peers
 from webop.coordination.requests import LEASES
-from webop.doctor.records import judge_lease, judge_peers
 
 NOW = dt.datetime.now(dt.UTC)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from webop.doctor.reachability import DryRun, Webhook, judge, parse_error
+from webop.cli.doctor.reachability import DryRun, Webhook, judge, parse_error
 from webop.errors import APIConnectionError, APIError, APIStatusError
-from webop.handling.handlers import WebhookType
+from webop.handlers.model import WebhookType
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
 

@@ -19,7 +19,7 @@ import webop
 from tests.admission.managing import KINDS, Site, until
 from tests.commands import find_free_port
 from tests.doctor.consulting import Doctor, build_record, configure, wait_in_force
-from webop.handling.handlers import WebhookType
+from webop.handlers.model import WebhookType
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     build_ca,

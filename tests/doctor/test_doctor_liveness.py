@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.doctor.consulting import build_record
-from webop.admission.managed.records import PREFIX, ReplicaRecord
-from webop.admission.managed.shared_configurations import Configuration
-from webop.doctor.records import check_replicas
-from webop.handling.handlers import WebhookType
+from webop.admission.configurations.replicas import PREFIX, ReplicaRecord
+from webop.admission.configurations.stored import Configuration
+from webop.cli.doctor.records import check_replicas
+from webop.handlers.model import WebhookType
 
 Json = dict[str, Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import webop
-from webop.doctor.context import Context
-from webop.doctor.permissions import Need, build_review, list_object_needs
+from webop.cli.doctor.context import Context
+from webop.cli.doctor.permissions import Need, build_review, list_object_needs
 
 PODS = webop.Resource("", "v1", "pods", kind="Pod", namespaced=True)
 NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from webop.doctor.findings import (
+from webop.cli.doctor.findings import (
     Level,
     approve,
     build_json,

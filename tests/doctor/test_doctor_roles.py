@@ -23,7 +23,7 @@ from tests.doctor.consulting import Doctor, Report
 from tests.meeting import Meeting, define_peerings
 from tests.operating import Kind, Objects, Running, operate
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APINotFoundError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import datetime as dt
 
 import pytest
 
-from webop.doctor.reachability import check_bundle, judge_life
+from webop.cli.doctor.reachability import check_bundle, judge_life
 from webop.servers.certificates.certs import build_ca, build_certificate_self_signed, read_validity
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import webop
-from webop.handling.causes import ChangeCause, EventCause, WebhookCause, detect_reason
-from webop.handling.filters import matches
-from webop.handling.handlers import Reason
-from webop.handling.memos import Memo
-from webop.handling.registry import ResourceHandlers, select_webhooks
+from webop.context.memos import Memo
+from webop.handlers.causes import ChangeCause, EventCause, WebhookCause, detect_reason
+from webop.handlers.filters import matches
+from webop.handlers.model import Reason
+from webop.handlers.registry import ResourceHandlers, select_webhooks
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource

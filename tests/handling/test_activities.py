@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import webop
+from webop.context.memos import Memo, Memos
+from webop.context.operator_context import OperatorContext
 from webop.errors import ActivityError
-from webop.handling.activities import run_activity
-from webop.handling.context import OperatorContext
-from webop.handling.handlers import Activity
-from webop.handling.memos import Memo, Memos
-from webop.posting import Poster
+from webop.events.loggers import Poster
+from webop.handlers.model import Activity
+from webop.runtime.activity_handlers import run_activity
 
 
 @pytest.fixture

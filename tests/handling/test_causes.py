@@ -8,9 +8,9 @@ import pytest
 
 import webop
 from tests.handling.occasions import RESOURCE, build_body, build_change, build_event, build_review
-from webop.handling.causes import ActivityCause, detect_reason
-from webop.handling.handlers import Activity
-from webop.handling.memos import Memo
+from webop.context.memos import Memo
+from webop.handlers.causes import ActivityCause, detect_reason
+from webop.handlers.model import Activity
 
 ESSENCE: dict[str, Any] = {"spec": {}}
 

@@ -14,9 +14,8 @@ import pytest
 import webop
 from tests.handling.occasions import RESOURCE, build_body, build_change, build_event, build_review
 from webop.errors import ConfigurationError
-from webop.handling.causes import ActivityCause, BackgroundCause, ResourceCause
-from webop.handling.checks import ARGUMENTS, check_registry
-from webop.handling.handlers import (
+from webop.handlers.causes import ActivityCause, BackgroundCause, ResourceCause
+from webop.handlers.model import (
     Activity,
     ActivityHandler,
     BackgroundHandler,
@@ -26,7 +25,8 @@ from webop.handling.handlers import (
     IndexHandler,
     WebhookHandler,
 )
-from webop.handling.stopping import AsyncDaemonStopped, Stopper
+from webop.handlers.stopping import AsyncDaemonStopped, Stopper
+from webop.handlers.validation import ARGUMENTS, check_registry
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 

@@ -11,11 +11,11 @@ import pytest
 import webop
 from tests.handling.occasions import build_body, build_change
 from webop import lifecycles
-from webop.handling.call_options import CallOptions
-from webop.handling.execute import deliver_results, execute
-from webop.handling.handler_states import Progress
-from webop.handling.handlers import ChangeHandler
-from webop.handling.policy import Outcome
+from webop.calls.error_policy import Outcome
+from webop.calls.execution import deliver_results, execute
+from webop.calls.progress import Progress
+from webop.calls.shared_options import CallOptions
+from webop.handlers.model import ChangeHandler
 from webop.objects.patch import Patch
 
 SETTINGS = webop.OperatorSettings()

@@ -16,14 +16,14 @@ import pytest
 
 import webop
 from tests.handling.occasions import build_body, build_change
-from webop.handling.call_options import CallOptions
-from webop.handling.execute import attempt
-from webop.handling.fence import Fence, Fenced, fence_child_tasks, read_clock
-from webop.handling.handler_states import HandlerState
-from webop.handling.handlers import ChangeHandler
-from webop.handling.pausing import Pausing
-from webop.handling.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
-from webop.handling.threads import call_in_thread
+from webop.aio.work_deadline import Fence, Fenced, fence_child_tasks, read_clock
+from webop.calls.execution import attempt
+from webop.calls.progress import HandlerState
+from webop.calls.shared_options import CallOptions
+from webop.calls.threads import call_in_thread
+from webop.context.activity import Pausing
+from webop.handlers.model import ChangeHandler
+from webop.handlers.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
 from webop.settings import ExecutionSettings
 
 _LEASE = 0.15  # seconds

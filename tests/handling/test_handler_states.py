@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import webop
-from webop.handling.handler_states import HandlerState, Progress, fetch_states
-from webop.handling.handlers import ChangeHandler, Handler
-from webop.handling.policy import Outcome
+from webop.calls.error_policy import Outcome
+from webop.calls.progress import HandlerState, Progress, fetch_states
+from webop.handlers.model import ChangeHandler, Handler
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 from webop.objects.storage.progress import ProgressStorage

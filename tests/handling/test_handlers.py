@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from webop.errors import ConfigurationError
-from webop.handling.handlers import build_id, detect_name
+from webop.handlers.model import build_id, detect_name
 
 
 def plain(**_: Any) -> None: ...

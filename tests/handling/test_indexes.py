@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from webop.handling.handlers import IndexHandler
-from webop.handling.indexes import Index, Indexes, ObjectIndex, Owner, Store
+from webop.context.indexes import Index, Indexes, ObjectIndex, Owner, Store
+from webop.handlers.model import IndexHandler
 
 Model = dict[Owner, dict[Hashable, Any]]
 

@@ -16,10 +16,10 @@ import pytest
 
 import webop
 from tests.handling.occasions import build_body, build_event
-from webop.handling.call_options import CallOptions
-from webop.handling.causes import ResourceCause
-from webop.handling.handlers import IndexHandler
-from webop.handling.indexes import Indexes, index_object
+from webop.calls.shared_options import CallOptions
+from webop.context.indexes import Indexes, index_object
+from webop.handlers.causes import ResourceCause
+from webop.handlers.model import IndexHandler
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 

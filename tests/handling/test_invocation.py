@@ -22,13 +22,13 @@ from tests.handling.occasions import (
     build_body,
     build_change,
 )
-from webop.handling.call_options import CallOptions
-from webop.handling.causes import Cause
-from webop.handling.execute import attempt
-from webop.handling.handler_states import HandlerState
-from webop.handling.handlers import ChangeHandler
-from webop.handling.invocation import is_async
-from webop.handling.policy import Outcome
+from webop.calls.error_policy import Outcome
+from webop.calls.execution import attempt
+from webop.calls.invocation import is_async
+from webop.calls.progress import HandlerState
+from webop.calls.shared_options import CallOptions
+from webop.handlers.causes import Cause
+from webop.handlers.model import ChangeHandler
 
 BODY = build_body({"a": 2}, labels={"l": "1"})
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.handling.memos import Memos
+from webop.context.memos import Memos
 
 
 @pytest.mark.feature("MEM-01", "MEM-02", "REF-61")

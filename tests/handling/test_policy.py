@@ -9,14 +9,14 @@ import pytest
 
 import webop
 from webop import ErrorsMode
-from webop.handling.handlers import Handler
-from webop.handling.policy import (
+from webop.calls.error_policy import (
     Attempt,
     ChildrenRetryError,
     Outcome,
     check_limits,
     classify_failure,
 )
+from webop.handlers.model import Handler
 
 BACKOFF = 60.0
 

@@ -18,8 +18,8 @@ from tests.handling.occasions import (
     select_ids,
     select_webhook_ids,
 )
-from webop.handling.handlers import Activity
-from webop.handling.registry import ResourceHandlers
+from webop.handlers.model import Activity
+from webop.handlers.registry import ResourceHandlers
 
 SPEC = {"a": 1}
 OLD = build_body(SPEC)

@@ -10,12 +10,12 @@ import pytest
 
 import webop
 from tests.handling.occasions import build_body, build_change
-from webop.handling.call_options import CallOptions
-from webop.handling.causes import ChangeCause
-from webop.handling.execute import attempt, deliver_results
-from webop.handling.handler_states import HandlerState, Progress, digest_essence, fetch_states
-from webop.handling.handlers import ChangeHandler, Reason
-from webop.handling.policy import ChildrenRetryError, Outcome
+from webop.calls.error_policy import ChildrenRetryError, Outcome
+from webop.calls.execution import attempt, deliver_results
+from webop.calls.progress import HandlerState, Progress, digest_essence, fetch_states
+from webop.calls.shared_options import CallOptions
+from webop.handlers.causes import ChangeCause
+from webop.handlers.model import ChangeHandler, Reason
 from webop.objects.body import Body
 from webop.objects.patch import Patch, apply_merge_patch, merge_patches
 

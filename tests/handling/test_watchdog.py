@@ -150,7 +150,7 @@ async def test_a_handler_of_an_object_is_warned_of_once_with_the_object(
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.DEBUG, "webop.handling.watchdog")
+    caplog.set_level(logging.DEBUG, "webop.calls.blocked_loop")
 
     @webop.on.create("widgets", registry=registry, id="fn")
     async def fn(**_: Any) -> None:
@@ -183,7 +183,7 @@ async def test_a_review_that_blocks_the_loop_of_an_asgi_server_is_named(
 
 _COLLECTED = """
 import asyncio, gc, threading, time
-from webop.handling.watchdog import watching_loop
+from webop.calls.blocked_loop import watching_loop
 from webop.settings import OperatorSettings
 
 

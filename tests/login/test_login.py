@@ -20,13 +20,13 @@ from tests.client.mocks import answer_by
 from tests.client.plugins import PluginFolder, is_running
 from tests.operating import eventually
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.context.memos import Memo, Memos
+from webop.context.operator_context import OperatorContext
 from webop.errors import APIUnauthorizedError
-from webop.handling.context import OperatorContext
-from webop.handling.handlers import Activity
-from webop.handling.memos import Memo, Memos
-from webop.login import LoginKeeper
-from webop.posting import Poster
+from webop.events.loggers import Poster
+from webop.handlers.model import Activity
+from webop.runtime.authentication import LoginKeeper
 
 ACTIVITY = "webop.activities.authentication"
 

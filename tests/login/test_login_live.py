@@ -25,9 +25,9 @@ import webop
 from tests.client.plugins import V1, PluginFolder, build_kubeconfig
 from tests.operating import Objects, build_settings, eventually, operate
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
-from webop.client.lifetimes import parse_certificate_lifetime
-from webop.client.logins import read_service_account
+from webop.client.auth.expiration import parse_certificate_lifetime
+from webop.client.auth.logins import read_service_account
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.controlplane.credentials import CredentialFiles
 from webop.coordination.requests import LEASES
 from webop.errors import APIUnauthorizedError

@@ -10,7 +10,7 @@ import pytest
 import webop
 from tests.login.refusing import refusing_proxy
 from tests.operating import Objects, build_settings, eventually, operate
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ import webop
 from tests.admissions import serve
 from tests.client.plugins import V1, build_kubeconfig
 from tests.operating import build_settings, eventually
-from webop.client.connections import ConnectionPool
-from webop.client.credentials import AiohttpSession, ConnectionInfo, Vault, quote_url
-from webop.client.exec_plugins import parse_plugin
-from webop.client.kubeconfig import choose_context
-from webop.client.transport import Request
+from webop.client.auth.exec_plugins import parse_plugin
+from webop.client.auth.kubeconfig import choose_context
+from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault, quote_url
+from webop.client.http.connections import ConnectionPool
+from webop.client.http.transport import Request
 from webop.errors import LoginError
-from webop.escaping import hide_secrets
+from webop.logs.escaping import hide_secrets
 
 SECRET = "hunter2-Zx9"
 TOKEN = f"eyJhbGciOiJSUzI1NiIsImtpZCI6{SECRET}"

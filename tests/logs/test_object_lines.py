@@ -10,7 +10,7 @@ import pytest
 import webop
 from tests.operating import Kind, Objects, build_settings, operate
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 
 @pytest.mark.feature("LOG-03", "LOG-10")

@@ -15,7 +15,7 @@ import pytest
 import webop
 from tests.admissions import serve
 from tests.operating import operate
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 from webop.logs import preserve
 
 FULL = r"\[\d{4}-.*\] webop.objects {8}\[INFO {4}\] \[KopfExample ns/kex\] \[1ca13837\] said"

@@ -15,8 +15,8 @@ import yaml
 
 from tests.cli.invoking import invoke
 from tests.manifests.test_image import forgetting_modules
+from webop.cli.manifests.kinds import list_builtin
 from webop.client.discovery import discover
-from webop.manifests.kinds import list_builtin
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import pytest
 
 from tests.cli.invoking import invoke
 from tests.commands import find_free_port
-from webop.manifests.image import BASE
+from webop.cli.manifests.image import BASE
 from webop.version import __version__
 
 _ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from webop.metrics.definitions import DEFINITIONS, Definition, MetricType
+from webop.monitoring.metrics import DEFINITIONS, Definition, MetricType
 
 _TYPE_WORDS = {"counter", "gauge", "histogram", "summary"}
 _OTHER_UNITS = {"milliseconds", "ms", "minutes", "hours", "sec", "s", "kb", "mb", "percent"}

@@ -17,7 +17,7 @@ from tests.admissions import post_review
 from tests.docs.pages import ROOT
 from tests.metrics.scraping import OPENMETRICS, Scrape, find_port, scrape, scrape_until
 from tests.operating import Objects, RunOperator, build_settings
-from webop.metrics.definitions import DEFINITIONS, MetricType
+from webop.monitoring.metrics import DEFINITIONS, MetricType
 
 MONITORING = ROOT / "manifests" / "monitoring"
 SUFFIXES = {MetricType.HISTOGRAM: ("_bucket", "_count", "_sum")}

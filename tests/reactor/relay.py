@@ -16,7 +16,7 @@ import orjson
 import webop
 from tests.client.fake_server import read_request, send_response
 from tests.operating import operate
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

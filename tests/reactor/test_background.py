@@ -14,15 +14,15 @@ import webop
 from tests.operating import FINALIZER, build_settings
 from tests.reactor.timeline import Timeline
 from webop.client.api import Client
-from webop.client.credentials import Vault
-from webop.handling.context import OperatorContext
-from webop.handling.memos import Memo, Memos
+from webop.client.auth.vault import Vault
+from webop.context.memos import Memo, Memos
+from webop.context.operator_context import OperatorContext
+from webop.events.loggers import Poster
 from webop.lifecycles import get_default_lifecycle
 from webop.objects.resources import Resource
-from webop.posting import Poster
 from webop.reactor.controller import Controller
-from webop.reactor.process import Processor
 from webop.reactor.queue import SharedSlots, WorkQueue
+from webop.reactor.reconciler import Processor
 from webop.reactor.resource_context import ResourceContext
 
 WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget", namespaced=True)

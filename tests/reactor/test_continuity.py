@@ -19,7 +19,7 @@ from tests.operating import (
     eventually,
     get_progress,
 )
-from webop.handling.stopping import AsyncDaemonStopped
+from webop.handlers.stopping import AsyncDaemonStopped
 
 
 @pytest.mark.feature("EVT-10", "CON-01", "CON-04", "HND-32", "DEP-07")

@@ -15,14 +15,14 @@ import pytest
 
 from tests.client.virtual_time import in_virtual_time
 from tests.operating import eventually
-from webop.client.events import parse_version
+from webop.calls.threads import NO_POOL, call_in_thread
+from webop.client.watch_events import parse_version
 from webop.errors import APIError
-from webop.handling.stopping import DaemonStoppingReason
-from webop.handling.threads import NO_POOL, call_in_thread
+from webop.handlers.stopping import DaemonStoppingReason
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.decision import Decision
 from webop.reactor.queue import SharedSlots, WorkQueue
-from webop.reactor.tracking import Tracked
+from webop.reactor.store import Tracked
 from webop.reactor.writer import open_writer
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import webop
 from tests.operating import Calls, Objects, RunOperator, build_settings
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 
 async def create_deep(info: ConnectionInfo, objects: Objects, name: str, depth: int) -> None:
@@ -43,7 +43,7 @@ async def test_a_deep_object_keeps_no_other_from_being_handled_and_can_be_delete
     async def handle(**kwargs: Any) -> None:
         calls.note(kwargs["reason"], kwargs)
 
-    caplog.set_level("DEBUG", "webop.client.decoding")  # it is a warning once a minute only
+    caplog.set_level("DEBUG", "webop.client.deep_json")  # it is a warning once a minute only
     depths = {"deep": 600, "deeper": 5000}
     for name, depth in depths.items():
         await create_deep(info, objects, name, depth)

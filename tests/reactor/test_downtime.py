@@ -8,7 +8,7 @@ import pytest
 
 import webop
 from tests.operating import Calls, Objects, get_progress, operate
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 
 def declare_two(calls: Calls, *, is_failing: bool) -> webop.OperatorRegistry:

@@ -18,7 +18,7 @@ from tests.operating import (
     get_progress,
 )
 from tests.reactor.proxy import Proxy
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

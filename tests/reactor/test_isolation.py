@@ -12,7 +12,7 @@ import pytest
 import webop
 from tests.operating import Calls, Objects, RunOperator, build_settings, eventually, operate
 from tests.reactor.metrics import read_requests
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

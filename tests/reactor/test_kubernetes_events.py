@@ -14,8 +14,8 @@ import pytest
 import webop
 from tests.operating import Kind, Objects, RunOperator, eventually
 from tests.reactor.test_requests import count_requests
+from webop.events.loggers import EVENTS
 from webop.objects.resources import Resource
-from webop.posting import EVENTS
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

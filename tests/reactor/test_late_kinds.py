@@ -11,7 +11,7 @@ from tests.operating import CRDS, Calls, Kind, Objects, build_settings, eventual
 from tests.reactor.relay import relay
 from tests.reactor.test_observer import read_credentials
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

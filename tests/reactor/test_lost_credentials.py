@@ -23,9 +23,9 @@ from tests.operating import (
 )
 from tests.reactor.relay import Relay, relay
 from tests.reactor.witnesses import Crowd, Names
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 from webop.reactor.observer import Scope
-from webop.running import Operator, OperatorOptions
+from webop.runtime.operator import Operator, OperatorOptions
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

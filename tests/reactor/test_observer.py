@@ -23,8 +23,8 @@ from tests.operating import (
 )
 from tests.reactor.witnesses import Names
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo
-from webop.client.kubeconfig import read_kubeconfig
+from webop.client.auth.kubeconfig import read_kubeconfig
+from webop.client.auth.vault import ConnectionInfo
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 import webop
 from tests.operating import Calls, Objects, build_settings, operate
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 
 class NoProgress(webop.ProgressStorage):

@@ -31,9 +31,9 @@ from tests.reactor.relay import relay
 from tests.reactor.timeline import Timeline
 from tests.reactor.witnesses import build_noting_handler
 from webop.client.api import Client
-from webop.client.credentials import Vault
-from webop.handling.stopping import AsyncDaemonStopped
-from webop.reactor.tracking import Tracked
+from webop.client.auth.vault import Vault
+from webop.handlers.stopping import AsyncDaemonStopped
+from webop.reactor.store import Tracked
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

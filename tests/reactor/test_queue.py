@@ -10,7 +10,7 @@ from typing import Any
 from tests.client.virtual_time import in_virtual_time
 from webop.errors import APIError, APIStatusError
 from webop.reactor.queue import Lane, SharedSlots, WorkQueue
-from webop.reactor.tracking import Tracked
+from webop.reactor.store import Tracked
 
 
 class Starter:

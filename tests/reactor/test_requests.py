@@ -19,7 +19,7 @@ from tests.operating import (
 )
 from tests.reactor.metrics import read_requests
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

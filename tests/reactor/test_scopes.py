@@ -6,7 +6,12 @@ import re
 
 import pytest
 
-from webop.reactor.scopes import NamespacePattern, is_exact, matches_pattern, select_namespaces
+from webop.reactor.namespace_patterns import (
+    NamespacePattern,
+    is_exact,
+    matches_pattern,
+    select_namespaces,
+)
 
 
 @pytest.mark.feature("SCP-02", "SCP-03", "SCP-04", "SCP-05", "SCP-06", "SCP-07", "SCP-08")

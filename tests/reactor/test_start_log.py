@@ -9,7 +9,7 @@ import pytest
 
 import webop
 from tests.operating import Objects, RunOperator, operate
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 
 def read_greeting(caplog: pytest.LogCaptureFixture) -> str:

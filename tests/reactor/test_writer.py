@@ -16,10 +16,10 @@ from tests.client.virtual_time import in_virtual_time
 from tests.operating import Calls, Kind, Objects, RunOperator, eventually, operate
 from tests.reactor.relay import Relay
 from webop.client.api import Client
-from webop.client.failures import build_status_error, parse_attempt
+from webop.client.http.failed_requests import build_status_error, parse_attempt
 from webop.objects.patch import Patch
 from webop.reactor.queue import SharedSlots, WorkQueue
-from webop.reactor.tracking import Tracked
+from webop.reactor.store import Tracked
 from webop.reactor.writer import open_writer
 
 RBAC = 'widgets.tests.webop.dev "a" is forbidden: User "system:serviceaccount:x:y" cannot patch'

@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 import webop
-from webop.admission.managed.configurations import build_configuration
+from webop.admission.configurations.building import build_configuration
 from webop.admission.response import build_response, encode_patch
 from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
-from webop.handling.handlers import WebhookHandler, WebhookType
+from webop.handlers.model import WebhookHandler, WebhookType
 from webop.objects.resources import Resource, parse_selector
 from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
 

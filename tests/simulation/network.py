@@ -21,7 +21,7 @@ import orjson
 
 from tests.simulation import cluster as servers
 from tests.simulation.virtual import VirtualLoop
-from webop.client.transport import Request, TransportError
+from webop.client.http.transport import Request, TransportError
 
 _LATENCY = 0.001, 0.015  # seconds, one way
 _SAVE = 0.1  # seconds, between the requests of one patch
@@ -253,7 +253,7 @@ class Network:
 
 
 class SimulatedTransport:
-    """The connections of one replica (see :class:`webop.client.transport.Transport`)."""
+    """The connections of one replica (see :class:`webop.client.http.transport.Transport`)."""
 
     def __init__(self, network: Network, sender: Sender) -> None:
         self._network = network

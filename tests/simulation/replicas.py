@@ -21,9 +21,9 @@ from tests.simulation.network import SimulatedTransport
 from tests.simulation.plans import HandlerPlan, Plan
 from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS
 from tests.simulation.virtual import Process, VirtualThreads, block, current_process
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 from webop.reactor.observer import Scope
-from webop.running import Operator, OperatorOptions
+from webop.runtime.operator import Operator, OperatorOptions
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

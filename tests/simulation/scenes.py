@@ -27,7 +27,7 @@ from tests.simulation.replicas import (
 from tests.simulation.virtual import VirtualLoop, VirtualThreads
 from tests.simulation.world import OBJECTS, World
 from webop import Patch
-from webop.client.transport import Request as TransportRequest
+from webop.client.http.transport import Request as TransportRequest
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/{}webhookconfigurations"
 CALM = 20.0  # seconds until all must converge

@@ -23,7 +23,7 @@ from tests.simulation.replicas import (
 from tests.simulation.scenes import QUIET, Replica, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS
-from webop.handling.stopping import AsyncDaemonStopped, DaemonStoppingReason, Stopper
+from webop.handlers.stopping import AsyncDaemonStopped, DaemonStoppingReason, Stopper
 
 FIRST_PATCH: Json = {"metadata": {"annotations": {"a": "1"}, "resourceVersion": "1"}}
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"

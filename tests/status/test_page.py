@@ -22,7 +22,7 @@ from tests.admissions import post_review
 from tests.metrics.scraping import find_port
 from tests.operating import Kind, Objects, RunOperator, connect, define_kinds, operate
 from tests.status.watching import Outage, Shown, operate_visibly
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page

@@ -17,11 +17,11 @@ from tests.metrics.scraping import find_port
 from tests.metrics.test_app_metrics import operate, wait_listening
 from tests.operating import Objects, RunOperator
 from tests.status.watching import Json, Outage, find, operate_visibly
-from webop.counters import FailedCall, FailedCalls
 from webop.errors import ConfigurationError
-from webop.status.page import Page
-from webop.status.recent import Recent
-from webop.status.report import LIMIT, build_command
+from webop.monitoring.page import Page
+from webop.monitoring.recent import Recent
+from webop.monitoring.report import LIMIT, build_command
+from webop.telemetry.counters import FailedCall, FailedCalls
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tests.docs.pages import DOCS
 from tests.operating import eventually
-from webop.tracing import set_up_tracing
+from webop.telemetry.tracing import set_up_tracing
 
 
 @dataclass

@@ -199,7 +199,7 @@ async def test_a_broken_span_processor_has_no_handler_called_twice(
     async def create(**kwargs: Any) -> None:
         calls.note("created", kwargs)
 
-    caplog.set_level("DEBUG", "webop.tracing.spans")  # it is a warning once a minute only
+    caplog.set_level("DEBUG", "webop.telemetry.spans")  # it is a warning once a minute only
     async with run_operator(build_settings(batching={"error_delays": [0.01]})):
         await objects.create("one")
         await objects.wait_handled("one")

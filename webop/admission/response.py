@@ -14,8 +14,8 @@ from typing import Any
 import orjson
 
 from webop.admission.review import Review
+from webop.calls.error_policy import describe
 from webop.errors import AdmissionError, PermanentError, TemporaryError, WebopError
-from webop.handling.policy import describe
 from webop.objects.fields import is_lossy, unwrap_mapping
 
 logger = logging.getLogger(__name__)

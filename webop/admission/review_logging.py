@@ -1,6 +1,6 @@
 """Log lines about reviews: who, what and why, without the content of the object.
 
-:mod:`webop.admission.serve` logs one line when the response is ready: denials at INFO; allowed
+:mod:`webop.admission.service` logs one line when the response is ready: denials at INFO; allowed
 requests at DEBUG, with the patch of a mutation.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from webop.admission.response import clean_line
 from webop.admission.review import Review
-from webop.posting import LocalObjectLogger, Logger
+from webop.events.loggers import LocalObjectLogger, Logger
 from webop.settings import OperatorSettings
 
 _MESSAGE_LIMIT = 1024  # characters

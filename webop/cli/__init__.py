@@ -8,17 +8,17 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from webop.cli.cluster import cluster
-from webop.cli.doctor import doctor
-from webop.cli.finalizers import finalizers
+from webop.cli.commands.cluster import cluster
+from webop.cli.commands.doctor import doctor
+from webop.cli.commands.finalizers import finalizers
+from webop.cli.commands.freeze import freeze, resume
+from webop.cli.commands.handlers import handlers
+from webop.cli.commands.manifests import image, manifests
+from webop.cli.commands.migrate import migrate
+from webop.cli.commands.run import run
+from webop.cli.commands.webhooks import webhooks
 from webop.cli.layout import SectionGroup
-from webop.cli.listing import handlers
-from webop.cli.manifests import image, manifests
-from webop.cli.migrate import migrate
 from webop.cli.options import CLIControls, LogFormatParamType
-from webop.cli.peering import freeze, resume
-from webop.cli.run import run
-from webop.cli.webhooks import webhooks
 from webop.version import __version__
 
 __all__ = ["CLIControls", "LogFormatParamType", "main"]

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from webop.errors import WebopError
-from webop.escaping import escape
+from webop.logs.escaping import escape
 
 _Row = tuple[str, str]
 

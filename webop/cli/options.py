@@ -23,8 +23,8 @@ from webop.kopf_alias import alias_kopf
 from webop.logs import LogFormat, configure, configure_terminal
 
 if TYPE_CHECKING:
-    from webop.client.credentials import Vault
-    from webop.handling.registry import OperatorRegistry
+    from webop.client.auth.vault import Vault
+    from webop.handlers.registry import OperatorRegistry
     from webop.settings import OperatorSettings
 
 DEV_PRIORITY = 666  # the manual's, "Development mode"
@@ -87,8 +87,8 @@ def load_quietly(
     Raises:
         ConfigurationError: a file cannot be imported, or a handler cannot be called.
     """
-    from webop.handling.checks import check_registry  # noqa: PLC0415 - not for --help
-    from webop.loading import load_handlers  # noqa: PLC0415
+    from webop.handlers.validation import check_registry  # noqa: PLC0415 - not for --help
+    from webop.runtime.loading import load_handlers  # noqa: PLC0415
 
     with contextlib.redirect_stdout(sys.stderr):
         registry = load_handlers(paths, modules, registry)

@@ -17,8 +17,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from webop.client.connecting import connect
     from webop.client.objects import AsyncClient
+    from webop.client.standalone import connect
     from webop.client.sync import SyncClient
 
 __all__ = ["AsyncClient", "SyncClient", "connect", "current"]
@@ -45,7 +45,7 @@ def current() -> AsyncClient:
 _LAZY = {
     "AsyncClient": "webop.client.objects",
     "SyncClient": "webop.client.sync",
-    "connect": "webop.client.connecting",
+    "connect": "webop.client.standalone",
 }
 
 

@@ -1,7 +1,7 @@
 """The client of the API server: requests with retries, streams, and verbs over resources.
 
 Place in the flow: all requests of webop to the cluster pass here. A request takes credentials from
-the :class:`~webop.client.credentials.Vault`, uses the pooled connections of these credentials, and
+the :class:`~webop.client.auth.vault.Vault`, uses the pooled connections of these credentials, and
 returns decoded JSON or raises one of the exceptions of :mod:`webop.errors`.
 """
 
@@ -17,15 +17,28 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import orjson
 
-from webop.backoff import Backoff, Once
-from webop.client.decoding import decode
-from webop.client.failures import build_connection_error, choose_pause
+from webop.aio.backoff import Backoff, Once
+from webop.client.deep_json import decode
+from webop.client.http.failed_requests import build_connection_error, choose_pause
+from webop.client.http.requests import (
+    JSON,
+    JSON_PATCH,
+    MERGE_PATCH,
+    Call,
+    Page,
+    encode_body,
+    parse_page,
+)
+from webop.client.http.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
+from webop.client.http.streams import (
+    Deadlines,
+    LineStream,
+    StreamLimits,
+    build_refusal,
+    read_content,
+)
+from webop.client.http.transport import build_transport
 from webop.client.request_limits import RequestLimits
-from webop.client.requests import JSON, JSON_PATCH, MERGE_PATCH, Call, Page, encode_body, parse_page
-from webop.client.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
-from webop.client.streams import Deadlines, LineStream, StreamLimits, build_refusal, read_content
-from webop.client.transport import build_transport
-from webop.counters import RequestCounters
 from webop.errors import (
     APIConnectionError,
     APINotFoundError,
@@ -33,11 +46,12 @@ from webop.errors import (
     APITooManyRequestsError,
     APIUnauthorizedError,
 )
-from webop.tracing import NOT_TRACED, open_span
+from webop.telemetry.counters import RequestCounters
+from webop.telemetry.tracing import NOT_TRACED, open_span
 
 if TYPE_CHECKING:
-    from webop.client.credentials import Vault
-    from webop.client.transport import TransportFactory
+    from webop.client.auth.vault import Vault
+    from webop.client.http.transport import TransportFactory
     from webop.client.watch import Watcher
     from webop.objects.resources import Resource
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from webop.client.requests import Call
-from webop.concurrency import run_concurrently
+from webop.aio.concurrency import run_concurrently
+from webop.client.http.requests import Call
 from webop.errors import APINotFoundError, APIStatusError
 from webop.objects.resources import Resource
 

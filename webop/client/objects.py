@@ -1,6 +1,6 @@
 """The client of handlers and scripts: objects by the names of their kinds.
 
-Place in the flow: handlers get it as ``client`` (:mod:`webop.handling.execute`). It sends requests
+Place in the flow: handlers get it as ``client`` (:mod:`webop.calls.execution`). It sends requests
 through :class:`webop.client.api.Client`, with the credentials, connections, retries and timeouts of
 the operator, but in a separate queue.
 """
@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from webop.client import current_client
 from webop.client.api import PAGE_SIZE
-from webop.client.exec_plugins import login_is_over
-from webop.client.kinds import KindName, Kinds
-from webop.client.object_watch import describe, follow, meets
-from webop.client.requests import (
+from webop.client.auth.exec_plugins import login_is_over
+from webop.client.http.requests import (
     APPLY_PATCH,
     JSON,
     JSON_PATCH,
@@ -28,6 +26,8 @@ from webop.client.requests import (
     encode_yaml,
     strip_object,
 )
+from webop.client.kinds import KindName, Kinds
+from webop.client.waiting import describe, follow, meets
 from webop.errors import APIGoneError, APINotFoundError, APITimeoutError, LoginError
 from webop.objects.resources import Resource, Selector
 

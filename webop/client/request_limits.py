@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import Counter, deque
 
-from webop.counters import Timings
+from webop.telemetry.counters import Timings
 
 # Each connection costs a TLS handshake and some 100 KB, and more requests at once gain nothing.
 _QUEUE_LIMIT = 16

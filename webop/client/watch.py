@@ -9,7 +9,8 @@ States (the idea is of kube-rs)::
       ^           │           │ └─────┘
       └───────────┴───────────┘ the version is too old (410), or in doubt: list again
 
-While a long list is read, a second stream brings the changes (:mod:`webop.client.early_changes`).
+While a long list is read, a second stream brings the changes
+(:mod:`webop.client.changes_while_listing`).
 
 Listings come in the stream itself, or in pages before it. Measured with 5000 objects of 1.3 KB
 against Kubernetes 1.36, medians of four noisy runs: 39 to 55 µs of CPU per object by the stream,
@@ -27,12 +28,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from webop.client.api import PAGE_SIZE
-from webop.client.early_changes import EarlyChanges
-from webop.client.events import BOOKMARK, CHANGES, BrokenStreamError, WatchEvent, parse_event
-from webop.client.failures import parse_attempt
-from webop.client.recovery import Recovery, State, WatchOptions, WatchStatus
-from webop.client.requests import build_selection
-from webop.client.streams import LineStream, StreamLimits
+from webop.client.changes_while_listing import EarlyChanges
+from webop.client.http.failed_requests import parse_attempt
+from webop.client.http.requests import build_selection
+from webop.client.http.streams import LineStream, StreamLimits
+from webop.client.watch_events import BOOKMARK, CHANGES, BrokenStreamError, WatchEvent, parse_event
+from webop.client.watch_recovery import Recovery, State, WatchOptions, WatchStatus
 from webop.errors import APIStatusError, APIUnauthorizedError, WebopError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from webop.client.api import Client
-    from webop.client.requests import Page
+    from webop.client.http.requests import Page
     from webop.objects.resources import Resource
 
 __all__ = ["State", "WatchItem", "WatchOptions", "WatchStatus", "watch"]

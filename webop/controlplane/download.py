@@ -19,7 +19,7 @@ from importlib import resources
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from webop.dedicated_threads import DedicatedThreads
+from webop.aio.dedicated_threads import DedicatedThreads
 from webop.errors import ClusterError, SourceError
 
 from .versions import Wanted, choose_newest, detect_platform

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from webop.client.api import Client
+from webop.context.operator_context import OperatorContext
 from webop.coordination.election import Elector
 from webop.coordination.peering import Peering
-from webop.handling.context import OperatorContext
 
 
 class Coordinator:

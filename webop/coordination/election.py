@@ -2,7 +2,7 @@
 
 Flow: :meth:`Elector.run` waits until the Lease is free, and acquires it. Then the operator acts as
 long as it renews the Lease in time. All its handlers run behind a fence
-(:mod:`webop.handling.fence`). Each renewal moves the end of the fence, which comes before other
+(:mod:`webop.aio.work_deadline`). Each renewal moves the end of the fence, which comes before other
 replicas can take over.
 
 Guarantees:
@@ -25,16 +25,16 @@ import math
 import random
 from collections.abc import Callable
 
-from webop.backoff import Once
+from webop.aio.backoff import Once
+from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
 from webop.client.api import Client
+from webop.context.operator_context import OperatorContext
 from webop.coordination.lease import NOTHING, LeaseTimes, build_times
 from webop.coordination.observed_lease import ObservedLease
 from webop.coordination.requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
 from webop.errors import APIError, APIForbiddenError, ConfigurationError
-from webop.handling.context import OperatorContext
-from webop.handling.fence import Fence, fence_child_tasks, read_clock
-from webop.handling.stopping import DaemonStoppingReason
+from webop.handlers.stopping import DaemonStoppingReason
 
 logger = logging.getLogger(__name__)
 

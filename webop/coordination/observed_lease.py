@@ -11,6 +11,7 @@ import datetime as dt
 from contextlib import aclosing
 from typing import Any
 
+from webop.aio.work_deadline import Fence
 from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
 from webop.coordination.lease import (
     LeaseTimes,
@@ -24,7 +25,6 @@ from webop.coordination.lease import (
     renew,
 )
 from webop.coordination.requests import LeaseAccess
-from webop.handling.fence import Fence
 
 _ATTEMPTS = 3  # of a renewal, if others have changed other fields of the Lease
 

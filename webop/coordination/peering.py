@@ -16,13 +16,14 @@ import time
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
-from webop.backoff import Backoff, Once
+from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
-from webop.client.events import WatchEvent, parse_number, parse_version
-from webop.client.failures import choose_pause
-from webop.client.requests import MERGE_PATCH, build_selection, encode_body
+from webop.client.http.failed_requests import choose_pause
+from webop.client.http.requests import MERGE_PATCH, build_selection, encode_body
 from webop.client.watch import ListingFinished, ListingStarted, watch
+from webop.client.watch_events import WatchEvent, parse_number, parse_version
+from webop.context.operator_context import OperatorContext
 from webop.coordination.election import Elector
 from webop.coordination.peers import (
     GROUPS,
@@ -35,8 +36,7 @@ from webop.coordination.peers import (
 )
 from webop.coordination.requests import perform_once
 from webop.errors import APIConflictError, APIError, APIForbiddenError, APINotFoundError
-from webop.handling.context import OperatorContext
-from webop.handling.stopping import DaemonStoppingReason
+from webop.handlers.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from webop.client.api import Client
-from webop.client.requests import JSON, Call, encode_body
+from webop.client.http.requests import JSON, Call, encode_body
 from webop.client.watch import State, WatchItem, WatchOptions, WatchStatus, watch
 from webop.errors import APIConflictError, APIConnectionError, APINotFoundError
 from webop.objects.resources import Resource

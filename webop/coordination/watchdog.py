@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from webop.handling.fence import Fence
+from webop.aio.work_deadline import Fence
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from webop.escaping import escape
 from webop.logs import reviews
-from webop.tracing import find_trace_ids
+from webop.logs.escaping import escape
+from webop.telemetry.tracing import find_trace_ids
 
 _SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {

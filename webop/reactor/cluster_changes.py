@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
-from webop.backoff import Backoff
+from webop.aio.backoff import Backoff
 from webop.client.api import Client
-from webop.client.events import get_uid
 from webop.client.watch import ListingFinished, ListingStarted, WatchOptions, watch
+from webop.client.watch_events import get_uid
 from webop.errors import APIError, APIForbiddenError
 from webop.objects.resources import Resource
 

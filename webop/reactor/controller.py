@@ -19,16 +19,16 @@ from collections.abc import Callable, Coroutine, KeysView, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from webop.client.events import get_uid, parse_version
+from webop.client.watch_events import get_uid, parse_version
 from webop.errors import APIError
-from webop.handling.stopping import DaemonStoppingReason
+from webop.handlers.stopping import DaemonStoppingReason
 from webop.objects.body import RawEventType
 from webop.reactor.daemons import Daemons
 from webop.reactor.decision import Decision
 from webop.reactor.failures import Pause
-from webop.reactor.process import Processor
 from webop.reactor.queue import Lane, WorkQueue
-from webop.reactor.tracking import State, Tracked
+from webop.reactor.reconciler import Processor
+from webop.reactor.store import State, Tracked
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """One handling cycle of an object: the handlers of a change, and their progress.
 
-Flow: :mod:`webop.reactor.process` → :func:`handle_change` →
-:func:`webop.handling.execute.execute` → the user's function. The patches and states of
+Flow: :mod:`webop.reactor.reconciler` → :func:`handle_change` →
+:func:`webop.calls.execution.execute` → the user's function. The patches and states of
 handlers that have ended go to the :class:`webop.reactor.writer.Writer` of the object.
 """
 
@@ -11,20 +11,20 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webop.handling.call_options import CallOptions
-from webop.handling.causes import ChangeCause
-from webop.handling.execute import deliver_results, execute
-from webop.handling.handler_states import HandlerState, Progress, digest_essence
-from webop.handling.handlers import Reason
-from webop.handling.policy import Outcome
+from webop.calls.error_policy import Outcome
+from webop.calls.execution import deliver_results, execute
+from webop.calls.progress import HandlerState, Progress, digest_essence
+from webop.calls.shared_options import CallOptions
+from webop.handlers.causes import ChangeCause
+from webop.handlers.model import Reason
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch
 from webop.reactor.decision import Decision
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.tracking import Cycle, Tracked, Work
+from webop.reactor.store import Cycle, Tracked, Work
 from webop.reactor.writer import open_writer
-from webop.tracing import find_current_span
+from webop.telemetry.tracing import find_current_span
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """The daemons and timers of an object: one loop runs them, and they stop in stages.
 
 :mod:`webop.reactor.decision` decides which must run; :func:`start` starts one. Flow:
-:meth:`Daemon.run` → :func:`webop.handling.execute.attempt` → the user's function; then its result
+:meth:`Daemon.run` → :func:`webop.calls.execution.attempt` → the user's function; then its result
 and its patch are written. Chapters "Daemons" and "Timers". Nothing here polls.
 """
 
@@ -16,15 +16,16 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
-from webop.handling.call_options import CallOptions, HandlingStatus
-from webop.handling.cancellation import convert_exception
-from webop.handling.causes import BackgroundCause
-from webop.handling.execute import attempt, deliver_results
-from webop.handling.handler_states import HandlerState, digest_essence, now
-from webop.handling.handlers import BackgroundHandler, TimerHandler
-from webop.handling.invocation import is_async
-from webop.handling.policy import Outcome
-from webop.handling.stopping import (
+from webop.aio.cancellation import convert_exception
+from webop.calls.error_policy import Outcome
+from webop.calls.execution import attempt, deliver_results
+from webop.calls.invocation import is_async
+from webop.calls.progress import HandlerState, digest_essence, now
+from webop.calls.shared_options import CallOptions, HandlingStatus
+from webop.events.loggers import ObjectLogger
+from webop.handlers.causes import BackgroundCause
+from webop.handlers.model import BackgroundHandler, TimerHandler
+from webop.handlers.stopping import (
     AsyncDaemonStopped,
     DaemonStoppingReason,
     Stopper,
@@ -33,9 +34,8 @@ from webop.handling.stopping import (
 from webop.objects.body import Body, build_object_reference
 from webop.objects.fields import clone, convert_to_json
 from webop.objects.patch import Patch
-from webop.posting import ObjectLogger
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.tracking import Tracked
+from webop.reactor.store import Tracked
 from webop.reactor.writer import ATTEMPTS, open_writer
 
 logger = logging.getLogger(__name__)

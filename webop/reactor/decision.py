@@ -1,7 +1,7 @@
 """Decide what must be done about the newest state of an object. Sync, without I/O.
 
 A :class:`Decision` is made from the newest state, what is recorded on the object, and the declared
-handlers; most states need nothing. :mod:`webop.reactor.process` carries it out.
+handlers; most states need nothing. :mod:`webop.reactor.reconciler` carries it out.
 
 No handler misses a change that arrives while a change is being handled. Records say which state
 each handler has seen; whatever differs from the newest state is outdated:
@@ -22,18 +22,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from webop.handling.causes import ChangeCause, detect_reason
-from webop.handling.filters import matches
-from webop.handling.handler_states import HandlerState, digest_essence, fetch_states
-from webop.handling.handlers import BackgroundHandler, ChangeHandler, Reason
-from webop.handling.stopping import DaemonStoppingReason
+from webop.calls.progress import HandlerState, digest_essence, fetch_states
+from webop.events.loggers import ObjectLogger
+from webop.handlers.causes import ChangeCause, detect_reason
+from webop.handlers.filters import matches
+from webop.handlers.model import BackgroundHandler, ChangeHandler, Reason
+from webop.handlers.stopping import DaemonStoppingReason
 from webop.objects.body import Body
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.storage.diffbase import EssenceDigest
-from webop.posting import ObjectLogger
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.tracking import NOTHING, Cycle, Tracked
+from webop.reactor.store import NOTHING, Cycle, Tracked
 
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
 _MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH

@@ -8,13 +8,13 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from webop.backoff import Backoff
-from webop.client.failures import choose_pause, is_policy
+from webop.aio.backoff import Backoff
+from webop.client.http.failed_requests import choose_pause, is_policy
 from webop.errors import APIConflictError, APIError, APIStatusError
 
 if TYPE_CHECKING:
     from webop.reactor.resource_context import ResourceContext
-    from webop.reactor.tracking import Tracked
+    from webop.reactor.store import Tracked
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from webop.backoff import Backoff, Once
+from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
+from webop.context.operator_context import OperatorContext
 from webop.errors import APIError
-from webop.handling.context import OperatorContext
-from webop.handling.registry import ResourceHandlers
+from webop.handlers.registry import ResourceHandlers
 from webop.objects.resources import Resource, Selector
 from webop.reactor.cluster_changes import (
     DEFINITIONS,
@@ -28,9 +28,9 @@ from webop.reactor.cluster_changes import (
     watch_namespaces,
 )
 from webop.reactor.index_gate import IndexGate
+from webop.reactor.namespace_patterns import NamespacePattern, is_exact, select_namespaces
 from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.scopes import NamespacePattern, is_exact, select_namespaces
 from webop.reactor.stream import Stream
 from webop.reactor.supervision import keep_running
 

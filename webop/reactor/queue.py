@@ -25,11 +25,11 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final
 
-from webop.backoff import Backoff, Once
+from webop.aio.backoff import Backoff, Once
+from webop.calls.threads import Pool, is_crowded
 from webop.errors import APIError, APIStatusError
-from webop.handling.threads import Pool, is_crowded
 from webop.reactor.parked_bodies import ParkedBodies
-from webop.reactor.tracking import Tracked
+from webop.reactor.store import Tracked
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from webop.client.api import Client
-from webop.handling.context import OperatorContext
-from webop.handling.registry import ResourceHandlers
+from webop.context.operator_context import OperatorContext
+from webop.handlers.registry import ResourceHandlers
 from webop.objects.body import Body, build_object_reference
 from webop.objects.resources import Resource
 from webop.reactor.queue import WorkQueue
-from webop.reactor.tracking import Tracked
+from webop.reactor.store import Tracked
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ import logging
 from dataclasses import replace
 from functools import partial
 
+from webop.aio.cancellation import WorkerGroup
+from webop.calls.invocation import is_async
 from webop.client.watch import ListingStarted, WatchStatus, watch
-from webop.handling.cancellation import WorkerGroup
-from webop.handling.indexes import Feed
-from webop.handling.invocation import is_async
-from webop.handling.stopping import DaemonStoppingReason
+from webop.context.indexes import Feed
+from webop.handlers.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.process import Processor
+from webop.reactor.reconciler import Processor
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.supervision import keep_running
 

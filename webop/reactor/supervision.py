@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from webop.backoff import Backoff
-from webop.handling.cancellation import count_cancellations
+from webop.aio.backoff import Backoff
+from webop.aio.cancellation import count_cancellations
 
 logger = logging.getLogger(__name__)
 

@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from webop.client.events import get_uid
+from webop.aio.cancellation import convert_exception
+from webop.aio.work_deadline import check_fence
+from webop.client.watch_events import get_uid
 from webop.errors import APIConflictError, APIError, APINotFoundError, APIStatusError
-from webop.handling.cancellation import convert_exception
-from webop.handling.fence import check_fence
 from webop.objects.body import Body
 from webop.objects.fields import clone, convert_to_json
 from webop.objects.patch import (
@@ -43,7 +43,7 @@ from webop.objects.patch import (
 )
 from webop.reactor.failures import DeniedError, Failure, NotStoredError, Pause, classify
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.tracking import State, Tracked
+from webop.reactor.store import State, Tracked
 
 logger = logging.getLogger(__name__)
 

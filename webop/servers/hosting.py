@@ -14,9 +14,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from webop.counters import ReviewCounters
 from webop.servers.base import WebhookClientConfig
 from webop.servers.overload import OverloadGate
+from webop.telemetry.counters import ReviewCounters
 
 
 class ServingLimits(Protocol):

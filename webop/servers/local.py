@@ -16,8 +16,8 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from webop.backoff import Once
-from webop.dedicated_threads import call_in_dedicated_thread
+from webop.aio.backoff import Once
+from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError, ReviewError
 from webop.identities import is_in_pod
 from webop.servers.addresses import build_url, get_reachable_address

@@ -18,9 +18,9 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-from webop.dedicated_threads import call_in_dedicated_thread
+from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
-from webop.escaping import hide_secrets
+from webop.logs.escaping import hide_secrets
 from webop.servers.tunnel import WebhookTunnel
 
 logger = logging.getLogger(__name__)

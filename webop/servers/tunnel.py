@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from webop.backoff import Backoff
+from webop.aio.backoff import Backoff
 from webop.errors import ConfigurationError
 from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn, check_generator
 from webop.servers.local import WebhookServer

@@ -19,15 +19,15 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from webop.admission.managed.configurations import build_typed_id
+from webop.admission.configurations.building import build_typed_id
 from webop.app import create_app
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.errors import ReviewError, WebopError
-from webop.handling.handlers import WebhookType
-from webop.handling.options import parse_options
-from webop.handling.registry import OperatorRegistry
-from webop.loading import load_sources
+from webop.handlers.model import WebhookType
+from webop.handlers.options import parse_options
+from webop.handlers.registry import OperatorRegistry
 from webop.objects.resources import Resource
+from webop.runtime.loading import load_sources
 from webop.settings import AdmissionSettings, OperatorSettings
 from webop.testing.registries import AdmissionRegistry, called, replace_default_registry
 from webop.testing.results import AdmissionResult, read_result

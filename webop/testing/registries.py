@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from webop.errors import PermanentError
-from webop.handling.handlers import Activity, ActivityHandler, ResourceHandler, WebhookHandler
-from webop.handling.registry import OperatorRegistry, get_default_registry, set_default_registry
+from webop.handlers.model import Activity, ActivityHandler, ResourceHandler, WebhookHandler
+from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.objects.resources import Selector
 
 # Code that the author of the test has not written.

@@ -12,7 +12,7 @@ from typing import Any, Self
 import orjson
 
 from webop.errors import AdmissionError
-from webop.field_errors import AdmissionCause, parse_causes
+from webop.objects.field_errors import AdmissionCause, parse_causes
 from webop.objects.fields import clone
 
 Json = dict[str, Any]

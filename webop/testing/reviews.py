@@ -13,8 +13,8 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from webop.errors import ConfigurationError
-from webop.handling.options import parse_options
-from webop.handling.webhook_options import must_be
+from webop.handlers.options import parse_options
+from webop.handlers.webhook_options import must_be
 from webop.objects.fields import unwrap_mapping
 from webop.objects.resources import Resource, guess_plural
 

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 from webop.cli import CLIControls, main
 from webop.errors import WebopError
-from webop.handling.registry import OperatorRegistry
+from webop.handlers.registry import OperatorRegistry
 from webop.logs import preserve
 from webop.settings import OperatorSettings
 from webop.testing.registries import replace_default_registry

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from tests.client.fake_cluster import Networking
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo, Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
 
 
 def build_answer(content: bytes = b"{}", *lines: str, status: int = 200) -> bytes:

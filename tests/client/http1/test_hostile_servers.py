@@ -16,7 +16,7 @@ import pytest
 
 from tests.client.http1.scripted_server import Connection, ScriptedServer, build_answer, playing
 from tests.client.http1.test_http1 import AdvancingLoop, echo
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIConnectionError
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -19,8 +19,8 @@ import pytest
 
 from tests.client.http1.scripted_server import Connection, ScriptedServer, build_answer, playing
 from tests.client.test_tls import Pair, issue, issue_by
-from webop.client.credentials import ConnectionInfo
-from webop.client.streams import StreamLimits
+from webop.client.auth.vault import ConnectionInfo
+from webop.client.http.streams import StreamLimits
 from webop.errors import (
     APIConnectionError,
     APINotFoundError,
@@ -730,7 +730,7 @@ async def test_errors_are_read_from_whatever_answer() -> None:
 END = """
 import asyncio, gc, socket, sys, uvloop
 from tests.client.http1.scripted_server import ScriptedServer
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 
 async def main():
     listener = socket.create_server(("127.0.0.1", 0))  # it never answers
@@ -772,7 +772,8 @@ def test_requests_that_end_with_the_event_loop_leave_no_warnings(loop: str, end:
 
 def test_the_client_needs_no_http_library() -> None:
     code = (
-        "import sys; import webop.client.api; from webop.client.transport import build_transport;"
+        "import sys; import webop.client.api;"
+        "from webop.client.http.transport import build_transport;"
         "build_transport(__import__('webop').ConnectionInfo('https://host'));"
         "print({'aiohttp', 'httpx', 'requests', 'urllib3'} & sys.modules.keys())"
     )

@@ -21,10 +21,10 @@ from tests.operating import (
     build_settings,
     eventually,
 )
-from webop.client.credentials import ConnectionInfo, Vault
-from webop.handling.stopping import AsyncDaemonStopped
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.handlers.stopping import AsyncDaemonStopped
 from webop.reactor.observer import Scope
-from webop.running import Operator, OperatorOptions
+from webop.runtime.operator import Operator, OperatorOptions
 
 
 @pytest.mark.feature("PEE-01", "PEE-13", "PEE-15", "PEE-16", "CFG-06", "CFG-10", "CFG-11", "D-21")

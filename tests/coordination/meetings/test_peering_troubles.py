@@ -33,7 +33,7 @@ from tests.operating import (
 from tests.reactor.proxy import Proxy, intercept
 from tests.reactor.relay import Relay, relay
 from webop.client.api import Client
-from webop.client.credentials import ConnectionInfo
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIConflictError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from webop.backoff import Once
+from webop.aio.backoff import Once
 from webop.objects.body import Body, BodyEssence, build_object_reference, get_raw
 from webop.objects.fields import (
     ABSENT_FIELD,

@@ -14,7 +14,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from webop.backoff import Once
+from webop.aio.backoff import Once
 from webop.errors import ConfigurationError
 from webop.keymaterial import find_certificates, load_key_material
 from webop.servers.certificates.contexts import StrPath, read_file

@@ -12,7 +12,7 @@ import os
 import ssl
 from pathlib import Path
 
-from webop.dedicated_threads import call_in_dedicated_thread
+from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
 from webop.keymaterial import find_certificates, load_key_material
 

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from webop.backoff import Once
+from webop.aio.backoff import Once
 from webop.errors import (
     APIConflictError,
     APIError,

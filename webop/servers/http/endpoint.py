@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from webop.backoff import Once
+from webop.aio.backoff import Once
 from webop.errors import ReviewError
 from webop.servers.decoding import HEAD_SIZE, decode_review, find_request
 from webop.servers.hosting import Hosting, get_hosting

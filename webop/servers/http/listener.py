@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
 
-from webop.dedicated_threads import call_in_dedicated_thread
+from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
 from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.protocol import HTTPProtocol

@@ -11,7 +11,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from webop.backoff import Once
+from webop.aio.backoff import Once
 
 if TYPE_CHECKING:
     from webop.servers.hosting import ServingLimits

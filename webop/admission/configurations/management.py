@@ -1,0 +1,449 @@
+"""The task of a replica that keeps the managed webhook configurations up to date.
+
+Manual: "Admission control", "Managed configurations".
+:mod:`webop.admission.configurations.building` builds the webhooks of one replica,
+:mod:`webop.admission.configurations.agreement` decides what follows for all replicas,
+:mod:`webop.admission.configurations.stored` writes it into the cluster.
+
+Each replica checks the configurations when its handlers, its server or the resources of the cluster
+have changed; every two seconds in a rollout; otherwise after a third of
+``settings.admission.replica_lifetime``, but at least once a minute. By then, it has repaired
+configurations that somebody has deleted or edited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from webop.admission.configurations.agreement import (
+    Decision,
+    Notes,
+    Offer,
+    build_digest,
+    build_offer,
+    decide,
+)
+from webop.admission.configurations.building import Exclusions, build_configuration, list_dangers
+from webop.admission.configurations.replicas import (
+    Attendance,
+    Json,
+    ReplicaRecord,
+    build_key,
+    describe_place,
+    follow,
+    get_renewal,
+    parse_bundle,
+)
+from webop.admission.configurations.stored import (
+    Configuration,
+    Plan,
+    SharedConfigurations,
+)
+from webop.aio.backoff import Backoff, Once
+from webop.client.api import Client
+from webop.client.self_review import review_self
+from webop.context.operator_context import OperatorContext
+from webop.errors import (
+    APIConflictError,
+    APIConnectionError,
+    APIError,
+    APIServerError,
+    APIStatusError,
+    APITooManyRequestsError,
+    ConfigurationError,
+    LoginError,
+    WebopError,
+)
+from webop.handlers.model import WebhookType
+from webop.identities import detect_process, is_in_pod
+from webop.servers.base import WebhookClientConfig
+
+logger = logging.getLogger(__name__)
+
+_TRANSIENT = (
+    APIConnectionError,
+    APIServerError,
+    APITooManyRequestsError,
+    APIConflictError,
+    LoginError,
+)
+_RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
+_PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after each refusal in a row
+_AFTERMATH = 30.0  # seconds; API servers may still call webhooks that were removed, and retry
+_POLLING = 2.0  # seconds; between checks during a rollout
+
+
+class _OccupiedError(WebopError):
+    """Replicas at another address have the webhook configurations of this name."""
+
+
+class ConfigurationManager:
+    """One replica's share in the webhook configurations that all replicas keep.
+
+    Attributes:
+        is_applied: set when the record of the replica is in the cluster, and all webhooks for which
+            the replicas agree. A replica that waits for the others is ready: they wait for it, too.
+        is_alone: whether no other replica remains when this one stops; known when it retires.
+        problem: why the last update failed; empty if it succeeded.
+        is_refused: whether the API server refuses the updates, so that retries do not help.
+    """
+
+    def __init__(
+        self, operator: OperatorContext, client: Client, is_ready: Callable[[], bool]
+    ) -> None:
+        self._is_ready = is_ready
+        self._was_ready = False
+        self._operator = operator
+        self._client = client
+        self._name = operator.settings.admission.managed or ""
+        self._shared = SharedConfigurations(client, self._name, operator.identity)
+        self._handlers = operator.registry.select_webhooks()
+        self._is_in_pod = is_in_pod()
+        self._key = ""  # of the record; known with the first offer
+        self._since = self._renewed = follow()
+        self._config: WebhookClientConfig | None = None
+        self._secret: tuple[str, str] | None = None
+        self._username: str | None = None
+        self._offer: Offer | None = None
+        self._attendance = Attendance()
+        self._next_check = self._next_renewal = 0.0
+        self._trusted: frozenset[str] = frozenset()
+        self._checked = asyncio.Condition()
+        self._changed = asyncio.Event()
+        self._adjusting = asyncio.Lock()
+        self._is_retired = False
+        self._is_withdrawn = False
+        self._is_waiting = False
+        self._foreign_until = math.inf  # API servers may call webhooks of other replicas until then
+        self._newest = ""  # a replica that has taken over
+        self._last: Mapping[WebhookType, Configuration] = {}  # as read
+        self._warned = Once()
+        self.is_applied = asyncio.Event()
+        self.is_alone = False
+        self.problem = ""
+        self.is_refused = False
+        operator.cluster_view.subscribe(self._changed.set)
+
+    def announce(self, config: WebhookClientConfig, secret: tuple[str, str] | None = None) -> None:
+        """Set the address of the server, and the Secret that it needs to start."""
+        self._config, self._secret = config, secret
+        self._changed.set()
+
+    async def confirm(self, config: WebhookClientConfig) -> None:
+        """Wait until the configurations in the cluster contain the CAs of a config.
+
+        For servers that change their certificates: first announce (yield) a config with the old
+        and the new CAs, then wait here, then use the new certificate.
+
+        Caveats:
+            API servers watch the configurations, so they follow a moment later. If the config is
+            never announced, this never returns.
+
+        Raises:
+            ConfigurationError: the ``caBundle`` is not base64 of text.
+        """
+        wanted = frozenset(parse_bundle(config.get("caBundle")))
+        async with self._checked:
+            await self._checked.wait_for(
+                lambda: self.is_applied.is_set() and wanted <= self._trusted
+            )
+
+    def is_elsewhere(self) -> bool:
+        """Return whether a webhook that this replica does not know may be another replica's.
+
+        In a rollout that removes or renames a handler, or takes a resource from it, calls of the
+        old webhook meet new replicas. Calls of a new webhook can meet replicas that have retired;
+        these do not read the configurations any more.
+        """
+        is_leaving = self._is_retired or self._is_withdrawn
+        return is_leaving or time.monotonic() < self._foreign_until
+
+    async def run(self) -> None:
+        """Keep the configurations up to date, until cancelled.
+
+        Raises:
+            APIError: the API server refuses the first version of the configurations: by RBAC,
+                or because of their content. Later refusals and outages are retried, and are in
+                :attr:`problem` meanwhile.
+            ConfigurationError: the first config that the server yields is not usable.
+        """
+        backoff = Backoff(_PAUSES)
+        while True:
+            self._changed.clear()
+            pause = None
+            is_known = self._operator.cluster_view.is_known
+            if self._config is not None and is_known and not self._is_withdrawn:
+                try:
+                    await self._adjust(self._config)
+                except _OccupiedError as exc:
+                    if self.problem != str(exc):
+                        logger.error("%s", exc)  # noqa: TRY400 - expected
+                    self.problem, self.is_refused, pause = str(exc), True, _POLLING
+                except (APIError, ConfigurationError) as exc:
+                    is_transient = isinstance(exc, _TRANSIENT)
+                    if not self.is_applied.is_set() and not is_transient:
+                        raise
+                    if self.problem != str(exc):
+                        verb = "update" if self.is_applied.is_set() else "write"
+                        text = "Cannot %s the webhook configurations %s; retrying: %s"
+                        logger.warning(text, verb, self._name, exc)
+                    self.problem, self.is_refused = str(exc), not is_transient
+                    if is_transient:
+                        backoff.reset()
+                    requested = exc.retry_after if isinstance(exc, APIStatusError) else None
+                    pause = max(_RETRY_PAUSE, requested or 0.0) if is_transient else backoff.next()
+                else:
+                    self.problem, self.is_refused = "", False
+                    backoff.reset()
+                    pause = max(0.0, self._next_check - time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+
+    async def retire(self) -> None:
+        """Hand the webhooks over to the other replicas, while this one still gets calls.
+
+        From now on, the others decide without it. Its CAs stay trusted until it withdraws. If no
+        other replica remains, nothing changes, and `is_alone` is set.
+
+        Raises:
+            APIError: the API server is not available, or refuses.
+        """
+        async with self._adjusting:
+            if self._offer is not None and not self._is_withdrawn:
+                self._is_retired = True
+                await self._shared.settle(self._plan_presence)
+
+    async def withdraw(self, *, is_asked: bool) -> None:
+        """Remove this replica from the configurations, for good.
+
+        Webhooks stay as long as there are other live replicas. Without these, only the persistent
+        webhooks stay if somebody has asked the operator to stop, else all of them.
+
+        Raises:
+            APIError: the API server is not available, or refuses.
+        """
+        async with self._adjusting:
+            self._is_withdrawn = True
+            if self._offer is not None:
+                await self._shared.settle(lambda found: self._plan_exit(found, is_final=is_asked))
+
+    async def _adjust(self, config: WebhookClientConfig) -> None:
+        """Check and update the configurations, if something has changed or a check is due."""
+        self._report_absent()
+        if self._operator.settings.admission.exempt_account and self._username is None:
+            self._username = (await review_self(self._client)).username
+        async with self._adjusting:  # an update must not be written after the withdrawal
+            offer, now = self._build_offer(config), time.monotonic()
+            if self._is_withdrawn or (offer == self._offer and now < self._next_check):
+                return
+            # A container that restarts has the key of its killed predecessor, and so its record. No
+            # two live processes have it: containers of one pod cannot listen at the same address.
+            if not self._key:
+                process = f"{self._operator.identity}/{detect_process()}"
+                self._key = build_key(f"{process} {describe_place(offer.address)}")
+            self._was_ready = self._is_ready()
+            self._offer, self._next_check = offer, 0.0  # due until all has succeeded
+            if now >= self._next_renewal:
+                self._renewed = follow()
+            jitter = random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
+            try:
+                plan = await self._shared.settle(self._plan_presence)
+            except _OccupiedError:
+                self._note_renewal(now, jitter)  # it reads only, and waits until the others die
+                raise
+            self._note_renewal(now, jitter)
+            if plan is not None:
+                self._report(plan.decision)
+            is_changing = self._foreign_until > now or not self._was_ready
+            interval = min(_POLLING, self._renewal) * jitter if is_changing else math.inf
+            self._next_check = min(now + interval, self._next_renewal)
+        async with self._checked:
+            self.is_applied.set()
+            self._trusted = frozenset(offer.cas)
+            self._checked.notify_all()
+
+    def _note_renewal(self, now: float, jitter: float) -> None:
+        """Count a renewal, if one was due."""
+        if now >= self._next_renewal:
+            self._attendance.renewals += 1
+            self._next_renewal = now + self._renewal * jitter
+
+    @property
+    def _renewal(self) -> float:
+        """How often the record is renewed, in seconds."""
+        return get_renewal(self._operator.settings.admission.replica_lifetime)
+
+    def _plan_presence(self, found: Mapping[WebhookType, Configuration]) -> Plan:
+        """Plan the configurations with this replica.
+
+        Raises:
+            _OccupiedError: other replicas have them, at another address.
+        """
+        assert self._offer is not None  # noqa: S101 - for the type checker
+        # Restore what somebody has deleted: without the records, each replica would decide alone.
+        found = {k: one if one.version else self._last.get(k, one) for k, one in found.items()}
+        present, offer = found[WebhookType.VALIDATING].records, self._offer
+        others = self._list_others(present)
+        acting = [record for record in others.values() if not record.is_retired]
+        notes = found[WebhookType.VALIDATING].notes
+        if not self.is_applied.is_set() and self._key not in present:
+            self._check_place(acting, notes)
+        self._last = found
+        if not self.is_applied.is_set():
+            self._since = follow(*(record.since for record in acting))
+        mine = ReplicaRecord(
+            identity=self._operator.identity,
+            since=self._since,
+            renewed=self._renewed,
+            lifetime=self._operator.settings.admission.replica_lifetime,
+            address=offer.address,
+            cas=offer.cas,
+            digest=offer.digest,
+            is_ready=self._was_ready,
+        )
+        if self._is_retired:
+            self.is_alone = not acting
+            mine = mine.retire() if acting else mine
+        webhooks = {kind: found[kind].webhooks for kind in found}
+        decision = decide(webhooks, others.values(), offer, mine, notes=notes)
+        is_foreign = any(webhooks.values()) and build_digest(webhooks) != offer.digest
+        if is_foreign or not decision.is_own or any(not one.digest for one in others.values()):
+            self._foreign_until = time.monotonic() + _AFTERMATH
+        elif self._foreign_until == math.inf:
+            self._foreign_until = 0.0
+        records = {key: present[key] for key in others}
+        return Plan({**records, self._key: mine.encode()}, decision)
+
+    def _plan_exit(
+        self, found: Mapping[WebhookType, Configuration], *, is_final: bool
+    ) -> Plan | None:
+        assert self._offer is not None  # noqa: S101 - for the type checker
+        present, notes = found[WebhookType.VALIDATING].records, found[WebhookType.VALIDATING].notes
+        if self._key not in present:
+            return None  # it was never there, or others have decided without it
+        others = self._list_others(present)
+        webhooks = {kind: found[kind].webhooks for kind in found}
+        decision = decide(
+            webhooks, others.values(), self._offer, None, notes=notes, is_final=is_final
+        )
+        return Plan({key: present[key] for key in others}, decision)
+
+    def _list_others(self, records: Mapping[str, str]) -> dict[str, ReplicaRecord]:
+        """Return the live other replicas, by the names of their annotations."""
+        others = {key: text for key, text in records.items() if key != self._key}
+        return self._attendance.select(others, self._renewal)
+
+    def _check_place(self, acting: Sequence[ReplicaRecord], notes: Notes) -> None:
+        """Check that the webhooks are not those of others, unless allowed.
+
+        Raises:
+            _OccupiedError: replicas at another address serve them. Or this replica is outside of
+                pods, and pods serve them, or have done so.
+        """
+        assert self._offer is not None  # noqa: S101 - for the type checker
+        if self._operator.settings.admission.take_over:
+            return
+        if notes.has_pods and not self._is_in_pod:
+            reason = "they belong to pods, also while none of these runs."
+        elif acting and not any(record.address == self._offer.address for record in acting):
+            other = max(acting, key=lambda record: record.since)
+            reason = (
+                f"{other.identity} serves them at {other.place}. Waiting until it stops "
+                f"(if it was killed: {other.lifetime:g} seconds)."
+            )
+        else:
+            return
+        raise _OccupiedError(
+            f"Not serving the webhooks {self._name!r}: {reason} Use another name in "
+            "settings.admission.managed, or take them over with --take-over or "
+            "settings.admission.take_over."
+        )
+
+    def _build_offer(self, config: WebhookClientConfig) -> Offer:
+        exclusions = self._build_exclusions()
+        resources = self._operator.cluster_view.resources
+        webhooks = dict[WebhookType, list[Json]]()
+        persistent = dict[tuple[WebhookType, str], bool]()
+        for kind in WebhookType:
+            webhooks[kind] = build_configuration(
+                reason=kind,
+                name=self._name,
+                handlers=self._handlers,
+                resources=resources,
+                client_config=config,
+                exclusions=exclusions,
+            )["webhooks"]
+            owners = [
+                handler
+                for handler in self._handlers
+                if handler.reason is kind
+                and handler.selector
+                and handler.selector.select(resources)
+            ]
+            for webhook, handler in zip(webhooks[kind], owners, strict=True):
+                stays = self._is_in_pod if handler.persistent is None else handler.persistent
+                persistent[kind, webhook["name"]] = stays
+        return build_offer(webhooks, persistent, config, is_in_pod=self._is_in_pod)
+
+    def _build_exclusions(self) -> Exclusions:
+        admission = self._operator.settings.admission
+        namespace = self._client.vault.default_namespace if admission.exempt_namespace else None
+        username = self._username if admission.exempt_account else None
+        for name, value in (("exempt_namespace", namespace), ("exempt_account", username)):
+            if getattr(admission, name) and value is None:
+                self._warn_once(
+                    f"settings.admission.{name} has no effect: the operator does not know its own "
+                    f"{name.removeprefix('exempt_')}."
+                )
+        return Exclusions(namespace=namespace, username=username, secret=self._secret)
+
+    def _report(self, decision: Decision) -> None:
+        """Log who has died or taken over, and while other webhooks are in force than its own."""
+        assert self._offer is not None  # noqa: S101 - for the type checker
+        if dead := sorted(self._attendance.dead):
+            logger.info("Removed the records of dead replicas: %s.", ", ".join(dead))
+        former, newest = self._newest, decision.newest
+        is_taken = newest is not None and newest.address != self._offer.address
+        self._newest = f"{newest.identity} at {newest.place}" if newest and is_taken else ""
+        if self._newest and self._newest != former:
+            logger.warning("The webhooks %r were taken over by %s.", self._name, self._newest)
+        elif former and not self._newest:
+            logger.info("API servers call this operator again, no longer %s.", former)
+        is_waiting = not decision.is_own and not is_taken
+        if is_waiting and not self._is_waiting:
+            logger.info(
+                "Waiting until all replicas serve the same webhooks; those in force stay meanwhile."
+                " (A replica that was killed counts for up to %g seconds.)",
+                self._operator.settings.admission.replica_lifetime,
+            )
+        elif self._is_waiting and not is_waiting and not is_taken:
+            logger.info("The webhooks of this replica are in force.")
+        self._is_waiting = is_waiting
+
+    def _report_absent(self) -> None:
+        """Warn once of each handler that has no webhook, or a dangerous one."""
+        resources = self._operator.cluster_view.resources
+        for handler in self._handlers:
+            selector = handler.selector
+            if selector is None or selector.select(resources):
+                continue
+            absence = f"{handler} is not in the webhook configurations: {selector}"
+            text = f"{absence} is not in the cluster yet."
+            text += selector.suggest(resources, self._operator.cluster_view.served_groups)
+            if selector.is_ambiguous(resources):
+                names = ", ".join(sorted(r.name for r in selector.find_candidates(resources)))
+                text = f"{absence} is ambiguous: {names}."
+            self._warn_once(text)
+        for text in list_dangers(self._handlers, resources):
+            self._warn_once(text)
+
+    def _warn_once(self, text: str) -> None:
+        if self._warned.is_new(text):
+            logger.warning(text)

@@ -1,0 +1,1 @@
+"""Additions to asyncio: backoff, cancellation, threads, a deadline for all work."""

@@ -1,0 +1,1 @@
+"""One call of a handler: invocation, threads, errors and retries, progress, sub-handlers."""

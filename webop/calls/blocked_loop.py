@@ -1,0 +1,170 @@
+"""Detect a blocked event loop, and the handler that blocks it, from a separate thread.
+
+Once per ``settings.process.blocked_loop_threshold``, the watchdog checks what the thread of the
+loop does. Unless that thread waits for I/O, the watchdog schedules a callback in the loop; if the
+loop does not call it within the threshold, the watchdog logs the handler and the stack. So an idle
+loop is rarely woken. The watchdog detects each block of twice the threshold, and none that is
+shorter than the threshold. It works with any event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import selectors
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from webop.aio.backoff import Once
+from webop.aio.cancellation import contain
+from webop.calls.execution import attempt
+from webop.calls.invocation import Invocation, current_invocation
+from webop.events.loggers import ObjectLogger
+from webop.settings import ProcessSettings
+from webop.telemetry.counters import Timings
+
+logger = logging.getLogger(__name__)
+
+_OFF_POLLING = 5.0  # seconds; between two reads of the setting while it is off
+_LAG_POLLING = 0.5  # seconds; between two measurements of the lag
+_FRAMES = 12  # of the stack, if no handler is in it
+_CALLS = (attempt.__code__, contain.__code__)  # functions with a variable ``invocation``
+
+# Where an idle loop waits: asyncio's in a selector, uvloop's below the function that runs it.
+_IDLE = frozenset({selectors.__file__, asyncio.runners.__file__, asyncio.base_events.__file__})
+
+
+@contextlib.contextmanager
+def watching_loop(settings: ProcessSettings) -> Iterator[None]:
+    """Watch the running event loop as long as the block lasts."""
+    watchdog = Watchdog(asyncio.get_running_loop(), settings)
+    threading.Thread(target=watchdog.run, name="webop-watchdog", daemon=True).start()
+    try:
+        yield
+    finally:
+        watchdog.stop()
+
+
+async def measure_lag(timings: Timings) -> None:
+    """Measure how late the loop runs due callbacks, without end."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + _LAG_POLLING
+        await asyncio.sleep(_LAG_POLLING)
+        timings.add(max(0.0, loop.time() - due))
+
+
+class Watchdog:
+    """Watches one event loop from another thread; reads the settings at each check."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: ProcessSettings) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._settings = settings
+        self._stopped = threading.Event()
+        self._responded = threading.Event()
+        self._logged = Once()
+
+    def stop(self) -> None:
+        """End soon. The loop calls this, so it is not blocked."""
+        self._stopped.set()
+        self._responded.set()
+
+    def run(self) -> None:
+        """Watch until stopped, or until the loop is closed."""
+        while not self._stopped.is_set() and not self._loop.is_closed():
+            threshold = self._settings.blocked_loop_threshold
+            try:
+                if threshold is not None:
+                    self._check(threshold)
+            except Exception as exc:  # noqa: BLE001  of a log handler, or the loop is just closed
+                logger.debug("Cannot check the event loop: %r", exc)
+            self._stopped.wait(_OFF_POLLING if threshold is None else threshold)
+
+    def _check(self, threshold: float) -> None:
+        """Check that a busy loop responds; if it does not, log why, and wait until it does.
+
+        If this thread runs late and the process used no CPU meanwhile, the process was stopped or
+        got no CPU. If it used CPU, the loop did not let other threads run.
+        """
+        top = self._find_frame()
+        if top is None or top.f_code.co_filename in _IDLE:
+            return
+        began, used = time.monotonic(), time.process_time()
+        self._responded.clear()
+        self._loop.call_soon_threadsafe(self._responded.set)
+        if self._responded.wait(threshold) or self._stopped.is_set() or not self._loop.is_running():
+            return
+        seconds = time.monotonic() - began
+        if seconds > 2 * threshold and time.process_time() - used < seconds / 2:
+            return
+        invocation, stack = self._inspect()
+        culprit = "Code outside of handlers"
+        extra = {}
+        if invocation is not None:
+            culprit = str(invocation.handler)
+            log = invocation.cause.logger
+            extra = {"k8s_ref": log.reference} if isinstance(log, ObjectLogger) else {}
+        level = self._logged.choose_level(culprit)  # it may do so for many objects
+        if logger.isEnabledFor(level):
+            text = (
+                "%s blocks the event loop for %.1f s so far. All other handlers, reviews and "
+                "probes wait. Await slow calls, or make it a sync handler. It is here:"
+            )
+            place = logger.name, level, __file__, 0
+            record = logger.makeRecord(
+                *place, text, (culprit, seconds), None, extra=extra, sinfo=stack
+            )
+            logger.handle(record)  # formatters escape line breaks in messages, not in stacks
+        self._responded.wait()
+        seconds = time.monotonic() - began
+        level = min(level, logging.INFO)
+        logger.log(level, "%s no longer blocks the event loop, after %.1f s.", culprit, seconds)
+
+    def _find_frame(self) -> FrameType | None:
+        """Return the innermost frame of the loop's thread.
+
+        The garbage collector pauses: a finalizer or a callback of it that lets another thread run
+        blocks all threads for ever in some versions of Python 3.11 and 3.12 (CPython issue 106883).
+        """
+        is_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(self._thread)  # noqa: SLF001  as traceback dumps do
+        finally:
+            if is_enabled:
+                gc.enable()
+
+    def _walk_stack(self) -> list[tuple[FrameType, int]]:
+        """Return the frames of the loop's thread and their lines, the innermost one first."""
+        # Nothing else is done in this loop: in Python 3.11, the callers of a frame that has ended
+        # meanwhile are garbage.
+        frames = []
+        frame = self._find_frame()
+        while isinstance(frame, FrameType):
+            frames.append(frame)
+            frame = frame.f_back
+        return [(frame, frame.f_lineno) for frame in frames]
+
+    def _inspect(self) -> tuple[Invocation | None, str]:
+        """Return the handler that the loop is in, if there is one, and the stack from there on."""
+        frames = self._walk_stack()
+        calls = [at for at, (frame, _) in enumerate(frames) if frame.f_code in _CALLS]
+        invocation: Any = None
+        if calls:
+            index = calls[0]
+            invocation = frames[index][0].f_locals.get("invocation")
+            del frames[index:]
+        else:  # in a task of a handler, as far as contexts are known (Python 3.12)
+            context: Any = getattr(asyncio.current_task(self._loop), "get_context", dict)()
+            invocation = context.get(current_invocation)
+            del frames[_FRAMES:]
+        summary = traceback.StackSummary.extract(reversed(frames))
+        return invocation, "".join(summary.format()).rstrip()

@@ -1,0 +1,290 @@
+"""Call the handlers of a cause: in which order, with which outcomes.
+
+Flow: :func:`execute` → :func:`attempt` → the user's function. The lifecycle
+(:mod:`webop.lifecycles`) decides the order, :mod:`webop.calls.error_policy` the outcomes. Whatever
+a handler raises becomes an outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+from webop.aio.cancellation import call_apart, convert_exception, unwrap
+from webop.aio.work_deadline import check_fence
+from webop.calls.error_policy import (
+    Attempt,
+    ChildrenRetryError,
+    Outcome,
+    check_limits,
+    classify_failure,
+)
+from webop.calls.instrumentation import CANCELLED, DONE, is_denial, record_begin, record_end
+from webop.calls.invocation import Invocation, choose_pool, current_invocation, is_async
+from webop.calls.progress import (
+    HandlerState,
+    Progress,
+    digest_essence,
+    fetch_states,
+    now,
+)
+from webop.calls.shared_options import CallOptions
+from webop.calls.threads import call_in_thread
+from webop.client import current_client
+from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
+from webop.handlers.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
+from webop.handlers.filters import matches
+from webop.handlers.model import ChangeHandler, Handler, Reason, ResourceHandler
+from webop.handlers.registry import deduplicated
+from webop.lifecycles import LifeCycleFn
+from webop.objects.owners import owner_of_the_moment
+from webop.objects.patch import Patch
+
+_FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
+
+
+async def execute(
+    handlers: Sequence[Handler],
+    cause: Cause,
+    progress: Progress,
+    options: CallOptions,
+) -> dict[str, Outcome]:
+    """Call the handlers that are due, each at most once, and record the outcomes in the progress.
+
+    Guarantees: no exception of a handler leaves this function, except cancellation. The function
+    does not call a handler again before the caller can store the outcome.
+
+    Args:
+        handlers: the handlers to call.
+        cause: the cause of the calls.
+        progress: the states of these handlers.
+        options: of the calls.
+
+    Returns:
+        The outcomes of the called handlers, by id. Handlers that were not called because the window
+        closed or the operator stops are still due.
+    """
+    outcomes: dict[str, Outcome] = {}
+    closes = asyncio.get_running_loop().time() + options.window
+    while waiting := [h for h in progress.due(handlers) if h.id not in outcomes]:
+        offered = {**cause.kwargs, "state": progress}  # an index can have this name
+        offered.pop("handlers", None)  # or that of the first parameter
+        try:
+            chosen = options.lifecycle(waiting, **offered)
+        except BaseException as exc:  # noqa: BLE001  it can be the user's
+            raise convert_exception(exc)  # noqa: B904  it has the cause
+        if not chosen:
+            break
+        for handler in chosen:
+            if outcomes and not options.parents and not options.may_continue():
+                return outcomes
+            adapted, state = cause.for_handler(handler.id), progress[handler.id]
+            outcome = await attempt(handler, adapted, state, options)
+            progress.record(handler, outcome)
+            outcomes[handler.id] = outcome
+            if options.commits is not None and isinstance(cause, ChangeCause):
+                states = {**options.parents, handler.id: progress[handler.id]}
+                if progress.is_finished and not options.parents:
+                    states = {}  # the cycle ends, and the records are removed at once
+                options.commits.add(cause, states, {handler.id: outcome}, closes)
+        if asyncio.get_running_loop().time() >= closes:
+            break
+    return outcomes
+
+
+async def attempt(
+    handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
+) -> Outcome:
+    """Call one handler once, in the loop or in a thread; log the call and return the outcome."""
+    runtime = now() - state.started
+    attempts = Attempt(state.retries, runtime.total_seconds())
+    parent = current_invocation.get(None) if options.parents else None
+    invocation = Invocation(handler, cause, options, state, parent)
+    token = current_invocation.set(invocation)
+    owner = owner_of_the_moment.set(cause.body) if isinstance(cause, ResourceCause) else None
+    began, outcome = time.monotonic(), CANCELLED
+    failure: Exception | None = None
+    span = record_begin(invocation)
+    try:
+        cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
+        check_limits(handler, attempts)
+        await check_fence()
+        kwargs = _build_kwargs(handler, cause, state, runtime)
+        if not is_async(handler.fn):
+            pool = choose_pool(handler, options.settings)
+            is_patient = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
+            result = await call_in_thread(handler.fn, kwargs, pool, is_patient=is_patient)
+        else:
+            call = call_apart(handler.fn(**kwargs), invocation)
+            del kwargs  # daemons run for long
+            if handler.timeout is None:
+                result = unwrap(await call)
+            else:
+                seconds = handler.timeout - attempts.runtime
+                result = unwrap(await _await_in_time(handler, call, seconds))
+        if invocation.subhandlers:
+            await execute_children(invocation, invocation.subhandlers)
+    except GeneratorExit:
+        raise
+    except BaseException as exc:  # noqa: BLE001
+        failure = convert_exception(exc)
+        outcome = classify_failure(
+            handler,
+            failure,
+            attempts,
+            default_errors=options.default_errors,
+            default_backoff=options.settings.execution.default_backoff,
+        )
+        _log_failure(cause, outcome, failure)
+    else:
+        outcome = DONE if result is None else Outcome(final=True, result=result)
+        cause.logger.log(options.success_level, "%s succeeded.", handler)
+    finally:
+        record_end(invocation, outcome, time.monotonic() - began, failure, span)
+        current_invocation.reset(token)
+        if owner is not None:
+            owner_of_the_moment.reset(owner)
+    if invocation.subrefs:
+        outcome = replace(outcome, subrefs=frozenset(invocation.subrefs))
+    return outcome
+
+
+def _build_kwargs(
+    handler: Handler, cause: Cause, state: HandlerState, runtime: timedelta
+) -> dict[str, Any]:
+    """Return the keyword arguments of one call."""
+    kwargs = dict(cause.kwargs)
+    kwargs["param"] = handler.param
+    kwargs["retry"] = state.retries
+    kwargs["started"] = state.started
+    kwargs["runtime"] = runtime
+    if (client := current_client.get()) is not None:
+        kwargs["client"] = client if is_async(handler.fn) else client.sync
+    if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
+        inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()
+        if path := handler.field or inherited:
+            kwargs.update(cause.build_field_kwargs(path))
+    if cause.indices:  # few operators have any; they hide arguments of the same name
+        kwargs.update(cause.indices)
+    return kwargs
+
+
+async def _await_in_time(handler: Handler, call: Awaitable[Any], seconds: float) -> Any:
+    """Await the call of an async handler, at most until its timeout."""
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            return await call
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+        raise HandlerTimeoutError(
+            f"{handler} failed for good: it did not end within timeout={handler.timeout:g} s."
+        ) from None
+
+
+async def execute_children(
+    invocation: Invocation,
+    children: Sequence[ChangeHandler],
+    *,
+    lifecycle: LifeCycleFn | None = None,
+    cause: Cause | None = None,
+) -> None:
+    """Call the sub-handlers of a handler; each has its own progress record.
+
+    Raises:
+        ChildrenRetryError: some of them must be called again; the parent must not catch this.
+        TypeError: the cause is not a change.
+    """
+    cause = invocation.cause if cause is None else cause
+    if not isinstance(cause, ChangeCause):
+        raise TypeError("Only handlers of changes can have sub-handlers.")
+    chosen = [child for child in deduplicated(children) if matches(child, cause)]
+    refs = {child.id for child in chosen}
+    parents: dict[str, HandlerState] = {}
+    ancestor: Invocation | None = invocation
+    while ancestor is not None:
+        ancestor.subrefs |= refs  # also if this call is cancelled
+        state = ancestor.state
+        parents[ancestor.handler.id] = replace(state, subrefs=state.subrefs | ancestor.subrefs)
+        ancestor = ancestor.parent
+    options = replace(invocation.options, parents=parents, status=None)
+    storage = options.settings.persistence.progress_storage
+    commits = options.commits
+    # An earlier call in the same attempt can have called some of them.
+    body = cause.body if commits is None else commits.body
+    states = fetch_states(chosen, body=body, storage=storage)
+    progress = Progress.restore(chosen, states, purpose=cause.reason.value)
+    if cause.reason is Reason.UPDATE:
+        digest = digest_essence(cause.new)
+        for key, state in [*progress.items()]:
+            if state.is_finished and state.seen not in (None, digest):
+                progress.restart(key)
+    if lifecycle is not None:
+        options = replace(options, lifecycle=lifecycle)
+    is_stored = all(state.is_stored for state in parents.values())
+    closes = asyncio.get_running_loop().time() + options.window
+    if commits is not None and not is_stored and progress.due(chosen):
+        commits.add(cause, parents, {}, closes)
+        await commits.write()  # a crash must not restart their timeouts
+    outcomes = await execute(chosen, cause, progress, options)
+    invocation.subrefs.update(progress, *(outcome.subrefs for outcome in outcomes.values()))
+    if commits is None:
+        deliver_results(outcomes, cause.patch)
+    if not progress.is_finished:
+        errors = (outcome.exception for outcome in outcomes.values() if not outcome.final)
+        message = "Some sub-handlers have not finished."
+        raise ChildrenRetryError(message, delay=progress.delay) from next(errors, None)
+
+
+def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
+    """Put the results of the handlers into the status (chapter "Results delivery")."""
+    for key, outcome in outcomes.items():
+        if outcome.exception is not None or outcome.result is None:
+            continue
+        if isinstance(outcome.result, Mapping):
+            current = patch.status.get(key)
+            merged = {**current, **outcome.result} if isinstance(current, Mapping) else None
+            patch.status[key] = dict(outcome.result) if merged is None else merged
+        else:
+            patch.status[key] = outcome.result
+
+
+def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
+    if not outcome.message:
+        cause.logger.debug("%s", exc)
+        return
+    text, options = f"{outcome.message} {outcome.advance}".rstrip(), dict[str, Any]()
+    if outcome.advance:  # one Event, which counts the attempts
+        options["extra"] = {"k8s_event": outcome.message}
+    if outcome.is_unexpected:
+        trace = _skip_framework(exc)
+        cause.logger.error(text, exc_info=(type(exc), exc, trace), **options)
+    else:
+        cause.logger.log(_choose_level(cause, outcome.exception), text, **options)
+
+
+def _skip_framework(exc: Exception) -> TracebackType | None:
+    """Return the traceback without the frames of the framework before the user's code."""
+    trace = exc.__traceback__
+    while trace and f"{trace.tb_frame.f_globals.get('__name__')}.".startswith(_FRAMEWORK):
+        trace = trace.tb_next
+    return trace or exc.__traceback__
+
+
+def _choose_level(cause: Cause, failure: BaseException | None) -> int:
+    """Return the level for a failure; denials of reviews are logged with the response.
+
+    Authors expect a ``TemporaryError``, except the last one.
+    """
+    if isinstance(cause, WebhookCause):
+        return logging.DEBUG if is_denial(failure) else logging.ERROR
+    if isinstance(failure, TemporaryError):
+        return logging.WARNING
+    return logging.INFO if isinstance(failure, AdmissionError) else logging.ERROR

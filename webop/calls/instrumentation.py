@@ -1,0 +1,153 @@
+"""Record the calls of handlers for metrics, the status page and traces.
+
+The records contain no values of objects; of errors, only the types.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from webop.calls.error_policy import ChildrenRetryError, Outcome
+from webop.calls.invocation import Invocation
+from webop.calls.shared_options import CallOptions
+from webop.errors import (
+    AdmissionError,
+    HandlerRetriesError,
+    HandlerTimeoutError,
+    PermanentError,
+    TemporaryError,
+)
+from webop.handlers.causes import ResourceCause
+from webop.handlers.model import (
+    ActivityHandler,
+    ChangeHandler,
+    DaemonHandler,
+    EventHandler,
+    Handler,
+    IndexHandler,
+    TimerHandler,
+    WebhookHandler,
+)
+from webop.telemetry.counters import FailedCall, add
+from webop.telemetry.tracing import Description, open_span
+
+if TYPE_CHECKING:
+    from webop.telemetry.spans import Span
+
+DONE = Outcome(final=True)  # the outcome of most calls
+CANCELLED = Outcome(final=True)
+_STATEFUL = (ChangeHandler, DaemonHandler, TimerHandler)  # others are called for each event
+_TYPES: dict[type[Handler], str] = {
+    ActivityHandler: "activity",
+    ChangeHandler: "change",
+    DaemonHandler: "daemon",
+    EventHandler: "event",
+    IndexHandler: "index",
+    TimerHandler: "timer",
+    WebhookHandler: "webhook",
+}
+
+
+def record_begin(invocation: Invocation) -> Span | None:
+    """Record the begin of a call; return its span if traces are enabled."""
+    if (status := invocation.options.status) is not None:
+        status.running = invocation.handler.id
+    return open_span(_describe, invocation)
+
+
+def _describe(invocation: Invocation) -> Description:
+    handler, cause = invocation.handler, invocation.cause
+    name = _name(handler, invocation.options)
+    attributes: dict[str, str | int | None] = {
+        "webop.handler.id": name,
+        "webop.handler.type": name_type(handler),
+        "webop.retry": invocation.state.retries,
+    }
+    if isinstance(cause, ResourceCause):
+        attributes |= cause.identify()
+    return Description(f"handler {name}", attributes)
+
+
+def record_end(
+    invocation: Invocation,
+    outcome: Outcome,
+    seconds: float,
+    failure: Exception | None,
+    span: Span | None,
+) -> None:
+    """Record the end of a call. All calls end here, so there is a shortcut to the row."""
+    handler, options = invocation.handler, invocation.options
+    counters, status = options.counters, options.status
+    if (row := counters.rows.get(handler)) is None:
+        row = counters.durations.find(_name(handler, options), name_type(handler))
+        if not options.parents and not isinstance(handler, ActivityHandler):
+            counters.rows[handler] = row  # other handlers are new objects in each call
+    add(row, seconds)
+    how = "" if outcome is DONE else _name_failure(handler, outcome)
+    if how:
+        counters.failures[_name(handler, options), name_type(handler), how] += 1
+        if failure is not None and how != "denied":
+            counters.note_error(_name(handler, options), name_type(handler), _name_error(failure))
+    if how == "failure" or (counters.failed.calls and outcome is not CANCELLED):
+        _record_failed(invocation, failure if how == "failure" else None)
+    if status is not None:
+        status.running = ""
+        status.failures.pop(handler.id, None)
+        if failure is not None and not outcome.final:
+            attempts = invocation.state.retries + 1
+            status.failures[handler.id] = attempts, _name_error(failure)
+    if span is not None:
+        named = _name_failure(handler, outcome) or "success"
+        is_wrong = named != "denied" and not isinstance(failure, ChildrenRetryError)
+        span.conclude(named, failure if is_wrong else None)
+        span.close()
+
+
+def _record_failed(invocation: Invocation, failure: Exception | None) -> None:
+    """Record whether a handler with a state has failed for good for an object."""
+    handler, cause = invocation.handler, invocation.cause
+    if not isinstance(cause, ResourceCause) or not isinstance(handler, _STATEFUL):
+        return
+    failed, metadata = invocation.options.counters.failed, cause.body.meta
+    uid = str(metadata.uid)
+    if failure is None:
+        failed.calls.pop((uid, handler.id), None)
+        return
+    where = cause.resource.plural_name, metadata.namespace, str(metadata.name)
+    what = _name(handler, invocation.options), _name_error(failure), time.monotonic()
+    failed.add(uid, handler.id, FailedCall(*where, *what))
+
+
+def _name_error(failure: Exception) -> str:
+    """Return the types of an error and of its cause; messages can quote values of objects."""
+    names = [type(each).__name__ for each in (failure, failure.__cause__) if each is not None]
+    return " from ".join(names)
+
+
+def _name(handler: Handler, options: CallOptions) -> str:
+    """Return the id; ids of sub-handlers can contain values of objects, so "/*" replaces them."""
+    return f"{next(iter(options.parents))}/*" if options.parents else handler.id
+
+
+def name_type(handler: Handler) -> str:
+    """Return "change" for a ChangeHandler, and so on."""
+    return _TYPES[type(handler)]
+
+
+def _name_failure(handler: Handler, outcome: Outcome) -> str:
+    """Return why a call did not succeed; an empty string if it did."""
+    if outcome is CANCELLED:
+        return "cancelled"
+    if outcome.exception is None:
+        return "ignored" if outcome.message else ""
+    if isinstance(handler, WebhookHandler):
+        return "denied" if is_denial(outcome.exception) else "failure"
+    return "failure" if outcome.final else "retry"
+
+
+def is_denial(failure: BaseException | None) -> bool:
+    """Return whether this error of a webhook is a denial, not a failure."""
+    is_overdue = isinstance(failure, HandlerTimeoutError | HandlerRetriesError)
+    is_meant = isinstance(failure, AdmissionError | PermanentError | TemporaryError)
+    return is_meant and not is_overdue

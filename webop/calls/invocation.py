@@ -1,0 +1,90 @@
+"""The current call of a handler, and where it runs: in the loop or in a thread.
+
+Functions that users call inside of a handler (``webop.execute``, ``webop.adopt``) find the handler
+and its object in the current :class:`Invocation`, also in the threads of sync handlers.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from webop.calls.progress import HandlerState
+from webop.calls.shared_options import CallOptions
+from webop.calls.threads import NO_POOL, Pool
+from webop.handlers.causes import Cause
+from webop.handlers.model import (
+    Activity,
+    ActivityHandler,
+    DaemonHandler,
+    Handler,
+    WebhookHandler,
+)
+from webop.logs.reviews import call_of_the_moment
+from webop.settings import OperatorSettings
+
+_VITAL = (Activity.AUTHENTICATION, Activity.PROBE)
+
+
+@dataclass(slots=True)
+class Invocation:
+    """One running call of one handler; of a sub-handler, within that of its parent."""
+
+    handler: Handler
+    cause: Cause
+    options: CallOptions
+    state: HandlerState
+    parent: Invocation | None = None
+    subhandlers: list[Any] = field(default_factory=list)
+    subrefs: set[str] = field(default_factory=set)
+
+
+current_invocation: ContextVar[Invocation] = call_of_the_moment  # log lines name it, too
+
+
+def get_invocation(purpose: str) -> Invocation:
+    """Return the current invocation.
+
+    Raises:
+        LookupError: the caller is not inside of a handler; the message names the ``purpose``.
+    """
+    try:
+        return current_invocation.get()
+    except LookupError:
+        raise LookupError(
+            f"{purpose} works only inside a handler, and none is running here."
+        ) from None
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Return whether a callable must be awaited, looking through wrappers."""
+    try:
+        return _detect_async(fn)
+    except TypeError:  # it has no hash
+        return _detect_async.__wrapped__(fn)
+
+
+@functools.lru_cache(maxsize=4096)
+def _detect_async(fn: Callable[..., Any]) -> bool:
+    while True:
+        if inspect.iscoroutinefunction(fn):
+            return True
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif hasattr(fn, "__wrapped__"):
+            fn = fn.__wrapped__
+        else:
+            return inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+
+
+def choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
+    """Return the thread pool for a sync handler."""
+    if isinstance(handler, WebhookHandler):
+        return settings.admission
+    if isinstance(handler, ActivityHandler) and handler.activity in _VITAL:
+        return NO_POOL
+    return settings.background if isinstance(handler, DaemonHandler) else settings.execution

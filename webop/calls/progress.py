@@ -1,0 +1,297 @@
+"""The states of the handlers of one object in the current handling cycle.
+
+webop reads them from the records on the object, updates them by outcomes, and writes them back
+(chapter "Continuity"). The format of the records is documented: another operator process, or Kopf,
+can continue from them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from webop.calls.error_policy import Outcome
+from webop.handlers.model import Handler
+from webop.objects.body import Body
+from webop.objects.patch import Patch
+from webop.objects.storage.codec import build_place
+from webop.objects.storage.diffbase import EssenceDigest
+from webop.objects.storage.progress import ProgressRecord, ProgressStorage
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_DELAY = 1e9  # seconds, 31 years; dates end in the year 9999
+
+
+def digest_essence(essence: Any) -> str:
+    """Return a digest of an essence, short enough to be stored for many handlers."""
+    return EssenceDigest.of(essence).sha256[:16]
+
+
+def now() -> dt.datetime:
+    """Return the current moment, in UTC."""
+    return dt.datetime.now(dt.UTC)
+
+
+@dataclass(slots=True)
+class HandlerState:
+    """The state of one handler. Times are in UTC; None if it has not happened.
+
+    Code replaces it and never changes it; a frozen dataclass takes three times as long to create.
+
+    ``seen`` is the digest of the object's state that the handler was called for: while a change is
+    being handled, no handler misses a later one. It is the only field of the records that Kopf does
+    not know; Kopf ignores it.
+    """
+
+    started: dt.datetime
+    purpose: str | None = None
+    stopped: dt.datetime | None = None
+    delayed: dt.datetime | None = None
+    retries: int = 0
+    success: bool = False
+    failure: bool = False
+    message: str | None = None
+    subrefs: frozenset[str] = frozenset()
+    seen: str | None = None
+    stored: Mapping[str, object] | None = field(default=None, compare=False)
+
+    @classmethod
+    def from_record(cls, record: ProgressRecord) -> HandlerState:
+        """Restore the state from a record on the object.
+
+        Raises:
+            ValueError: this is not a record: anybody who can write the object can change it.
+            TypeError: likewise.
+        """
+        retries: object = record.get("retries") or 0
+        subrefs = frozenset(record.get("subrefs") or ())
+        if not isinstance(retries, int):
+            raise TypeError(f"'retries' must be a number, got {retries!r:.99}")
+        for name in ("purpose", "message", "seen"):
+            if not isinstance(value := record.get(name), str | None):
+                raise TypeError(f"{name!r} must be a string, got {value!r:.99}")
+        if not all(isinstance(key, str) for key in subrefs):
+            raise TypeError("'subrefs' must be strings")
+        return cls(
+            started=_parse_time(record.get("started")) or now(),
+            purpose=record.get("purpose") or None,
+            stopped=_parse_time(record.get("stopped")),
+            delayed=_parse_time(record.get("delayed")),
+            retries=retries,
+            success=bool(record.get("success")),
+            failure=bool(record.get("failure")),
+            message=record.get("message"),
+            subrefs=subrefs,
+            seen=record.get("seen"),
+            stored=_without_nones(record),
+        )
+
+    def build_record(self) -> ProgressRecord:
+        """Return the state in the documented format; absent fields are None."""
+        record = ProgressRecord(
+            started=_format_time(self.started),
+            stopped=_format_time(self.stopped),
+            delayed=_format_time(self.delayed),
+            purpose=self.purpose,
+            retries=self.retries,
+            success=self.success,
+            failure=self.failure,
+            message=self.message,
+            subrefs=sorted(self.subrefs) or None,
+        )
+        if self.seen is not None:
+            record["seen"] = self.seen
+        return record
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the handler has succeeded or failed for good."""
+        return self.success or self.failure
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the record on the object equals this state."""
+        return _without_nones(self.build_record()) == self.stored
+
+    def is_due(self, moment: dt.datetime) -> bool:
+        """Return whether the handler must be called now."""
+        return not self.is_finished and (self.delayed is None or self.delayed <= moment)
+
+    def with_outcome(self, outcome: Outcome) -> HandlerState:
+        """Return the state after one more attempt."""
+        moment, delayed = now(), None
+        failed = outcome.exception is not None
+        if not outcome.final and outcome.delay is not None:
+            delayed = moment + dt.timedelta(seconds=max(0, min(outcome.delay, _LONGEST_DELAY)))
+        return replace(
+            self,
+            stopped=moment if outcome.final else None,
+            delayed=delayed,
+            retries=self.retries + 1,
+            success=outcome.final and not failed,
+            failure=outcome.final and failed,
+            message=str(outcome.exception) if failed else None,
+            subrefs=self.subrefs | outcome.subrefs,
+        )
+
+
+class Progress(Mapping[str, HandlerState]):
+    """The states of all handlers in the current cycle of one object."""
+
+    def __init__(self, states: dict[str, HandlerState]) -> None:
+        self._states = states
+
+    @classmethod
+    def start(cls, handlers: Iterable[Handler]) -> Progress:
+        """Return states without attempts: for activities and events, which store no records."""
+        moment = now()
+        return cls({handler.id: HandlerState(moment) for handler in handlers})
+
+    @classmethod
+    def restore(
+        cls, handlers: Iterable[Handler], recorded: Mapping[str, HandlerState], *, purpose: str
+    ) -> Progress:
+        """Restore the states from the records on the object that have the same purpose.
+
+        Records with another purpose are replaced: a deletion ignores an unfinished creation.
+        """
+        states: dict[str, HandlerState] = {}
+        moment = now()
+        for handler in handlers:
+            state = recorded.get(handler.id)
+            # Others must know if it is still to be called, whatever the cycle is about.
+            wanted = "resume" if getattr(handler, "initial", False) else purpose
+            if state is not None and state.purpose in (None, purpose, wanted):
+                states[handler.id] = replace(state, purpose=wanted)
+            else:
+                fresh = HandlerState(moment, wanted)
+                if state is not None:  # the records of its sub-handlers must go with this one
+                    fresh = replace(fresh, subrefs=state.subrefs, stored=state.stored)
+                states[handler.id] = fresh
+        return cls(states)
+
+    def __getitem__(self, key: str) -> HandlerState:
+        return self._states[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all handlers have finished in this cycle."""
+        return all(state.is_finished for state in self._states.values())
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds until the next handler is due; None if all are finished."""
+        moment = now()
+        waits = [
+            0.0 if state.delayed is None else (state.delayed - moment).total_seconds()
+            for state in self._states.values()
+            if not state.is_finished
+        ]
+        return max(0.0, min(waits)) if waits else None
+
+    def due(self, handlers: Iterable[Handler]) -> list[Handler]:
+        """Return the handlers that must be called now."""
+        moment = now()
+        return [h for h in handlers if self._states[h.id].is_due(moment)]
+
+    def record(self, handler: Handler, outcome: Outcome) -> None:
+        """Record an attempt."""
+        self._states[handler.id] = self._states[handler.id].with_outcome(outcome)
+
+    def set_seen(self, keys: Iterable[str], digest: str, *, after: Collection[str] = ()) -> None:
+        """Record the state of the object that these handlers were called for.
+
+        Handlers that were called ``after`` another state that they have seen keep that one until
+        they finish: their retries are for the change since then.
+        """
+        for key in keys:
+            state = self._states[key]
+            if state.is_finished or key not in after:
+                self._states[key] = replace(state, seen=digest)
+
+    def restart(self, key: str) -> None:
+        """Reset a handler, so that it can be called again.
+
+        Until it is, its record stays as it is: the change for it can be undone. Keep the ids of its
+        sub-handlers: their records must be found even if it is never called.
+        """
+        old = self._states[key]
+        state = HandlerState(now(), old.purpose, subrefs=old.subrefs, seen=old.seen)
+        self._states[key] = replace(state, stored=_without_nones(state.build_record()))
+
+    def store(self, *, body: Body, patch: Patch, storage: ProgressStorage) -> None:
+        """Put the changed records into the patch of the object."""
+        for key, state in self._states.items():
+            if not state.is_stored:
+                storage.store(key=key, record=state.build_record(), body=body, patch=patch)
+        storage.flush()
+
+    def purge(
+        self, keys: Iterable[str], *, body: Body, patch: Patch, storage: ProgressStorage
+    ) -> None:
+        """Remove the records of these handlers and of all of their sub-handlers."""
+        purged: dict[str, None] = {}
+        for key in keys:  # also of handlers that no longer match: the record has the sub-handlers
+            state = _fetch(storage, key, body)
+            purged |= dict.fromkeys((key, *sorted(state.subrefs if state else ())))
+        for key, state in self._states.items():
+            purged |= dict.fromkeys((key, *sorted(state.subrefs)))
+        for key in purged:
+            storage.purge(key=key, body=body, patch=patch)
+        storage.flush()
+
+    def list_all(self, *, body: Body, storage: ProgressStorage) -> dict[str, HandlerState]:
+        """Return the states of the handlers, and of their sub-handlers as recorded in the body."""
+        children = {key: state.purpose for state in self._states.values() for key in state.subrefs}
+        return self._states | {
+            key: state
+            for key in sorted(children)
+            if (state := _fetch(storage, key, body)) is not None
+            and state.purpose in (None, "resume", children[key])  # not of a cycle before
+        }
+
+
+def fetch_states(
+    handlers: Iterable[Handler], *, body: Body, storage: ProgressStorage
+) -> dict[str, HandlerState]:
+    """Return the states of handlers that are recorded on an object, by their ids."""
+    found = {key: _fetch(storage, key, body) for key in {handler.id: None for handler in handlers}}
+    return {key: state for key, state in found.items() if state is not None}
+
+
+def _fetch(storage: ProgressStorage, key: str, body: Body) -> HandlerState | None:
+    """Return the state of a handler that is recorded on an object, if it can be read."""
+    record = storage.fetch(key=key, body=body)
+    try:
+        return HandlerState.from_record(record) if record else None
+    except (TypeError, ValueError) as exc:
+        place = build_place(f"the record of {key!r}", body)
+        logger.warning("Ignored the damaged state in %s: %s", place, exc)
+        return None
+
+
+def _without_nones(record: ProgressRecord) -> dict[str, object]:
+    """Return a record for comparison: some storages keep fields that are None, others do not."""
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def _format_time(moment: dt.datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="microseconds")
+
+
+def _parse_time(text: str | None) -> dt.datetime | None:
+    """Parse ISO 8601; older records have no time zone and are in UTC."""
+    if not text:
+        return None
+    moment = dt.datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)

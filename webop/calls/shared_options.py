@@ -1,0 +1,87 @@
+"""The options that all handlers of a cause share when they are called. No I/O."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from webop.handlers.model import ErrorsMode
+from webop.lifecycles import LifeCycleFn, all_at_once
+from webop.settings import OperatorSettings
+from webop.telemetry.counters import CallCounters
+
+if TYPE_CHECKING:
+    from webop.calls.error_policy import Outcome
+    from webop.calls.progress import HandlerState
+    from webop.handlers.causes import ChangeCause
+    from webop.objects.body import Body
+
+
+class Commits(Protocol):
+    """Takes over what handlers leave when they end, and writes it while the next ones run."""
+
+    @property
+    def body(self) -> Body:
+        """The newest state of the object with all records of handlers."""
+
+    def add(
+        self,
+        cause: ChangeCause,
+        states: Mapping[str, HandlerState],
+        outcomes: Mapping[str, Outcome],
+        moment: float,
+    ) -> None:
+        """Take over states of handlers, and of those that have ended the results and the patch.
+
+        The patch is empty then. All this is written at a moment of the loop's clock, or earlier.
+        """
+
+    async def write(self) -> None:
+        """Write now what was taken over."""
+
+
+@dataclass(slots=True)
+class HandlingStatus:
+    """The status of the handlers of one object, for the status page.
+
+    Attributes:
+        running: the id of the running handler; empty if none runs.
+        failures: for handlers that will be retried, by id: the number of failed attempts, and the
+            type of the last error.
+    """
+
+    running: str = ""
+    failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How the handlers of a cause are called.
+
+    Attributes:
+        settings: the operator's settings.
+        lifecycle: chooses which of the due handlers are called next.
+        default_errors: the mode for other exceptions if the handler has none.
+        window: seconds; handlers that finish within this time share one patch of the object.
+        commits: takes over what handlers of changes leave, to be written when the window closes.
+        parents: for sub-handlers: the states of their parents. These are stored before the first
+            sub-handler is called.
+        success_level: the logging level of successes.
+        may_continue: returns whether another handler may be called after the first one.
+            Sub-handlers are called in any case, as their parent is running.
+        counters: counts the calls.
+        status: shows the calls on the status page; None for calls that it does not show.
+    """
+
+    settings: OperatorSettings
+    lifecycle: LifeCycleFn = all_at_once
+    default_errors: ErrorsMode = ErrorsMode.TEMPORARY
+    window: float = 0.0
+    commits: Commits | None = None
+    parents: Mapping[str, HandlerState] = field(default_factory=dict)
+    success_level: int = logging.INFO
+    may_continue: Callable[[], bool] = lambda: True
+    counters: CallCounters = field(default_factory=CallCounters)
+    status: HandlingStatus | None = None

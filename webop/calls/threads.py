@@ -1,0 +1,186 @@
+"""Run sync functions in threads: separate pools for handlers, daemons and admission.
+
+A daemon keeps its thread as long as it runs; in a shared pool, daemons could block all sync
+handlers. Reviews have deadlines and must wait for neither. Each login or probe gets a new thread. A
+full pool is logged. A thread cannot be stopped: the object of a cancelled call stays busy until it
+ends. An abandoned call keeps its thread and is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from webop.aio.cancellation import count_cancellations
+from webop.aio.dedicated_threads import DedicatedThreads
+from webop.aio.work_deadline import current_fence
+from webop.handlers.stopping import SyncDaemonStopped
+from webop.settings.sections import Threads
+
+logger = logging.getLogger(__name__)
+
+_TOLERANCE = 2.0  # seconds; shorter bursts of calls are not logged
+_MAX_WAITING = 100  # calls that wait for a thread
+_WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
+
+
+class Pool(Protocol):
+    """Where sync functions of one kind run; most pools are groups of settings."""
+
+    @property
+    def threads(self) -> Threads:
+        """The name of the threads' purpose, for messages."""
+
+    @property
+    def executor(self) -> Executor:
+        """Where calls are submitted to."""
+
+    @property
+    def max_workers(self) -> int | None:
+        """The number of calls that can run at once; None for no limit."""
+
+
+class _NoPool:
+    """A thread for each call: logins and probes must not wait for other calls."""
+
+    threads = Threads("activities", "logins and probes", "")
+    executor: Executor = DedicatedThreads("webop-activities")
+    max_workers: int | None = None
+
+
+NO_POOL: Pool = _NoPool()
+
+
+class _Usage:
+    """The unfinished calls of an executor; changed in the loop only."""
+
+    __slots__ = ("calls", "full_since")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.full_since: float | None = None
+
+    def add(self, pool: Pool) -> None:
+        """Count a call; if it waits for a thread, check later whether calls still wait."""
+        self.calls += 1
+        if self.full_since is None and _is_full(self, pool):
+            loop = asyncio.get_running_loop()
+            self.full_since = loop.time()
+            loop.call_later(_TOLERANCE, _warn_if_full, self, pool, self.full_since)
+
+    def remove(self, pool: Pool) -> None:
+        """Count a call that has ended."""
+        self.calls -= 1
+        if not _is_full(self, pool):
+            self.full_since = None
+
+
+_usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
+_abandoned: Counter[int] = Counter()  # by the id() of the function; changed in the loop only
+
+
+def count_abandoned(fn: Callable[..., Any]) -> int:
+    """Return the number of abandoned calls of a function that still run."""
+    return _abandoned[id(fn)] if _abandoned else 0
+
+
+def is_crowded(pool: Pool) -> bool:
+    """Return whether so many calls wait for a thread that no new work should start."""
+    usage, size = _usages.get(pool.executor), pool.max_workers
+    return usage is not None and size is not None and usage.calls > size + _MAX_WAITING
+
+
+def count_calls(pool: Pool) -> int:
+    """Return the number of unfinished calls of a pool."""
+    usage = _usages.get(pool.executor)
+    return 0 if usage is None else usage.calls
+
+
+async def call_in_thread(
+    fn: Callable[..., Any], kwargs: Mapping[str, Any], pool: Pool, *, is_patient: bool = False
+) -> Any:
+    """Run a sync function in a pool, with the caller's context variables.
+
+    If a daemon must stop before it has a thread, it is not called. If the caller is cancelled while
+    the function runs, the call is abandoned; a patient caller waits for its end, which keeps an
+    object busy, but not after a second cancellation.
+    """
+    executor = pool.executor
+    usage = _usages.get(executor) or _usages.setdefault(executor, _Usage())
+    submitted = executor.submit(contextvars.copy_context().run, _call, fn, kwargs)
+    usage.add(pool)
+    if (fence := current_fence.get()) is not None:
+        fence.count(submitted)
+    stopped = kwargs.get("stopped")
+    del kwargs  # daemons run for long
+    if isinstance(stopped, SyncDaemonStopped):
+        stopped.prevent(submitted)
+    try:
+        return await asyncio.wrap_future(submitted)
+    except asyncio.CancelledError:
+        cancellations = count_cancellations()
+        if not submitted.cancelled() or cancellations:
+            if is_patient and cancellations == 1 and not submitted.done():
+                await asyncio.gather(asyncio.wrap_future(submitted), return_exceptions=True)
+            raise
+        return None  # the daemon had to stop while it waited for a thread
+    finally:
+        if submitted.done():
+            usage.remove(pool)
+        else:
+            _abandon(fn, submitted, usage, pool)
+
+
+def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool: Pool) -> None:
+    """Count a call until it ends in its thread."""
+    loop = asyncio.get_running_loop()
+    _abandoned[id(fn)] += 1
+
+    def finish() -> None:
+        usage.remove(pool)
+        _abandoned[id(fn)] -= 1
+        if not _abandoned[id(fn)]:
+            del _abandoned[id(fn)]
+
+    submitted.add_done_callback(lambda _: _call_in_loop(loop, finish))
+
+
+def _call_in_loop(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody needs it
+        loop.call_soon_threadsafe(fn)
+
+
+def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return fn(**kwargs)
+    except (StopIteration, GeneratorExit) as exc:  # coroutines cannot pass them on
+        raise RuntimeError(f"The handler raised {exc!r}.") from exc
+
+
+def _is_full(usage: _Usage, pool: Pool) -> bool:
+    size = pool.max_workers
+    return size is not None and usage.calls > size
+
+
+def _warn_if_full(usage: _Usage, pool: Pool, full_since: float) -> None:
+    """Warn if a pool has been full since then, and schedule the next check."""
+    if usage.full_since != full_since:
+        return
+    size = pool.max_workers or 0
+    logger.warning(
+        "All %d threads for sync %s are busy; %d more calls are waiting. Make them async, "
+        "or increase settings.%s.max_workers.",
+        size,
+        pool.threads.calls,
+        usage.calls - size,
+        pool.threads.group,
+    )
+    loop = asyncio.get_running_loop()
+    loop.call_later(_WARNING_INTERVAL, _warn_if_full, usage, pool, full_since)

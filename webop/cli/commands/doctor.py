@@ -1,0 +1,97 @@
+"""``webop doctor``: parse the options and print the report of :mod:`webop.cli.doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import click
+
+from webop.cli.options import (
+    CLIControls,
+    choose_scope,
+    load_quietly,
+    place_options,
+    source_options,
+    startup_option,
+)
+
+_option = functools.partial(click.option, show_default=True)
+_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}
+
+
+def _check_account(_: click.Context, __: click.Parameter, account: str | None) -> str | None:
+    parts = (account or "").split(":")
+    if parts[:2] == ["system", "serviceaccount"] and (len(parts) != 4 or not all(parts)):
+        raise click.BadParameter("write service accounts as system:serviceaccount:NAMESPACE:NAME.")
+    return account
+
+
+@click.command(short_help="Check an operator in a cluster.")
+@_option(
+    "--managed", metavar="NAME",
+    help="The name of the webhook configurations, as in settings.admission.managed.",
+)  # fmt: skip
+@_option(
+    "--as", "account", metavar="ACCOUNT", callback=_check_account,
+    help="The account whose permissions to check: system:serviceaccount:NAMESPACE:NAME.",
+)  # fmt: skip
+@place_options(_option)
+@_option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
+@_option("-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'.")
+@_option("--standalone", is_flag=True, help="Skip peering, as for 'webop run'.")
+@source_options()
+@startup_option(_option)
+@_option(
+    "--startup-timeout", type=click.FloatRange(min=0.1), default=10.0, metavar="SECONDS",
+    help="The longest time that the startup handlers may take.",
+)  # fmt: skip
+@_option(
+    "--probe/--no-probe", "is_probing", default=True,
+    help="Make the API server call the webhooks, by dry runs.",
+)  # fmt: skip
+@_option(
+    "-o", "--output", "form", type=click.Choice(["text", "json"]), default="text",
+    help="The format of the report.",
+)  # fmt: skip
+@click.make_pass_decorator(CLIControls, ensure=True)
+@click.pass_context
+def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: Any) -> None:
+    """Check an operator in a cluster; report problems and how to fix them.
+
+    For webhooks: do live replicas maintain them, is the certificate trusted, and can the API
+    server call them (by dry runs: handlers get dryrun=True, and nothing is stored)? For objects:
+    who holds the Lease, who pauses the operator, which deletions wait for it? And permissions.
+
+    With the files in PATHS, the doctor also checks that their handlers have webhooks, and that
+    RBAC permits what the handlers and the settings need. It imports the files and calls their
+    startup handlers, which change settings, and then the cleanup handlers. It calls no others.
+
+    \b
+        webop doctor                            all operators of the cluster
+        webop doctor --managed auto.example.com handlers.py
+        webop doctor --as system:serviceaccount:default:operator handlers.py
+        webop doctor --as ACCOUNT -n team-a --lease my-operator handlers.py
+        kubectl exec deploy/operator -- webop doctor --managed auto.example.com
+
+    The exit code is 1 if a finding is a failure.
+    """  # noqa: D301  \b keeps click from wrapping the lines
+    from webop.cli.doctor.context import Context  # noqa: PLC0415
+    from webop.cli.doctor.diagnosis import examine  # noqa: PLC0415 - keeps --help fast
+    from webop.cli.doctor.findings import Level, build_json, build_text, count_levels  # noqa: PLC0415
+    from webop.settings import OperatorSettings  # noqa: PLC0415
+
+    registry, _ = load_quietly(options.pop("paths"), options.pop("modules"), controls.registry)
+    settings = controls.settings or OperatorSettings.from_environment()
+    _, namespaces = choose_scope(ctx, options.pop("clusterwide"), options.pop("namespaces"))
+    settings.leadership.lease_name = options.pop("lease_name") or settings.leadership.lease_name
+    settings.peering.standalone |= options.pop("standalone")
+    if name := options.pop("peering_name"):
+        settings.peering.name, settings.peering.mandatory = name, True
+    context = Context(settings=settings, namespaces=namespaces, registry=registry, **options)
+    found = asyncio.run(examine(context))
+    # click drops the colours if the output is not a terminal.
+    text = build_text(found, lambda text, level: click.style(text, fg=_COLOURS[level]))
+    click.echo(build_json(found) if form == "json" else text)
+    ctx.exit(1 if count_levels(found)[Level.FAILURE] else 0)

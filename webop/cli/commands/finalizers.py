@@ -1,0 +1,222 @@
+"""``webop finalizers``: list objects that have an operator's finalizer, and remove it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from webop.cli.options import check_names, choose_scope, confirm
+from webop.cli.tables import build_table
+from webop.errors import APIConnectionError, APIError, LoginError
+
+if TYPE_CHECKING:
+    from webop.cli.doctor.finalizer_removal import HeldObject, Search
+    from webop.client.api import Client
+    from webop.objects.resources import Resource
+
+
+@click.group(short_help="Find and release objects that a finalizer blocks.")
+def finalizers() -> None:
+    """Find objects that have an operator's finalizer, and remove it.
+
+    An operator with deletion handlers, daemons or timers adds its finalizer to the objects. It
+    removes the finalizer when these handlers have finished with a deleted object. If the operator
+    no longer exists, the deletion never ends.
+
+    \b
+        webop finalizers list
+        webop finalizers list databases.example.com -n team-a
+        webop finalizers release databases.example.com -n team-a --dry-run
+        webop finalizers release -A --yes
+    """  # noqa: D301  \b keeps click from wrapping the lines
+
+
+def _selection(fn: Callable[..., None]) -> Callable[..., None]:
+    """Add the options and the argument that select objects."""
+
+    @click.argument("kinds", nargs=-1)
+    @click.option(
+        "-A", "--all-namespaces", "clusterwide", is_flag=True, help="Search the whole cluster."
+    )
+    @click.option(
+        "-n",
+        "--namespace",
+        "namespaces",
+        multiple=True,
+        metavar="NAMESPACE",
+        callback=check_names,
+        help="Search a namespace; repeatable.",
+    )
+    @click.option(
+        "--finalizer",
+        metavar="NAME",
+        help="The finalizer; by default settings.persistence.finalizer, which is Kopf's.",
+    )
+    @functools.wraps(fn)
+    def wrapper(
+        clusterwide: bool, namespaces: tuple[str, ...], finalizer: str | None, **options: Any
+    ) -> None:
+        from webop.settings import OperatorSettings  # noqa: PLC0415 - keeps --help fast
+
+        context = click.get_current_context()
+        clusterwide, namespaces = choose_scope(context, clusterwide, namespaces)
+        finalizer = finalizer or OperatorSettings.from_environment().persistence.finalizer
+        fn(clusterwide=clusterwide, namespaces=namespaces, finalizer=finalizer, **options)
+
+    return wrapper
+
+
+@finalizers.command(name="list", short_help="List the objects that have the finalizer.")
+@_selection
+def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, **_: bool) -> None:
+    """List the objects that have the finalizer; those being deleted come first.
+
+    KINDS are as for kubectl: pods, Pod, databases.example.com, databases.v1.example.com. The
+    default is all kinds in all namespaces.
+    """
+    from webop.client.standalone import connect_command  # noqa: PLC0415 - keeps --help fast
+
+    async def search() -> Search:
+        async with connect_command() as client:
+            return await _search(client, kinds, namespaces, finalizer)
+
+    found = asyncio.run(search())
+    if found.held:
+        _print_table(found.held)
+    else:
+        click.echo(f"No object has the finalizer {finalizer}.")
+    _report_problems(found)
+
+
+@finalizers.command(short_help="Remove the finalizer, so that deletions complete.")
+@_selection
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only objects with this name; repeatable.",
+)
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also release objects that are not being deleted. A running operator adds it again.",
+)
+@click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--dry-run",
+    "dry",
+    is_flag=True,
+    help="Let the API server check the changes without storing them.",
+)
+def release(
+    kinds: tuple[str, ...],
+    clusterwide: bool,
+    namespaces: tuple[str, ...],
+    finalizer: str,
+    names: tuple[str, ...],
+    everything: bool,
+    is_sure: bool,
+    dry: bool,
+) -> None:
+    """Remove the finalizer from objects that are being deleted, so that Kubernetes deletes them.
+
+    Use it only if the operator will not run again: its deletion handlers are not called, so
+    external resources of the objects can remain. KINDS are as for 'webop finalizers list'; the
+    default is all kinds. Other finalizers stay. The command asks before it changes anything.
+    """
+    from webop.client.standalone import connect_command  # noqa: PLC0415 - keeps --help fast
+
+    if not clusterwide and not namespaces:
+        raise click.UsageError("Add -A/--all-namespaces or -n/--namespace.")
+
+    async def run() -> None:
+        async with connect_command() as client:
+            found = await _search(client, kinds, namespaces, finalizer)
+            chosen = [
+                one
+                for one in found.held
+                if (everything or one.deleted_at) and (not names or one.name in names)
+            ]
+            if not chosen:
+                hint = " Other objects have it: see 'webop finalizers list'." if found.held else ""
+                click.echo(f"Found no objects to release from {finalizer}.{hint}")
+            else:
+                _print_table(chosen)
+                if not (is_sure or dry):
+                    objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
+                    confirm(f"Remove the finalizer from {objects}?")
+                await _release_all(client, chosen, finalizer, everything=everything, dry=dry)
+            _report_problems(found)
+
+    asyncio.run(run())
+
+
+async def _release_all(
+    client: Client, chosen: list[HeldObject], finalizer: str, *, everything: bool, dry: bool
+) -> None:
+    from webop.cli.doctor.finalizer_removal import release as release_one  # noqa: PLC0415 - keeps --help fast
+
+    failures = []
+    for one in chosen:
+        try:
+            outcome = await release_one(client, one, finalizer, everything=everything, dry=dry)
+        except (APIConnectionError, LoginError):
+            raise  # the other objects would fail in the same way
+        except APIError as exc:
+            failures.append(f"{one.kind} {one.path}: {exc}")
+        else:
+            click.echo(f"{one.kind} {one.path}: {outcome}{' (dry run)' if dry else ''}")
+    if failures:
+        raise click.ClickException("\n".join(failures))
+
+
+async def _search(
+    client: Client, kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str
+) -> Search:
+    from webop.cli.doctor.finalizer_removal import find_held  # noqa: PLC0415
+    from webop.client.discovery import discover  # noqa: PLC0415 - keeps --help fast
+    from webop.objects.resources import parse_selector  # noqa: PLC0415
+
+    known = (await discover(client)).resources
+    chosen: set[Resource] = set()
+    for kind in kinds:
+        try:
+            selector = parse_selector(kind)
+        except TypeError as exc:
+            raise click.UsageError(str(exc)) from exc
+        if not (found := selector.find_candidates(known)):
+            hint = selector.suggest(known)
+            raise click.UsageError(f"The cluster has no kind {kind!r}.{hint}")
+        chosen.update(found)
+    if not kinds:
+        chosen = {one for one in known if one.preferred and {"list", "patch"} <= one.verbs}
+    return await find_held(client, chosen, namespaces, finalizer)
+
+
+def _print_table(held: list[HeldObject]) -> None:
+    from webop.cli.doctor.findings import describe_seconds  # noqa: PLC0415 - keeps --help fast
+
+    now = dt.datetime.now(dt.UTC)
+    rows = [("KIND", "OBJECT", "STATE", "OTHER FINALIZERS")]
+    for one in held:
+        age = describe_seconds((now - (one.deleted_at or one.created_at)).total_seconds())
+        state = f"being deleted for {age}" if one.deleted_at else f"created {age} ago"
+        rows.append((one.kind, one.path, state, ", ".join(one.others) or "none"))
+    click.echo(build_table(rows))
+
+
+def _report_problems(found: Search) -> None:
+    """Fail if some kinds could not be searched.
+
+    Raises:
+        click.ClickException: with one line for each of these kinds.
+    """
+    if found.problems:
+        raise click.ClickException("\n".join(found.problems.values()))

@@ -1,0 +1,317 @@
+"""``webop freeze`` and ``webop resume``: pause operators from the command line.
+
+A freeze is a record with a high priority and a lifetime in the peering object of the operators
+(chapter "Peering"); see :mod:`webop.coordination.peers`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from webop.cli.layout import SectionCommand, build_option
+from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options
+from webop.errors import APIConnectionError, APIError, APINotFoundError, LoginError
+from webop.identities import detect_own_identity
+from webop.logs.escaping import escape
+
+if TYPE_CHECKING:
+    from webop.client.api import Client
+    from webop.coordination.peers import Peer
+    from webop.objects.resources import Resource
+
+_DEFAULT_PRIORITY = 100
+
+_EPILOG = """\b
+Exit codes:
+    0  Success.
+    1  The command failed in at least one namespace. The message says why.
+    2  The command line is wrong.
+"""
+
+_FREEZE_EPILOG = f"""\b
+Examples:
+    webop freeze -A --peering default --lifetime 600 --message 'backup is running'
+    webop freeze -n prod -n 'team-*' --peering my-operator --lifetime 60
+
+\b
+Environment:
+    WEBOP_FREEZE_<OPTION>     an option, as WEBOP_FREEZE_PEERING=name
+    KUBECONFIG                the files with credentials for the cluster
+
+{_EPILOG}"""
+
+_RESUME_EPILOG = f"""\b
+Examples:
+    webop resume -A --peering default
+    webop resume -A --peering default --id alice@laptop
+
+\b
+Environment:
+    WEBOP_RESUME_<OPTION>     an option, as WEBOP_RESUME_PEERING=name
+    KUBECONFIG                the files with credentials for the cluster
+
+{_EPILOG}"""
+
+
+class Request(NamedTuple):
+    """The peering objects in which to write or remove a record, and the name of the record."""
+
+    peering: str
+    clusterwide: bool
+    patterns: tuple[str, ...]
+    identity: str
+
+
+_scope, _record = map(build_option, ("Scope", "Record"))
+
+
+def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that both commands have, and pass them as one request."""
+    prefix = f"WEBOP_{command}"
+
+    def decorate(fn: Callable[..., None]) -> Callable[..., None]:
+        @_scope(
+            "-A",
+            "--all-namespaces",
+            "clusterwide",
+            is_flag=True,
+            envvar=f"{prefix}_ALL_NAMESPACES",
+            help="Use a ClusterKopfPeering: for operators of the whole cluster.",
+        )
+        @_scope(
+            "-n",
+            "--namespace",
+            "namespaces",
+            multiple=True,
+            metavar="PATTERN",
+            envvar=[f"{prefix}_NAMESPACES", f"{prefix}_NAMESPACE"],
+            help="Use the KopfPeerings of namespaces, by name or glob pattern; repeatable.",
+        )
+        @_scope(
+            "-P",
+            "--peering",
+            "peering_name",
+            required=True,
+            metavar="NAME",
+            envvar=f"{prefix}_PEERING",
+            help="The name of the peering object of the operators.",
+        )
+        @_record(
+            "-i",
+            "--id",
+            "identity",
+            metavar="ID",
+            envvar=f"{prefix}_ID",
+            help="The name of the record; by default USER@HOST.",
+        )
+        @functools.wraps(fn)
+        def wrapper(
+            *args: Any,
+            clusterwide: bool,
+            namespaces: tuple[str, ...],
+            peering_name: str,
+            identity: str | None,
+            **kwargs: Any,
+        ) -> None:
+            ctx = click.get_current_context()
+            clusterwide, namespaces = choose_scope(ctx, clusterwide, namespaces)
+            if not clusterwide and not namespaces:
+                raise click.UsageError(
+                    "Add -A/--all-namespaces or -n/--namespace, to choose the operators."
+                )
+            identity = identity or detect_own_identity()
+            request = Request(peering_name, clusterwide, namespaces, identity)
+            fn(*args, request=request, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
+@click.command(cls=SectionCommand, short_help="Pause operators.", epilog=_FREEZE_EPILOG)
+@_target_options("FREEZE")
+@_record(
+    "-t",
+    "--lifetime",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="SECONDS",
+    help="The length of the pause; then the operators resume by themselves.",
+)
+@_record(
+    "-p",
+    "--priority",
+    type=int,
+    default=_DEFAULT_PRIORITY,
+    show_default=True,
+    metavar="NUMBER",
+    help="Pause the operators with this priority or a lower one.",
+)
+@_record("--dev", is_flag=True, help=f"The same as --priority={DEV_PRIORITY}.")
+@_record("-m", "--message", metavar="TEXT", default="", help="The reason, which operators log.")
+@logging_options
+def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: str) -> None:
+    """Pause the operators of a peering without stopping their processes.
+
+    The operators finish the calls that run and stop their daemons and timers. They handle no
+    objects until the lifetime is over or you run 'webop resume'. They still serve webhooks.
+    """
+    from webop.coordination.peers import build_record, format_time  # noqa: PLC0415 - keeps --help fast
+
+    priority = DEV_PRIORITY if dev else priority
+    now = time.time()
+    record = build_record(priority, lifetime, now, message)
+
+    async def write(client: Client, kind: Resource, namespace: str | None) -> bool:
+        body = await _patch(client, kind, namespace, request, record)
+        if body is not None:
+            _report_paused(request, _where(namespace), priority, body)
+        return body is not None
+
+    asyncio.run(_do_everywhere(request, write))
+    scope = "-A" if request.clusterwide else " ".join(f"-n '{p}'" for p in request.patterns)
+    click.echo(
+        f"The pause ends at {format_time(now + lifetime)}. To end it sooner: webop resume {scope} "
+        f"--peering {request.peering} --id {request.identity}"
+    )
+
+
+@click.command(cls=SectionCommand, short_help="End a pause.", epilog=_RESUME_EPILOG)
+@_target_options("RESUME")
+@logging_options
+def resume(request: Request) -> None:
+    """Resume the operators of a peering that 'webop freeze' has paused."""
+    from webop.coordination.peers import build_record, parse_peers  # noqa: PLC0415  keeps --help fast
+
+    async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
+        try:
+            body = await client.get(kind, namespace, request.peering)
+        except APINotFoundError:
+            return False
+        where, status = _where(namespace), body.get("status")
+        if isinstance(status, dict) and request.identity in status:
+            await _patch(client, kind, namespace, request, None)
+            click.echo(f"Removed the record of {request.identity} {where}.")
+        else:
+            # Operators remember a record if the object is deleted and created again. They forget it
+            # when they see one that has expired, by all clocks, and remove that.
+            await _patch(client, kind, namespace, request, build_record(0, 0, 0.0))
+            click.echo(
+                f"There is no record of {request.identity} {where}. Operators that remember one "
+                "resume now. Other records:"
+            )
+            for peer in parse_peers(status)[0].values():
+                click.echo(f"  {escape(str(peer))}")
+        return True
+
+    asyncio.run(_do_everywhere(request, remove))
+
+
+async def _do_everywhere(
+    request: Request, act: Callable[[Client, Resource, str | None], Awaitable[bool]]
+) -> None:
+    """Do something to each chosen peering object.
+
+    Raises:
+        click.ClickException: it failed for some of them; with a line for each failure.
+    """
+    from webop.client.standalone import connect_command  # noqa: PLC0415  keeps --help quick
+    from webop.coordination.peers import build_creation_command  # noqa: PLC0415
+
+    async with connect_command() as client:
+        kind = await _find_kind(client, clusterwide=request.clusterwide)
+        failures = []
+        missing = []
+        done = 0
+        for namespace, is_named in await _list_namespaces(client, request):
+            try:
+                is_there = await act(client, kind, namespace)
+            except (APIConnectionError, LoginError):
+                raise  # the other namespaces would fail in the same way
+            except APIError as exc:
+                failures.append(str(exc))
+                continue
+            done += is_there
+            if not is_there and is_named:
+                missing.append(namespace)
+    absent = f"There is no peering {request.peering!r}"
+    for namespace in missing:
+        command = build_creation_command(kind, namespace, request.peering)
+        failures.append(f"{absent} {_where(namespace)}. Create it: {command}")
+    if failures or not done:
+        raise click.ClickException("\n".join(failures) or f"{absent} in these namespaces.")
+
+
+async def _find_kind(client: Client, *, clusterwide: bool) -> Resource:
+    from webop.client.discovery import discover  # noqa: PLC0415
+    from webop.coordination.peers import GROUPS, build_kinds  # noqa: PLC0415
+
+    found = {resource: resource for resource in (await discover(client, GROUPS)).resources}
+    kinds = build_kinds(clusterwide=clusterwide)
+    for kind in kinds:
+        if kind in found:
+            return found[kind]
+    raise click.ClickException(
+        f"The cluster has no kind {kinds[0].kind}, so operators cannot see each other. Create it: "
+        "kubectl apply -f manifests/peering.yaml, from webop's repository."
+    )
+
+
+async def _list_namespaces(client: Client, request: Request) -> list[tuple[str | None, bool]]:
+    """Return the namespaces, None for the cluster, and whether they are named without a pattern."""
+    from webop.objects.resources import Resource  # noqa: PLC0415
+    from webop.reactor.namespace_patterns import is_exact, select_namespaces  # noqa: PLC0415
+
+    if request.clusterwide:
+        return [(None, True)]
+    exact = [pattern for pattern in request.patterns if is_exact(pattern)]
+    globs = [pattern for pattern in request.patterns if not is_exact(pattern)]
+    names: list[str] = []
+    if globs:
+        async for page in client.list_pages(Resource("", "v1", "namespaces", namespaced=False)):
+            names += [item["metadata"]["name"] for item in page.items]
+    matching = sorted(select_namespaces(names, globs) - set(exact))
+    return [*((name, True) for name in exact), *((name, False) for name in matching)]
+
+
+async def _patch(
+    client: Client,
+    kind: Resource,
+    namespace: str | None,
+    request: Request,
+    record: dict[str, Any] | None,
+) -> dict[str, Any] | None:
+    patch = {"status": {request.identity: record}}
+    subresource = "status" if "status" in kind.subresources else None
+    return await client.patch(kind, namespace, request.peering, patch, subresource)
+
+
+def _report_paused(request: Request, where: str, priority: int, body: dict[str, Any]) -> None:
+    """Print which operators a record pauses, and which not."""
+    from webop.coordination.peers import parse_peers  # noqa: PLC0415  keeps --help quick
+
+    peers = parse_peers(body.get("status"))[0].values()
+    others = [p for p in peers if p.identity != request.identity and p.deadline > time.time()]
+    paused = [peer for peer in others if peer.priority <= priority]
+    running = [peer for peer in others if peer.priority > priority]
+    click.echo(
+        f"The peering {request.peering!r} is frozen {where} for priorities up to {priority}, by "
+        f"{request.identity}. Paused operators: {_enumerate(paused)}."
+    )
+    if running:
+        text = f"Not paused, because their priority is higher: {_enumerate(running)}."
+        click.echo(text, err=True)
+
+
+def _enumerate(peers: list[Peer]) -> str:
+    return escape(", ".join(f"{peer.identity} ({peer.priority})" for peer in peers)) or "none now"
+
+
+def _where(namespace: str | None) -> str:
+    return f"in the namespace {namespace!r}" if namespace else "cluster-wide"

@@ -1,0 +1,316 @@
+"""Build the Kubernetes objects of an operator, except RBAC, as YAML with comments that say why."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from webop.cli.manifests.yaml_text import dump
+from webop.servers.service import WebhookServiceServer
+
+PROBES_PORT = 8080
+STATUS_PORT = 8081
+#: Ephemeral storage is for /tmp and for the log.
+RESOURCES = """\
+requests: {cpu: 50m, memory: 96Mi, ephemeral-storage: 64Mi}
+limits: {memory: 256Mi, ephemeral-storage: 256Mi}"""
+#: The classes that every cluster has are for its vital parts.
+SYSTEM_PRIORITY = "system-cluster-critical"
+
+
+def _dump(value: Any) -> str:
+    """Return a value as YAML: mappings in one line, each item of a list in its own line."""
+    return dump(value, is_flow=isinstance(value, dict), width=10_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A deployment.
+
+    Attributes:
+        name: the name of the objects.
+        home: the namespace of the objects.
+        image: the image of the container.
+        arguments: the arguments of ``webop`` in the container.
+        variables: the environment variables of the container.
+        replicas: the number of replicas.
+        is_shared: whether several replicas can run: with a Lease, or with webhooks only.
+        server: the webhook server, if it is behind a Service.
+        pod_networks: the networks that cannot connect to the webhooks; empty if unknown.
+        priority: the priority class of the pods, or None.
+        scraper: the namespace whose pods scrape the metrics, or None.
+    """
+
+    name: str
+    home: str
+    image: str
+    arguments: Sequence[str]
+    variables: Mapping[str, str]
+    replicas: int
+    is_shared: bool
+    server: WebhookServiceServer | None
+    pod_networks: Sequence[str]
+    priority: str | None
+    scraper: str | None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of all objects and of the pods."""
+        return {"app.kubernetes.io/name": self.name}
+
+    @property
+    def service(self) -> str:
+        """The name of the Service."""
+        return (self.server and self.server.service) or self.variables["WEBOP_SERVICE"]
+
+    @property
+    def _name(self) -> str:
+        return _dump(self.name)
+
+    @property
+    def _head(self) -> str:
+        return f"""\
+metadata:
+  name: {self._name}
+  namespace: {_dump(self.home)}
+  labels:
+    app.kubernetes.io/name: {self._name}"""
+
+    def build_namespace(self) -> str:
+        """Return the namespace; it refuses pods with more privileges than the operator's."""
+        return f"""\
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {_dump(self.home)}
+  labels:
+    pod-security.kubernetes.io/enforce: restricted"""
+
+    def build_account(self) -> str:
+        """Return the service account."""
+        return f"apiVersion: v1\nkind: ServiceAccount\n{self._head}"
+
+    def build_deployment(self) -> str:
+        """Return the Deployment."""
+        variables = "".join(
+            f"            - {_dump({'name': name, 'value': value})}\n"
+            for name, value in self.variables.items()
+        )
+        ports = [f"            - {{name: probes, containerPort: {PROBES_PORT}}}"]
+        if self.server:
+            port = self.server.port or self.server.DEFAULT_PORT
+            ports.append(f"            - {{name: webhooks, containerPort: {port}}}")
+        return f"""\
+apiVersion: apps/v1
+kind: Deployment
+{self._head}
+spec:
+  replicas: {self.replicas}
+  strategy:
+{textwrap.indent(self._build_strategy(), "    ")}
+  selector:
+    matchLabels:
+      app.kubernetes.io/name: {self._name}
+  template:
+    metadata:
+      labels:
+        app.kubernetes.io/name: {self._name}
+{self._build_annotations()}\
+    spec:
+      serviceAccountName: {self._name}
+{self._build_priority()}\
+      # Ten seconds to serve webhooks while traffic drains, ten for open requests, the rest for
+      # handlers.
+      terminationGracePeriodSeconds: 60
+      securityContext:
+        runAsNonRoot: true
+        seccompProfile: {{type: RuntimeDefault}}
+{textwrap.indent(self._build_spread(), "      ")}\
+      containers:
+        - name: operator
+          image: {_dump(self.image)}
+          args:
+{textwrap.indent(_dump(list(self.arguments)), "            ")}
+          env:
+            # The name of the replica, for the Lease, the log and "webop doctor".
+            - name: POD_ID
+              valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}
+{variables}\
+          ports:
+{chr(10).join(ports)}
+          # Startup handlers have ten minutes.
+          startupProbe:
+            httpGet: {{path: /livez, port: probes}}
+            periodSeconds: 5
+            timeoutSeconds: 5
+            failureThreshold: 120
+          readinessProbe:
+            httpGet: {{path: /readyz, port: probes}}
+            periodSeconds: 5
+            timeoutSeconds: 5
+          # It succeeds while the API server is down, as a restart would not help. A busy operator
+          # must not be restarted: all its work would come again.
+          livenessProbe:
+            httpGet: {{path: /livez, port: probes}}
+            periodSeconds: 10
+            timeoutSeconds: 5
+            failureThreshold: 6
+          resources:
+{textwrap.indent(RESOURCES, "            ")}
+          securityContext:
+            allowPrivilegeEscalation: false
+            readOnlyRootFilesystem: true
+            capabilities: {{drop: [ALL]}}
+          volumeMounts:
+            - {{name: tmp, mountPath: /tmp}}
+      volumes:
+        - name: tmp
+          emptyDir: {{sizeLimit: 64Mi}}"""
+
+    def _build_priority(self) -> str:
+        if self.priority is None:
+            return ""
+        reason = "# Without these pods, API servers refuse requests." if self.server else ""
+        lines = [reason, f"priorityClassName: {_dump(self.priority)}"]
+        return "".join(f"      {line}\n" for line in lines if line)
+
+    def _build_annotations(self) -> str:
+        if self.scraper is None:
+            return ""
+        return f"""\
+      # For a Prometheus that reads annotations; others need a PodMonitor for the port "probes".
+      annotations:
+        prometheus.io/scrape: "true"
+        prometheus.io/port: "{PROBES_PORT}"
+        prometheus.io/path: /metrics
+"""
+
+    def _build_strategy(self) -> str:
+        if self.is_shared:
+            return "type: RollingUpdate\nrollingUpdate: {maxUnavailable: 0, maxSurge: 1}"
+        return (
+            "# Without a Lease, two pods would handle the same objects during an update.\n"
+            "type: Recreate"
+        )
+
+    def _build_spread(self) -> str:
+        """Return the constraints that spread replicas over nodes and zones."""
+        rules = (
+            f"""\
+  - topologyKey: {key}
+    maxSkew: 1
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        app.kubernetes.io/name: {self._name}
+    matchLabelKeys: [pod-template-hash]
+"""
+            for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+        )
+        return f"topologySpreadConstraints:\n{''.join(rules)}"
+
+    def build_budget(self) -> str:
+        """Return the PodDisruptionBudget, which keeps a replica while nodes are drained."""
+        return f"""\
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+{self._head}
+spec:
+  maxUnavailable: 1
+  # Pods that are not ready do not block the drain of a node.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      app.kubernetes.io/name: {self._name}"""
+
+    def build_quota(self) -> str:
+        """Return the ResourceQuota without which GKE refuses pods of the system's priority."""
+        return f"""\
+# Some clusters (GKE) allow this priority only in namespaces with such a quota.
+apiVersion: v1
+kind: ResourceQuota
+{self._head}
+spec:
+  hard: {{pods: "100"}}
+  scopeSelector:
+    matchExpressions:
+      - {{scopeName: PriorityClass, operator: In, values: [{_dump(self.priority)}]}}"""
+
+    def build_service(self) -> str:
+        """Return the Service for the webhooks."""
+        port = self.server.service_port if self.server else 443
+        head = self._head.replace(f"name: {self._name}", f"name: {_dump(self.service)}", 1)
+        return f"""\
+# API servers call the webhooks of ready pods at this Service.
+apiVersion: v1
+kind: Service
+{head}
+spec:
+  selector:
+    app.kubernetes.io/name: {self._name}
+  ports:
+    - {{name: webhooks, port: {port}, targetPort: webhooks}}"""
+
+    def build_policy(self) -> str:
+        """Return the NetworkPolicy: API servers, the kubelet and scrapers can connect to pods."""
+        policy = f"""\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+{self._head}
+spec:
+  podSelector:
+    matchLabels:
+      app.kubernetes.io/name: {self._name}
+  policyTypes: [Ingress]"""
+        scraping = (
+            ""
+            if self.scraper is None
+            else f"""
+    # Pods of this namespace scrape the metrics, at the port of the probes.
+    - ports:
+        - {{protocol: TCP, port: probes}}
+      from:
+        - namespaceSelector:
+            matchLabels: {{kubernetes.io/metadata.name: {_dump(self.scraper)}}}"""
+        )
+        if self.server is None and scraping:
+            head = "# The kubelet needs no rule to call the probes."
+            return f"{head}\n{policy}\n  ingress:{scraping}"
+        if self.server is None:
+            return f"# Only the kubelet can connect to the pods; it needs no rule.\n{policy}"
+        if not self.pod_networks:
+            return f"""\
+# This policy is open: all pods of the cluster can connect to the webhooks. A policy cannot select
+# API servers, which are not pods. So exclude the networks of the pods (--pod-network or --cluster),
+# or admit only the addresses of your control plane (kubectl get endpoints kubernetes).
+{policy}
+  ingress:
+    - ports:
+        - {{protocol: TCP, port: webhooks}}{scraping}"""
+        blocks = "".join(
+            f"        - ipBlock: {{cidr: {json.dumps(everything)}, except: {json.dumps(own)}}}\n"
+            if own
+            else f"        - ipBlock: {{cidr: {json.dumps(everything)}}}\n"
+            for everything, own in (
+                ("0.0.0.0/0", [cidr for cidr in self.pod_networks if ":" not in cidr]),
+                ("::/0", [cidr for cidr in self.pod_networks if ":" in cidr]),
+            )
+        )
+        return f"""\
+# Only API servers can connect to the webhooks, and the kubelet to the probes (it needs no rule).
+# A policy cannot select API servers, which are not pods. So it excludes the networks of the pods.
+# It is better to replace both blocks by the addresses of your control plane (kubectl get endpoints
+# kubernetes). In some clusters, API servers connect through agents in kube-system (konnectivity).
+{policy}
+  ingress:
+    - ports:
+        - {{protocol: TCP, port: webhooks}}
+      from:
+{blocks}\
+        - namespaceSelector:
+            matchLabels: {{kubernetes.io/metadata.name: kube-system}}
+          podSelector:
+            matchLabels: {{k8s-app: konnectivity-agent}}{scraping}"""

@@ -1,0 +1,310 @@
+"""Build all manifests from handlers and settings.
+
+Flow: startup handlers → Lease and webhook settings → kinds → rights → objects.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from webop.admission.configurations.building import build_configuration
+from webop.cli.doctor.context import Context, call_startup
+from webop.cli.doctor.findings import Level
+from webop.cli.doctor.permissions import list_needs
+from webop.cli.manifests.kinds import find_kinds, list_builtin, read_definitions
+from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan
+from webop.cli.manifests.rights import build_rights, split_rules
+from webop.cli.manifests.yaml_text import dump
+from webop.client.api import Client
+from webop.client.discovery import discover
+from webop.client.standalone import connect_command
+from webop.coordination.peers import build_kinds
+from webop.errors import ConfigurationError
+from webop.handlers.model import WebhookType
+from webop.handlers.registry import OperatorRegistry
+from webop.handlers.validation import names_argument
+from webop.objects.resources import Resource
+from webop.objects.rights import parse_right
+from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
+from webop.servers.local import WebhookServer
+from webop.servers.service import WebhookServiceServer
+from webop.settings import OperatorSettings
+
+_HOST = "kubernetes.default.svc"
+_STARTUP_TIMEOUT = 10.0  # seconds
+_MANAGED = "WEBOP_ADMISSION__MANAGED"
+_SERVICE = "WEBOP_SERVICE"
+_OPEN = (
+    "The NetworkPolicy is open: all pods of the cluster can connect to the webhooks. Pass the "
+    "network of your pods with --pod-network; --cluster reads it from the nodes, if they have one."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The options of ``webop manifests``; its help describes those that are not listed here.
+
+    Attributes:
+        sources: the arguments of ``webop run`` that name files and modules.
+        rules: files with rules, and rights in the short form.
+        metrics: the namespace of the pods that scrape the metrics.
+        variables: the environment variables of the container.
+        namespaces: where the operator works; empty for the whole cluster.
+    """
+
+    sources: Sequence[str]
+    name: str
+    home: str
+    image: str
+    replicas: int | None
+    variables: Mapping[str, str]
+    namespaces: tuple[str, ...]
+    has_lease: bool
+    lease: str | None
+    peering: str | None
+    service: str | None
+    managed: str | None
+    ca: Path | None
+    rules: Sequence[str]
+    metrics: str | None
+    crds: Sequence[Path]
+    asks_cluster: bool
+    calls_startup: bool
+    pod_networks: Sequence[str]
+    priority: str | None
+    creates_namespace: bool
+
+
+@dataclass(frozen=True)
+class Manifests:
+    """YAML documents by the name of their file, and warnings."""
+
+    files: dict[str, list[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def build_text(self, head: str) -> str:
+        """Return all documents as one text."""
+        return "\n---\n".join([head, *chain.from_iterable(self.files.values())]) + "\n"
+
+
+async def build_manifests(registry: OperatorRegistry, request: Request) -> Manifests:
+    """Return the manifests of an operator. Set the environment variables of the request.
+
+    Raises:
+        ConfigurationError: the handlers cannot work with these options or settings, or a kind is
+            unknown.
+        LoginError: there are no credentials for the cluster (``--cluster``).
+        APIError: a request to that cluster failed.
+    """
+    variables = dict(request.variables)
+    context = await _prepare(registry, request, variables)
+    settings, known = context.settings, set[Resource]()  # of equal kinds, the first stays
+    pod_networks = list(request.pod_networks)
+    if request.asks_cluster:
+        async with connect_command() as client:
+            known.update((await discover(client)).resources)
+            if context.service_server and not pod_networks:
+                pod_networks = await _read_pod_networks(client)
+    known.update(read_definitions(request.crds))
+    known.update(list_builtin())
+    watched, webhooks = registry.select_resource_handlers(), registry.select_webhooks()
+    texts, own = split_rules(request.rules)
+    settings.networking.rights = texts = [*settings.networking.rights, *texts]
+    rights = map(parse_right, texts)
+    kinds, warnings = find_kinds([*watched, *rights], known, is_complete=request.asks_cluster)
+    clients = [str(one) for one in (*watched, *webhooks) if names_argument(one.fn, "client")]
+    if clients and not (texts or own):
+        warnings.append(
+            f"{', '.join(clients)}: what these handlers do with the client is unknown. Declare it "
+            "in settings.networking.rights, or with --rules."
+        )
+    peerings = (
+        () if settings.peering.standalone else build_kinds(clusterwide=not context.namespaces)
+    )
+    context.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
+    lease = settings.leadership.lease_name if watched else None
+    is_shared = lease is not None or not watched
+    replicas = request.replicas or (2 if is_shared else 1)
+    if replicas > 1 and not is_shared:
+        raise ConfigurationError(
+            f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
+            "--no-lease."
+        )
+    scope = [f"--namespace={one}" for one in request.namespaces] or ["--all-namespaces"]
+    others = ["--standalone"] if settings.peering.standalone else []
+    others += [f"--peering={request.peering}"] if request.peering else []
+    others += [f"--lease={lease}"] if lease is not None else []
+    probes = [f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
+    probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
+    probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
+    plan = Plan(
+        name=request.name,
+        home=request.home,
+        image=request.image,
+        arguments=["run", *scope, *others, *probes, *request.sources],
+        variables=variables,
+        replicas=replicas,
+        is_shared=is_shared,
+        server=context.service_server,
+        pod_networks=pod_networks,
+        priority=_choose_priority(request, has_webhooks=bool(webhooks)),
+        scraper=request.metrics,
+    )
+    head = [plan.build_namespace()] if request.creates_namespace else []
+    roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
+    made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, warnings)
+    made.files["deployment"] = [plan.build_deployment()]
+    made.files["deployment"] += [plan.build_budget()] if is_shared else []
+    made.files["deployment"] += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
+    made.files["network"] = [plan.build_service()] if plan.server else []
+    made.files["network"].append(plan.build_policy())
+    if plan.server and not pod_networks:
+        warnings.append(_OPEN)
+    made.files["webhooks"] = []  # charts get an empty file, in place of an earlier one
+    if request.ca is not None and webhooks:
+        found, more = find_kinds(webhooks, known, is_complete=request.asks_cluster)
+        warnings += more
+        made.files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
+    return made
+
+
+async def _read_pod_networks(client: Client) -> list[str]:
+    """Return the networks that the nodes of a cluster have for their pods; often there are none.
+
+    Raises:
+        APIError: the request failed.
+    """
+    nodes = await client.request("GET", "/api/v1/nodes")
+    found = {cidr for node in nodes["items"] for cidr in node["spec"].get("podCIDRs", ())}
+    networks = [ipaddress.ip_network(cidr) for cidr in found]
+    collapsed = chain(
+        ipaddress.collapse_addresses(one for one in networks if one.version == 4),
+        ipaddress.collapse_addresses(one for one in networks if one.version == 6),
+    )
+    return [str(network) for network in collapsed]
+
+
+def _choose_priority(request: Request, *, has_webhooks: bool) -> str | None:
+    if request.priority is None:
+        return SYSTEM_PRIORITY if has_webhooks else None
+    return None if request.priority == "none" else request.priority
+
+
+async def _prepare(
+    registry: OperatorRegistry, request: Request, variables: dict[str, str]
+) -> Context:
+    """Call the startup handlers; return the context with their settings, and add variables.
+
+    Raises:
+        ConfigurationError: the settings do not work in a deployment.
+    """
+    webhooks = registry.select_webhooks()
+    if webhooks:
+        if request.managed is not None and request.ca is None:
+            variables[_MANAGED] = request.managed
+        variables.setdefault(_SERVICE, request.service or request.name)
+    os.environ.update(variables)  # the startup handlers see them as in the container
+    settings = OperatorSettings.from_environment(variables)
+    if request.has_lease and registry.select_resource_handlers():
+        name = request.lease or settings.leadership.lease_name or request.name
+        settings.leadership.lease_name = name
+    if request.peering:
+        settings.peering.name, settings.peering.mandatory = request.peering, True
+    context = Context(
+        settings=settings,
+        managed=None,
+        account=f"system:serviceaccount:{request.home}:{request.name}",
+        namespaces=request.namespaces,
+        registry=registry,
+        is_probing=False,
+        calls_startup=request.calls_startup,
+        startup_timeout=_STARTUP_TIMEOUT,
+    )
+    for finding in await call_startup(context, _HOST) if request.calls_startup else ():
+        if finding.level is not Level.OK:
+            raise ConfigurationError(
+                f"{finding.text}. Set the variables that they need with --env NAME=VALUE, or skip "
+                "them with --no-startup."
+            )
+    settings.peering.standalone |= not settings.peering.mandatory
+    if webhooks:
+        _check_webhooks(settings, request, variables)
+        context.names = [settings.admission.managed] if settings.admission.managed else []
+    return context
+
+
+def _check_webhooks(
+    settings: OperatorSettings, request: Request, variables: dict[str, str]
+) -> None:
+    """Check that API servers can call webhooks in pods; set default names.
+
+    Raises:
+        ConfigurationError: the server is not behind a Service, or options contradict settings.
+    """
+    admission = settings.admission
+    if admission.server is None and not request.calls_startup:
+        admission.server = WebhookServiceServer()
+    server = admission.server
+    if not isinstance(server, WebhookServiceServer):
+        if server is None or isinstance(server, WebhookServer):
+            given = "not set" if server is None else f"a {type(server).__name__}"
+            raise ConfigurationError(
+                "In a cluster, webhooks need a Service, but settings.admission.server is "
+                f"{given}. In a startup handler, set: "
+                "settings.admission.server = webop.WebhookServiceServer()"
+            )
+        del variables[_SERVICE]
+    else:
+        _check_equal("--service", request.service, server.service or request.service)
+        _check_equal("--home", request.home, server.namespace or request.home)
+        if server.service:
+            del variables[_SERVICE]
+        if server.port == 0:
+            raise ConfigurationError("WebhookServiceServer(port=0): a Service needs a fixed port.")
+    if request.ca is not None:
+        if admission.managed is not None:
+            raise ConfigurationError(
+                f"--ca is for webhook configurations that you maintain, but the startup handlers "
+                f"set settings.admission.managed = {admission.managed!r}."
+            )
+    elif request.managed is None and admission.managed is None:
+        admission.managed = variables[_MANAGED] = f"{request.name}.{request.home}.svc"
+    _check_equal("--managed", request.managed, admission.managed or request.managed)
+
+
+def _check_equal(option: str, wanted: str | None, set_to: str | None) -> None:
+    if wanted not in (None, set_to):
+        raise ConfigurationError(
+            f"{option} is {wanted!r}, but the startup handlers set {set_to!r}."
+        )
+
+
+def _build_webhooks(
+    registry: OperatorRegistry, request: Request, plan: Plan, kinds: Collection[Resource]
+) -> Iterator[str]:
+    """Yield the webhook configurations, for users who maintain them (``--ca``)."""
+    if plan.server is None or request.ca is None:
+        raise ConfigurationError("--ca is for webhooks behind a Service: use WebhookServiceServer.")
+    service = WebhookClientConfigService(
+        namespace=plan.home, name=plan.service, port=plan.server.service_port
+    )
+    if plan.server.path:
+        service["path"] = f"/{plan.server.path.strip('/')}"
+    bundle = base64.b64encode(request.ca.read_bytes()).decode()
+    for reason in WebhookType:
+        configuration = build_configuration(
+            reason=reason,
+            name=request.managed or f"{plan.name}.{plan.home}.svc",
+            handlers=registry.select_webhooks(),
+            resources=kinds,
+            client_config=WebhookClientConfig(service=service, caBundle=bundle),
+        )
+        configuration["metadata"]["labels"] = plan.labels
+        if configuration["webhooks"]:
+            yield dump(configuration, width=80)

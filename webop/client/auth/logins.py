@@ -1,0 +1,354 @@
+"""Login functions: with service accounts and kubeconfigs, or with installed client libraries.
+
+They are login handlers, or login handlers of users call them (chapter "Authentication"). Each one
+returns None when its source does not exist, so that you can combine them:
+``login_with_service_account(**kw) or login_with_kubeconfig(**kw)``. All of them block.
+
+webop takes only credentials from the libraries ("Piggybacking" in the manual), never their
+connections. If a library fails with a kubeconfig, or does not hand out the credentials of an exec
+plugin, webop reads the kubeconfig itself: that either works or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import inspect
+import logging
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from webop.client.auth.expiration import choose_earliest, detect_expiration
+from webop.client.auth.vault import ConnectionInfo, find_server_problem
+from webop.errors import LoginError
+
+if TYPE_CHECKING:
+    Logger = logging.Logger | logging.LoggerAdapter[Any]
+
+Login = Callable[..., ConnectionInfo | None]
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+ABSENCE = "There is no kubeconfig and no service account."
+
+# The name of the key depends on the version of the library.
+_HEADER_KEYS = ("BearerToken", "authorization")
+
+_LOADERS = ("", "kubernetes.config.kube_config", "kubernetes_asyncio.config.kube_config")
+
+
+def login_with_service_account(**_: Any) -> ConnectionInfo | None:
+    """Log in as the service account of the pod; None outside of pods.
+
+    Kubernetes: "Accessing the Kubernetes API from a Pod".
+
+    Raises:
+        LoginError: the files of the service account cannot be read.
+    """
+    return read_service_account(SERVICE_ACCOUNT, os.environ)
+
+
+def login_with_kubeconfig(**_: Any) -> ConnectionInfo | None:
+    """Log in with the current context of the kubeconfig; None if there is no kubeconfig.
+
+    The files are those of ``KUBECONFIG`` (separated as in PATH), or ``~/.kube/config``. Exec
+    plugins are run. Auth providers are not run: their last stored token is used.
+
+    Raises:
+        LoginError: the kubeconfig is not usable; the message says why and where.
+    """
+    # It is slow to load, and not everything that imports webop logs in.
+    from webop.client.auth.kubeconfig import find_kubeconfig, read_kubeconfig  # noqa: PLC0415
+
+    paths = find_kubeconfig(os.environ)
+    return read_kubeconfig(paths) if paths else None
+
+
+def read_service_account(folder: Path, environ: Mapping[str, str]) -> ConnectionInfo | None:
+    """Read the files of a service account: ``token``, and maybe ``ca.crt`` and ``namespace``.
+
+    The server is that of KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which works without
+    DNS; by default, kubernetes.default.svc. The kubelet replaces the token long before its end. The
+    credentials expire shortly before the token does, so that the next one is read in time.
+
+    Raises:
+        LoginError: a file exists but cannot be read.
+    """
+    token = _read_text(folder / "token")
+    if token is None:
+        return None
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    server = "https://kubernetes.default.svc"
+    if host:
+        address = f"[{host}]" if ":" in host else host
+        server = f"https://{address}:{port or 443}"
+    ca_path = folder / "ca.crt"
+    return ConnectionInfo(
+        server=server,
+        ca_path=ca_path if ca_path.exists() else None,
+        token=token,
+        default_namespace=_read_text(folder / "namespace"),
+        expiration=detect_expiration(token),
+    )
+
+
+def build_absence_message() -> str:
+    """Return a message: where webop has looked for credentials, and what to do."""
+    place = os.environ.get("KUBECONFIG") or "not set"
+    return (
+        f"There is no kubeconfig (KUBECONFIG is {place}, and there is no ~/.kube/config) and no "
+        f"service account of a pod. Provide one of them, or a @webop.on.login() handler."
+    )
+
+
+def describe_failure(login: Login, exc: Exception) -> str:
+    """Return where a library failed; without its message, which can quote the kubeconfig."""
+    place = traceback.extract_tb(exc.__traceback__)[-1]
+    name = type(exc).__name__
+    return f"{login.__name__} failed: {name} in {place.filename}, line {place.lineno}"
+
+
+def _read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip() or None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as exc:
+        message = f"The file {path} of the service account cannot be read: {exc}"
+        raise LoginError(message, kind="The service account cannot be read.") from exc
+
+
+def get_default_logins() -> tuple[Login, ...]:
+    """Return the login functions for operators without login handlers.
+
+    They are those of all installed client libraries; otherwise, service account and kubeconfig.
+    """
+    libraries: dict[str, Login] = {"pykube": login_via_pykube, "kubernetes": login_via_client}
+    if find_spec("kubernetes") is None:
+        libraries["kubernetes_asyncio"] = login_via_async_client_in_thread
+    installed = tuple(login for name, login in libraries.items() if find_spec(name) is not None)
+    return installed or (login_with_service_account, login_with_kubeconfig)
+
+
+def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
+    """Log in with what pykube-ng finds; None if it is not installed.
+
+    webop runs the exec plugins, because pykube does not expose their credentials.
+
+    Raises:
+        LoginError: there is neither a service account nor a kubeconfig, or it is not usable.
+    """
+    try:
+        import pykube  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    try:
+        config = pykube.KubeConfig.from_service_account()
+        logger.debug("Pykube has found a service account.")
+    except (FileNotFoundError, KeyError):
+        try:
+            config = pykube.KubeConfig.from_file()
+            _check_kubeconfig()
+            is_complete = "exec" not in config.user or bool(config.user.get("token"))
+            is_complete = is_complete and not find_server_problem(config.cluster.get("server"))
+        except Exception:  # noqa: BLE001 - any error of the library
+            return _read_instead()
+        logger.debug("Pykube has found a kubeconfig.")
+        if not is_complete:
+            return login_with_kubeconfig()
+    cluster, user = config.cluster, config.user
+    token = user.get("token") or _fetch_provider_token(config)
+    certificate_path = _get_filename(user.get("client-certificate"))
+    return ConnectionInfo(
+        server=cluster.get("server"),
+        ca_path=_get_filename(cluster.get("certificate-authority")),
+        insecure=cluster.get("insecure-skip-tls-verify"),
+        username=user.get("username"),
+        password=user.get("password"),
+        token=token,
+        certificate_path=certificate_path,
+        private_key_path=_get_filename(user.get("client-key")),
+        default_namespace=config.namespace,
+        proxy_url=cluster.get("proxy-url"),
+        expiration=_detect_expiration(token, certificate_path),
+    )
+
+
+def login_via_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
+    """Log in with what the official client library finds; None if it is not installed.
+
+    This also loads the default configuration of the library.
+
+    Raises:
+        LoginError: there is neither a service account nor a kubeconfig, or it is not usable.
+    """
+    try:
+        import kubernetes.config  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    proxy_url = None
+    try:
+        kubernetes.config.load_incluster_config()
+        logger.debug("The client library has found a service account.")
+    except kubernetes.config.ConfigException:
+        try:
+            # The library itself uses the KUBECONFIG of the time when it was imported.
+            place = os.environ.get("KUBECONFIG") or "~/.kube/config"
+            with _silence_loaders():
+                kubernetes.config.load_kube_config(config_file=place)
+            proxy_url = _check_kubeconfig()
+            logger.debug("The client library has found a kubeconfig.")
+        except Exception:  # noqa: BLE001 - any error of the library
+            return _read_instead()
+    config = kubernetes.client.Configuration.get_default_copy()
+    # The library calls its exec plugins and auth providers, and refreshes tokens, in this call.
+    with _silence_loaders():
+        headers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
+    return _read_configuration(config, headers, _detect_plugin_expiration(config), proxy_url)
+
+
+async def login_via_async_client(*, logger: Logger, **_: Any) -> ConnectionInfo | None:
+    """Log in with what the library kubernetes_asyncio finds; None if it is not installed.
+
+    This also loads the default configuration of the library.
+
+    Raises:
+        LoginError: there is neither a service account nor a kubeconfig, or it is not usable.
+    """
+    try:
+        import kubernetes_asyncio.config  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    loader = proxy_url = None
+    try:
+        kubernetes_asyncio.config.load_incluster_config()
+        logger.debug("The async client library has found a service account.")
+    except kubernetes_asyncio.config.ConfigException:
+        try:
+            place = os.environ.get("KUBECONFIG") or "~/.kube/config"
+            with _silence_loaders():
+                loader = await kubernetes_asyncio.config.load_kube_config(config_file=place)
+            proxy_url = _check_kubeconfig()
+            logger.debug("The async client library has found a kubeconfig.")
+        except Exception:  # noqa: BLE001 - any error of the library
+            return await asyncio.to_thread(_read_instead)
+    config = kubernetes_asyncio.client.Configuration.get_default_copy()
+    with _silence_loaders():
+        answers = [config.get_api_key_with_prefix(key) for key in _HEADER_KEYS]
+        headers = [await answer if inspect.isawaitable(answer) else answer for answer in answers]
+    expiry = _keep_future(getattr(loader, "exec_plugin_expiry", None))
+    return await asyncio.to_thread(_read_configuration, config, headers, expiry, proxy_url)
+
+
+def login_via_async_client_in_thread(**kwargs: Any) -> ConnectionInfo | None:
+    """Log in with kubernetes_asyncio, as a blocking function like the others."""
+    return asyncio.run(login_via_async_client(**kwargs))
+
+
+@contextlib.contextmanager
+def _silence_loaders() -> Iterator[None]:
+    """Drop the log lines of client libraries about a kubeconfig: they quote it, with all secrets.
+
+    One of them uses the root logger. webop reports the errors itself when it reads the kubeconfig.
+    """
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.module != "kube_config"
+
+    loggers = [logging.getLogger(name) for name in _LOADERS]
+    for logger in loggers:
+        logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_other)
+
+
+def _read_configuration(
+    config: Any, headers: list[str | None], expiry: dt.datetime | None, proxy_url: str | None
+) -> ConnectionInfo:
+    """Return the credentials in the configuration of a client library."""
+    *schemes, token = next(filter(None, headers), "").rsplit(" ", 1)
+    info = ConnectionInfo(
+        server=config.host,
+        ca_path=config.ssl_ca_cert,
+        insecure=not config.verify_ssl,
+        username=config.username or None,
+        password=config.password or None,
+        scheme=schemes[0] if schemes else None,
+        token=token or None,
+        certificate_path=config.cert_file,
+        private_key_path=config.key_file,
+        proxy_url=proxy_url,
+        expiration=choose_earliest(expiry, _detect_expiration(token, config.cert_file)),
+    )
+    # If an exec plugin fails, the library only logs it, and continues without credentials.
+    is_nobody = not (info.authorization or info.certificate_path)
+    if is_nobody or find_server_problem(info.server):
+        return login_with_kubeconfig() or info
+    return info
+
+
+def _check_kubeconfig() -> str | None:
+    """Refuse what the libraries ignore or misinterpret; return the URL of the proxy.
+
+    Raises:
+        LoginError: the kubeconfig has such a field.
+    """
+    from webop.client.auth.kubeconfig import choose_context, find_kubeconfig  # noqa: PLC0415
+
+    paths = find_kubeconfig(os.environ)
+    return choose_context(paths).cluster.get("proxy-url") if paths else None
+
+
+def _read_instead() -> ConnectionInfo:
+    """Read the kubeconfig that a library failed to read, or raise an error that explains it."""
+    info = login_with_kubeconfig()
+    if info is None:
+        raise LoginError(build_absence_message(), kind=ABSENCE) from None
+    return info
+
+
+def _detect_expiration(token: str | None, certificate_path: str | None) -> dt.datetime | None:
+    path = Path(certificate_path or "")
+    pem = path.read_bytes() if path.is_file() else b""
+    return detect_expiration(token, pem, "the kubeconfig's user")
+
+
+def _detect_plugin_expiration(config: Any) -> dt.datetime | None:
+    """Return the expiration from an exec plugin, which the library keeps in its refresh hook."""
+    hook = getattr(config, "refresh_api_key_hook", None)
+    if not inspect.isfunction(hook):
+        return None
+    loader = inspect.getclosurevars(hook).nonlocals.get("self")
+    return _keep_future(getattr(loader, "expiry", None))
+
+
+def _keep_future(expiry: object) -> dt.datetime | None:
+    """Return the expiration if it is in the future; None otherwise."""
+    if not isinstance(expiry, dt.datetime):
+        return None
+    expiry = expiry if expiry.tzinfo else expiry.replace(tzinfo=dt.UTC)
+    return expiry if expiry > dt.datetime.now(dt.UTC) else None
+
+
+def _get_filename(value: Any) -> str | None:
+    """Return the file of a BytesOrFile of pykube, which may be a temporary one."""
+    return value.filename() if value else None
+
+
+def _fetch_provider_token(config: Any) -> str | None:
+    """Let pykube renew the token of an auth provider, which it does in any request."""
+    import pykube  # noqa: PLC0415 - optional
+
+    if not config.user.get("auth-provider"):
+        return None
+    pykube.HTTPClient(config).get(version="", base="/")
+    token: str | None = config.user["auth-provider"].get("config", {}).get("access-token")
+    return token

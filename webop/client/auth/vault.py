@@ -1,0 +1,460 @@
+"""Credentials for an API server, and the vault that keeps the valid ones.
+
+Place in the flow: login handlers (run by a higher layer) return :class:`ConnectionInfo` values; the
+layer puts them into a :class:`Vault`; :class:`webop.client.api.Client` takes one for each request,
+and reports those that the API server refuses (chapter "Authentication").
+
+This module is a part of the public interface and imports no HTTP library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import collections
+import dataclasses
+import datetime as dt
+import hashlib
+import os
+import random
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from webop.errors import LoginError
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping
+
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+_ADVICE = (
+    "Check that a login handler returns credentials which the API server accepts: a kubeconfig "
+    "file, a service account, an installed client library (pykube-ng or kubernetes), "
+    "or your own @webop.on.login() handler."
+)
+
+# How many refused credentials are remembered: more than login handlers can alternate between, but
+# not many, because each refused token is an entry.
+_REFUSED_LIMIT = 100
+
+
+_PATH_LIMIT = 256  # characters
+
+
+# Wrong types would fail late, far from the login handler: as a refused token, or worse.
+_TEXT = (str, "a string")
+_TYPES: dict[str, tuple[type, str]] = {
+    "expiration": (dt.datetime, "a datetime"),
+    "insecure": (bool, "True or False"),  # the text "false" would switch verification off
+    "password": _TEXT,
+    "priority": (int, "a number"),
+    "scheme": _TEXT,
+    "token": _TEXT,
+    "username": _TEXT,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ConnectionInfo:
+    """One API server with one set of credentials, ready for use (manual: ``ConnectionInfo``).
+
+    It holds values, not the ways to get them. Paths can start with ``~``. Data can be PEM, or
+    base64 of PEM (as in kubeconfig files), as text or bytes. The repr has no secrets.
+
+    Raises:
+        ValueError: both a path and data are given for the same thing.
+        TypeError: a field such as the token or the expiration has a wrong type.
+    """
+
+    server: str
+    ca_path: AnyPath | None = None
+    ca_data: str | bytes | None = dataclasses.field(default=None, repr=False)
+    insecure: bool | None = None
+    username: str | None = None
+    password: str | None = dataclasses.field(default=None, repr=False)
+    scheme: str | None = dataclasses.field(default=None, repr=False)  # alone: the whole header
+    token: str | None = dataclasses.field(default=None, repr=False)
+    certificate_path: AnyPath | None = None
+    certificate_data: str | bytes | None = dataclasses.field(default=None, repr=False)
+    private_key_path: AnyPath | None = dataclasses.field(default=None, repr=False)
+    private_key_data: str | bytes | None = dataclasses.field(default=None, repr=False)
+    default_namespace: str | None = None
+    priority: int = 0
+    expiration: dt.datetime | None = None
+    proxy_url: str | None = dataclasses.field(default=None, repr=False)  # can have a password
+    trust_env: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("ca", "certificate", "private_key"):
+            if getattr(self, f"{name}_path") and getattr(self, f"{name}_data"):
+                message = f"Both {name}_path and {name}_data are set. Give only one of them."
+                raise ValueError(message)
+        for name, (type_, words) in _TYPES.items():
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, type_):
+                # Not the value: it may be a secret.
+                message = f"ConnectionInfo.{name} must be {words}, got {type(value).__name__}."
+                raise TypeError(message)
+
+    def __repr__(self) -> str:
+        shown = {f.name: repr(getattr(self, f.name)) for f in dataclasses.fields(self) if f.repr}
+        shown["server"] = quote_url(self.server)  # it may have a password, too
+        fields = ", ".join(f"{name}={text}" for name, text in shown.items())
+        return f"{type(self).__name__}({fields})"
+
+    @property
+    def authorization(self) -> str | None:
+        """The value of the ``Authorization`` header (RFC 9110, 11.6.2), or None if there is none.
+
+        A user name with a password is sent as Basic; a token with its scheme, or as Bearer.
+        """
+        if self.username and self.password:
+            pair = f"{self.username}:{self.password}".encode()
+            return "Basic " + base64.b64encode(pair).decode("ascii")
+        if self.token:
+            return f"{self.scheme or 'Bearer'} {self.token}"
+        return self.scheme or None
+
+    def as_http_headers(self) -> dict[str, str]:
+        """Return the headers for your own client: ``Authorization``, or none."""
+        return {"Authorization": self.authorization} if self.authorization else {}
+
+    def as_aiohttp_basic_auth(self) -> None:
+        """Return None: the password is in :meth:`as_http_headers`, as in newer versions of Kopf."""
+
+    def as_ssl_context(self) -> ssl.SSLContext:
+        """Build the TLS context for your own client.
+
+        Raises:
+            LoginError: a file cannot be read, or a certificate or a key is not usable.
+        """
+        from webop.client.auth.tls import build_ssl_context  # noqa: PLC0415 - needs this module
+
+        return build_ssl_context(self)
+
+    @property
+    def expires_at(self) -> float:
+        """The expiration as a Unix timestamp; infinity if there is none. Naive times are UTC."""
+        if self.expiration is None:
+            return float("inf")
+        if self.expiration.tzinfo is None:
+            return self.expiration.replace(tzinfo=dt.UTC).timestamp()
+        return self.expiration.timestamp()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class AiohttpSession(ConnectionInfo):
+    """One API server with a session of aiohttp, used instead of webop's own connections.
+
+    The session has the credentials and the TLS context. webop closes it when the API server refuses
+    the credentials, when they expire, and when the operator ends.
+    """
+
+    aiohttp_session: Any  # aiohttp.ClientSession
+
+
+# Identifies credentials: the API server, or TLS, accepts or refuses all with the same fingerprint.
+# The expiration is not a part of it; the contents of files are.
+_Fingerprint = tuple[str, object]
+
+
+class _Entry(NamedTuple):
+    info: ConnectionInfo
+    fingerprint: _Fingerprint
+
+
+class Vault:
+    """The valid credentials. Requests take them here, and wait here for the next login.
+
+    Flow:
+        1. Requests take credentials with :meth:`get`. They report with :meth:`confirm` that the API
+           server accepts them, and with :meth:`invalidate` that it refuses them.
+        2. When none are left, requests wait, and :meth:`wait_for_emptiness` returns in the task
+           that runs the login handlers.
+        3. That task calls :meth:`populate`. With new credentials, the requests continue. Without
+           new ones, they fail with LoginError, and so does the operator.
+
+    Guarantees:
+        - Credentials are chosen at random among those of the highest priority.
+        - Expired credentials are never returned. A later login may return the same ones.
+        - Refused credentials are not returned again, even if a login handler returns them again,
+          unless :meth:`populate` pardons them. If the content of a file changes, its path stands
+          for new credentials.
+        - No request is sent only to test credentials.
+
+    Args:
+        source: credentials by arbitrary keys (usually the ids of login handlers). If some are
+            usable, the first login is skipped.
+
+    Attributes:
+        refusals: how often credentials were refused.
+        confirmations: how often the API server accepted credentials that were new or in doubt.
+    """
+
+    def __init__(self, source: Mapping[str, ConnectionInfo] | None = None) -> None:
+        self._current: dict[str, _Entry] = {}
+        self._candidates: list[ConnectionInfo] = []
+        self._refused: collections.deque[_Fingerprint] = collections.deque(maxlen=_REFUSED_LIMIT)
+        self._expires_at = float("inf")
+        self.refusals = 0
+        self.confirmations = 0
+        self._refusal = ""  # why the last credentials do not work
+        self._lack = ""  # why there are no new credentials
+        self._kind = ""  # of either, for probes
+        self._advice = _ADVICE
+        self._settled = asyncio.Event()
+        self._needed = asyncio.Event()
+        self._accept(source or {})
+        self._settle() if self._current else self._demand()
+
+    def __repr__(self) -> str:
+        return f"<Vault: {len(self._current)} valid, {len(self._refused)} refused>"
+
+    def __contains__(self, info: ConnectionInfo) -> bool:
+        """Return whether these credentials (by identity) are still valid."""
+        for entry in self._current.values():  # noqa: SIM110 - on the hot path
+            if entry.info is info:
+                return True
+        return False
+
+    def is_empty(self) -> bool:
+        """Return whether there are no credentials that have not expired."""
+        now = time.time()
+        return all(entry.info.expires_at <= now for entry in self._current.values())
+
+    def is_usable(self, info: ConnectionInfo) -> bool:
+        """Return whether credentials have neither expired nor been refused."""
+        return info.expires_at > time.time() and _compute_fingerprint(info) not in self._refused
+
+    @property
+    def server(self) -> str | None:
+        """The address of the API server, without a password; None before the first login."""
+        return quote_url(self._candidates[0].server).strip("'") if self._candidates else None
+
+    @property
+    def default_namespace(self) -> str | None:
+        """The namespace of the credentials; None if they have none, or before the login."""
+        namespaces = (info.default_namespace for info in self._candidates)
+        return next((namespace for namespace in namespaces if namespace), None)
+
+    def explain_emptiness(self) -> str:
+        """Return a message: why there are no credentials, and what to do."""
+        parts = ("There are no credentials for the API server.", self._refusal, self._lack)
+        return " ".join(filter(None, (*parts, self._advice)))
+
+    def build_error(self) -> LoginError:
+        """Return the error for requests that get no credentials."""
+        return LoginError(self.explain_emptiness(), kind=self._kind or "There are none.")
+
+    async def get(self) -> ConnectionInfo:
+        """Return valid credentials; wait for re-authentication if there are none.
+
+        Raises:
+            LoginError: the last login returned no new credentials.
+        """
+        while True:
+            if time.time() >= self._expires_at:
+                self._lack = self._kind = "The last credentials have expired."
+                self._drop(lambda entry: entry.info.expires_at <= time.time())
+            if self._candidates:
+                # The usual case, on the hot path: only one.
+                return (
+                    self._candidates[0]
+                    if len(self._candidates) == 1
+                    else random.choice(self._candidates)  # noqa: S311 - not for cryptography
+                )
+            if self._settled.is_set():
+                raise self.build_error()
+            await self._settled.wait()
+
+    def confirm(self) -> None:
+        """Note that the API server accepts credentials that were new, or in doubt."""
+        self.confirmations += 1
+
+    async def invalidate(
+        self, info: ConnectionInfo, *, error: BaseException | None = None
+    ) -> ConnectionInfo:
+        """Exclude refused credentials (HTTP 401), and return others.
+
+        Many requests can report the same credentials at once: only the first report counts.
+
+        Raises:
+            LoginError: none are left, and the login returned no new ones. Its cause is the error of
+                the request.
+        """
+        if error is not None:
+            self._refusal = f"The last credentials did not work: {str(error).rstrip('.')}."
+            self._kind = "The API server refuses them."
+            if isinstance(error, LoginError):
+                self._kind = error.kind
+        entry = next((entry for entry in self._current.values() if entry.info is info), None)
+        fingerprint = _compute_fingerprint(info) if entry is None else entry.fingerprint
+        # A late report about replaced credentials does not concern the new content of their file.
+        known = (entry.fingerprint for entry in self._current.values())
+        if entry is not None or fingerprint not in known:
+            if fingerprint not in self._refused:
+                self._refused.append(fingerprint)
+                self.refusals += 1
+            self._drop(lambda entry: entry.fingerprint == fingerprint)
+        try:
+            return await self.get()
+        except LoginError as exc:
+            raise exc from error
+
+    async def populate(
+        self,
+        source: Mapping[str, ConnectionInfo],
+        *,
+        reason: str = "",
+        kind: str = "",
+        is_pardoning: bool = False,
+    ) -> None:
+        """Accept the results of login handlers, and let the waiting requests continue or fail.
+
+        Refused and expired credentials are ignored. New credentials replace those with the same
+        key.
+
+        Args:
+            source: the credentials by keys.
+            reason: for error messages: why the login handlers returned no more credentials, and
+                what to do.
+            kind: the same in a sentence that quotes nothing, for probes.
+            is_pardoning: whether to accept refused credentials again if there are no others.
+
+        Raises:
+            TypeError: a login handler returned something other than a ConnectionInfo.
+        """
+        self._lack = " ".join(
+            filter(None, (reason, self._accept(source, is_pardoning=is_pardoning)))
+        )
+        self._advice = "" if reason else _ADVICE
+        self._kind = kind or self._kind
+        if self._current:
+            self._refusal = self._lack = self._kind = ""
+        self._settle()
+
+    async def wait_for_emptiness(self) -> None:
+        """Wait until a login is necessary; for the task that runs the login handlers."""
+        await self._needed.wait()
+
+    def _accept(self, source: Mapping[str, object], *, is_pardoning: bool = False) -> str:
+        """Accept new credentials; return what is wrong with the others."""
+        problems: dict[str, None] = {}
+        infos: dict[str, ConnectionInfo] = {}
+        for key, info in source.items():
+            if not isinstance(info, ConnectionInfo):
+                kind = type(info).__name__
+                message = f"Login handlers must return ConnectionInfo or None, not a {kind}."
+                raise TypeError(message)
+            infos[key] = info
+        if is_pardoning and not self._current and not any(map(self.is_usable, infos.values())):
+            self._refused.clear()
+            # Copies, so that late reports from before the pardon do not concern them.
+            infos = {key: dataclasses.replace(info) for key, info in infos.items()}
+        for key, info in infos.items():
+            entry = _Entry(info, _compute_fingerprint(info))
+            if info.expires_at <= time.time():
+                problems[f"The login returned credentials that expired at {info.expiration}."] = (
+                    None
+                )
+            elif entry.fingerprint in self._refused:
+                problems["The login returned only credentials that were refused before."] = None
+            # Keep the same object for the same credentials, so that their connections stay open.
+            elif self._current.get(key) != entry:
+                if info.ca_path or info.certificate_path or info.private_key_path:
+                    # A copy: requests can still use this object with the former content.
+                    entry = entry._replace(info=dataclasses.replace(info))
+                self._current[key] = entry
+        self._refresh()
+        return " ".join(problems)
+
+    def _drop(self, is_dropped: Callable[[_Entry], bool]) -> None:
+        kept = {key: entry for key, entry in self._current.items() if not is_dropped(entry)}
+        if len(kept) < len(self._current):
+            self._current = kept
+            self._refresh()
+            if not kept:
+                self._demand()
+
+    def _refresh(self) -> None:
+        infos = [entry.info for entry in self._current.values()]
+        top = max((info.priority for info in infos), default=0)
+        self._candidates = [info for info in infos if info.priority == top]
+        self._expires_at = min((info.expires_at for info in infos), default=float("inf"))
+
+    def _settle(self) -> None:
+        self._settled.set()
+        self._needed.clear()
+
+    def _demand(self) -> None:
+        self._settled.clear()
+        self._needed.set()
+
+
+def _compute_fingerprint(info: ConnectionInfo) -> _Fingerprint:
+    parts = (
+        (info.server, info.proxy_url, bool(info.insecure), info.authorization),
+        _get_content(info.ca_path, info.ca_data),
+        _get_content(info.certificate_path, info.certificate_data),
+        _get_content(info.private_key_path, info.private_key_data),
+    )
+    session = info.aiohttp_session if isinstance(info, AiohttpSession) else None
+    return hashlib.sha256(repr(parts).encode()).hexdigest(), session
+
+
+def _get_content(path: AnyPath | None, data: str | bytes | None) -> bytes | None:
+    if not path:
+        return data.encode() if isinstance(data, str) else data
+    try:
+        return Path(os.fsdecode(path)).expanduser().read_bytes()
+    except OSError:
+        return None  # the error is raised when the file is used
+
+
+def find_server_problem(server: object) -> str:
+    """Return why something is not the URL of an API server; an empty string if it is one."""
+    advice = "is not a URL such as https://host:6443"
+    if not isinstance(server, str):
+        return advice
+    try:
+        parts = urlsplit(server)
+        is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
+        parts.port  # noqa: B018 - it is parsed by being read
+    except ValueError:  # its text can quote a password in place of the port
+        return f"{advice}: its host or its port is invalid"
+    return "" if is_usable else advice
+
+
+def check_proxy(proxy: object, owner: str = "") -> None:
+    """Refuse what is not the URL of an HTTP proxy; ``owner`` is a text such as " of the cluster".
+
+    Raises:
+        LoginError: it is not such a URL.
+    """
+    if problem := find_server_problem(proxy):
+        raise LoginError(
+            f"The proxy {quote_url(proxy)}{owner} {problem}. Use an HTTP or HTTPS proxy; others, "
+            "such as SOCKS, are not supported.",
+            kind="The URL of the proxy is wrong.",
+        ) from None
+
+
+def quote_url(url: object) -> str:
+    """Quote a URL, valid or not, for messages: without what can be a password."""
+    if not isinstance(url, str):
+        return f"({type(url).__name__})"
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    _, at, place = rest.rpartition("@")
+    if not place.startswith("["):
+        place = re.sub(r":(?!\d{1,5}(?:/|$))[^/]*", ":***", place)
+    return repr(f"{scheme}{mark}{at and '***@'}{place.partition('?')[0]}")
+
+
+def quote_path(path: AnyPath) -> str:
+    """Quote a path for messages, unless it looks like a key or a token instead of a path."""
+    text = os.fsdecode(path)
+    return text if len(text) < _PATH_LIMIT and text.isprintable() else "(content instead of a path)"

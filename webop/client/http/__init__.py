@@ -1,0 +1,1 @@
+"""The wire: requests, connections and streams of HTTP/1.1."""

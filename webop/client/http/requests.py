@@ -1,0 +1,140 @@
+"""Requests to the API server and its responses, as plain values. Pure: no I/O.
+
+Place in the flow: :class:`webop.client.api.Client` creates a :class:`Call` for each request; a
+session builds an HTTP request with credentials from it for each attempt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from webop.client.http.failed_requests import Attempt, parse_attempt
+from webop.errors import APIConnectionError
+from webop.objects.fields import is_lossy, unwrap_mapping
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+# In YAML, these are line breaks, which become spaces, or are not allowed.
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
+class Call(NamedTuple):
+    """A request without credentials.
+
+    Attributes:
+        method: an HTTP method in upper case.
+        path: from the root of the API server, quoted.
+        params: the query.
+        content: the encoded body.
+        content_type: of the body.
+        accept: the accepted media types of the response.
+        timeout: in seconds, for one attempt; None for that of the settings.
+        is_retried: whether network errors and 5xx are retried.
+        queue: the queue whose requests share a limit (:mod:`webop.client.request_limits`); None if
+            the request must never wait for others.
+    """
+
+    method: str
+    path: str
+    params: Mapping[str, str] | None = None
+    content: bytes | None = None
+    content_type: str = JSON
+    accept: str = JSON
+    timeout: float | None = None
+    is_retried: bool = True
+    queue: str | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        """The call in the words of RBAC, for messages."""
+        return parse_attempt(self.method, self.path, self.params)
+
+
+class Page(NamedTuple):
+    """One page of a list: objects with ``apiVersion`` and ``kind``, and the list's version."""
+
+    items: list[dict[str, Any]]
+    resource_version: str
+
+
+def build_selection(name: str | None) -> dict[str, str]:
+    """Return the parameters of a list or a watch of one object only, or of all if it is None.
+
+    A role that is limited to this name (``resourceNames``) permits it.
+    """
+    return {} if name is None else {"fieldSelector": f"metadata.name={name}"}
+
+
+def encode_body(body: object) -> bytes:
+    """Encode as JSON, including mappings of all types.
+
+    Raises:
+        TypeError: JSON cannot represent it.
+        ValueError: it contains NaN or infinity, or contains itself.
+    """
+    try:
+        content = orjson.dumps(body, default=unwrap_mapping)
+    except TypeError:
+        # Integers beyond 64 bits, keys that are not strings: slower, but valid JSON.
+        return json.dumps(body, default=unwrap_mapping, allow_nan=False).encode()
+    if is_lossy(content, body):
+        raise ValueError("JSON cannot represent NaN or infinity")
+    return content
+
+
+def encode_yaml(body: object) -> bytes:
+    """Encode as JSON that is also YAML; raise the same as :func:`encode_body`."""
+    text = encode_body(body).decode()
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+
+
+def parse_page(call: Call, response: Any) -> tuple[Page, str]:
+    """Return the page and the token of the next page; an empty token after the last page.
+
+    The items of built-in resources lack apiVersion and kind, which are added.
+
+    Raises:
+        APIConnectionError: the response is not a list of objects.
+    """
+    is_list = (
+        isinstance(response, dict)
+        and isinstance(response.get("metadata"), dict)
+        and isinstance(response.get("items", ""), list | None)
+    )
+    if not is_list:
+        # As an empty list, a Status would mean that all objects are deleted.
+        message = f"Cannot {call.attempt}: the response is not a list of objects"
+        raise APIConnectionError(message)
+    items = response["items"] or []
+    kind = str(response.get("kind") or "").removesuffix("List")
+    defaults = {"apiVersion": response.get("apiVersion"), "kind": kind}
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and not ("kind" in item and "apiVersion" in item):
+            items[index] = {**defaults, **item}
+    metadata = response["metadata"]
+    version = str(metadata.get("resourceVersion") or "")
+    return Page(items, version), str(metadata.get("continue") or "")
+
+
+def strip_object(response: Any) -> dict[str, Any]:
+    """Return an object without its managed fields, which nobody reads and which prevent an apply.
+
+    Raises:
+        APIConnectionError: the response is not an object.
+    """
+    found: dict[str, Any] = response if isinstance(response, dict) else {"metadata": None}
+    metadata = found.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
+        raise APIConnectionError(
+            "The response is not an object. Check that the server is an API server."
+        )
+    metadata.pop("managedFields", None)
+    return found

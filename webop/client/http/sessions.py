@@ -1,0 +1,244 @@
+"""Sessions: the connections of each credentials, opened at the first use, closed after the last.
+
+Place in the flow: between the :class:`~webop.client.auth.vault.Vault` and the transports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import math
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlencode, urlsplit
+
+from webop.client.auth.vault import check_proxy, find_server_problem, quote_url
+from webop.client.http.transport import Request, Response, Transport
+from webop.errors import LoginError
+from webop.telemetry.tracing import Description, build_trace_headers
+from webop.version import __version__
+
+if TYPE_CHECKING:
+    from webop.client.auth.vault import ConnectionInfo, Vault
+    from webop.client.http.requests import Call
+    from webop.client.http.transport import TransportFactory
+
+# Seconds. A starting server, or a failing authentication webhook, can refuse good credentials for a
+# moment. Only a request that is sent later than this can confirm a 401.
+FORGIVENESS = 0.3
+
+
+def _get_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class NetworkOptions(Protocol):
+    """The settings of the client, such as ``settings.networking``. Changes take effect.
+
+    All times are in seconds; None means no limit.
+    """
+
+    request_timeout: float | None  # the limit for a whole regular request with its response
+    connect_timeout: float | None  # the same for the TCP handshake in it
+
+    @property
+    def error_backoffs(self) -> float | Iterable[float]:
+        """The pauses between the attempts; there is one attempt more than pauses."""
+
+    enforce_retry_after: bool  # whether the server's pause counts also when it is a shorter one
+    trust_env: bool  # whether new connections take proxies from the environment
+
+
+class Session:
+    """The connections of some credentials, and whether the API server accepts these.
+
+    Attributes:
+        info: the credentials.
+        transport: the connections.
+        users: how many requests and streams are using it.
+        is_refused: whether two requests got a 401, the second one at least :data:`FORGIVENESS`
+            after the first one, with no other response in between.
+    """
+
+    def __init__(
+        self, info: ConnectionInfo, transport: Transport, vault: Vault, *, trusts_env: bool = False
+    ) -> None:
+        self.info = info
+        self.transport = transport
+        self._authorization = info.authorization
+        url = urlsplit(info.server)
+        # The transport sends the user of the URL, if there is one.
+        if self._authorization is None and trusts_env and url.username is None:
+            self._authorization = _read_netrc(url.hostname or "")
+        self.users = 0
+        self.is_refused = False
+        self._vault = vault
+        self._base = url.path.rstrip("/")
+        self._address, self._port = url.hostname, url.port
+        self._headers: dict[tuple[str, str | None], bytes] = {}
+        # The time (of the event loop) since when all responses were 401 (or 5xx, maybe of proxies);
+        # infinity before the first response, None if the last response was another one.
+        self._doubted_since: float | None = math.inf
+
+    async def send(self, call: Call, connect_timeout: float | None) -> Response:
+        """Send a request; note whether the API server accepts the credentials."""
+        since = self._doubted_since
+        is_decisive = since is not None and _get_time() - since >= FORGIVENESS
+        target = self._base + call.path
+        if call.params:
+            target = f"{target}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
+        key = (call.accept, None if call.content is None else call.content_type)
+        headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
+        response = await self.transport.send(
+            Request(call.method, target, headers, call.content, connect_timeout)
+        )
+        if response.status == 401:
+            if self._doubted_since in (None, math.inf):
+                self._doubted_since = _get_time()
+            elif is_decisive and since == self._doubted_since:
+                self.is_refused = True
+        elif self._doubted_since is not None and response.status < 500:
+            self._doubted_since = None
+            self.is_refused = False
+            self._vault.confirm()
+        return response
+
+    def describe(self, call: Call) -> Description:
+        """Describe a request for traces, by the conventions of OpenTelemetry for HTTP."""
+        attempt = call.attempt
+        attributes = {
+            "http.request.method": call.method,
+            "server.address": self._address,
+            "server.port": self._port,
+            "webop.verb": attempt.verb,
+            "webop.resource": attempt.resource,
+            "k8s.namespace.name": attempt.namespace,
+            "webop.object.name": attempt.name,
+        }
+        name = f"{call.method} {attempt.resource}"
+        return Description(name, attributes, kind="CLIENT", is_inner=True)
+
+    def _build_headers(self, accept: str, content_type: str | None) -> bytes:
+        values = {
+            "Accept": accept,
+            "Accept-Encoding": "identity",  # compression costs more CPU than a cluster's network
+            "User-Agent": f"webop/{__version__}",
+            "Authorization": self._authorization,
+            "Content-Type": content_type,
+        }
+        lines = [f"{key}: {value}\r\n" for key, value in values.items() if value is not None]
+        if not all(line[:-2].isprintable() for line in lines):
+            message = f"{accept!r} or {content_type!r} is not a media type"
+            raise ValueError(message)
+        headers = self._headers[accept, content_type] = "".join(lines).encode("ascii")
+        return headers
+
+
+def _read_netrc(host: str) -> str | None:
+    """Return the Basic authorization for a host by the user's ``.netrc``; None if it has none."""
+    import netrc  # noqa: PLC0415  rarely needed
+
+    try:
+        found = netrc.netrc(os.environ.get("NETRC")).authenticators(host)
+    except (OSError, netrc.NetrcParseError):
+        return None
+    if found is None:
+        return None
+    pair = f"{found[0]}:{found[2] or ''}".encode()
+    return "Basic " + base64.b64encode(pair).decode("ascii")
+
+
+def _check(info: ConnectionInfo) -> None:
+    """Refuse credentials that cannot be used for a request.
+
+    Raises:
+        LoginError: a field is invalid; the message says which one.
+    """
+    if problem := find_server_problem(info.server):
+        message = f"The server {quote_url(info.server)} {problem}"
+        raise LoginError(message, kind="The URL of the server is wrong.")
+    if info.proxy_url is not None:
+        check_proxy(info.proxy_url)
+    value = info.authorization
+    if value is not None and not (value.isascii() and value.isprintable()):  # RFC 9110, 5.5
+        raise LoginError(
+            "The token cannot be sent: it has line breaks in it, or characters beyond ASCII. "
+            "Strip whitespace from tokens read from files",
+            kind="The token cannot be sent.",
+        )
+
+
+class SessionPool:
+    """The sessions of all credentials of a vault."""
+
+    def __init__(
+        self, vault: Vault, options: NetworkOptions, transport_factory: TransportFactory
+    ) -> None:
+        self._vault = vault
+        self.options = options
+        self._transport_factory = transport_factory
+        self._sessions: dict[int, Session] = {}
+        self._is_closed = False
+
+    async def acquire(self, last: Session | None = None) -> Session:
+        """Return a session with valid credentials; wait for credentials if there are none.
+
+        Args:
+            last: the session to use again if its credentials are still valid.
+
+        Raises:
+            LoginError: there are no usable credentials, or the pool is closed.
+        """
+        if self._is_closed:
+            raise LoginError(
+                "The client is closed: its operator, or its `async with` block, has ended."
+            )
+        if last is not None and last.info in self._vault:
+            last.users += 1
+            return last
+        info, is_new = await self._vault.get(), False
+        while (session := self._sessions.get(id(info))) is None:
+            info, is_new = await self._open(info), True
+        session.users += 1  # before any await, so that it is not closed as unused
+        if is_new:
+            try:
+                await self._close_outdated()
+            except BaseException:
+                session.users -= 1
+                raise
+        return session
+
+    async def release(self, session: Session) -> None:
+        """Release a session; exactly once for each call of :meth:`acquire`."""
+        session.users -= 1
+        if not session.users and session.info not in self._vault:
+            await self._close_outdated()
+
+    async def aclose(self) -> None:
+        """Close all connections, including those in use."""
+        self._is_closed = True
+        async with contextlib.AsyncExitStack() as stack:  # even if this is cancelled
+            while self._sessions:
+                stack.push_async_callback(self._sessions.popitem()[1].transport.aclose)
+
+    async def _open(self, info: ConnectionInfo) -> ConnectionInfo:
+        """Open a session for credentials; if they are not usable, return the next ones."""
+        try:
+            _check(info)
+            trusts_env = info.trust_env or self.options.trust_env
+            transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
+        except LoginError as exc:
+            return await self._vault.invalidate(info, error=exc)
+        self._sessions[id(info)] = Session(info, transport, self._vault, trusts_env=trusts_env)
+        return info
+
+    async def _close_outdated(self) -> None:
+        """Close unused sessions whose credentials are no longer valid."""
+        for key, session in list(self._sessions.items()):
+            is_outdated = not session.users and session.info not in self._vault
+            # While one transport is being closed, another task can close the next one.
+            if is_outdated and self._sessions.pop(key, None) is not None:
+                await session.transport.aclose()

@@ -1,0 +1,104 @@
+"""Clients for commands and scripts, outside of operators.
+
+Commands do not retry failed requests, because their users want to know at once. Scripts retry them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from webop.client import current_client
+from webop.client.api import Client
+from webop.client.auth.logins import describe_failure, get_default_logins
+from webop.client.auth.vault import Vault
+from webop.client.objects import AsyncClient
+from webop.errors import LoginError
+from webop.telemetry.tracing import set_up_tracing
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Networking:
+    """Timeouts and pauses, in seconds; see :class:`webop.client.http.sessions.NetworkOptions`."""
+
+    error_backoffs: tuple[float, ...]
+    connect_timeout: float | None = 5.0
+    request_timeout: float | None = 60.0  # of several webhooks, each may take 30
+    enforce_retry_after: bool = False
+    trust_env: bool = False
+
+
+@contextlib.asynccontextmanager
+async def connect_command(pauses: tuple[float, ...] = ()) -> AsyncIterator[Client]:
+    """Log in with the kubeconfig or the service account, and yield a client for plain requests.
+
+    A request that fails is retried after each of the pauses, in seconds.
+
+    Raises:
+        LoginError: there are no credentials, or they are refused.
+    """
+    vault = await _log_in()
+    giving_up = asyncio.create_task(_give_up(vault))
+    try:
+        async with Client(vault, _Networking(pauses)) as client:
+            yield client
+    finally:
+        giving_up.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await giving_up
+
+
+@contextlib.asynccontextmanager
+async def connect(*, field_manager: str = "webop") -> AsyncIterator[AsyncClient]:
+    """Yield the client that handlers get, for code outside of operators, such as scripts.
+
+    It logs in once, with the kubeconfig or the service account. Functions that are called in the
+    block get it with :func:`webop.client.current`.
+
+    Args:
+        field_manager: the field manager for the fields that it writes.
+
+    Raises:
+        LoginError: there are no credentials, or they are refused.
+    """
+    set_up_tracing()
+    async with connect_command((1.0, 2.0, 4.0, 8.0)) as requests:
+        before = current_client.get()
+        client = AsyncClient(requests, get_manager=lambda: field_manager)
+        client.enter()
+        try:
+            yield client
+        finally:
+            current_client.set(before)
+
+
+async def _log_in() -> Vault:
+    infos, problems = {}, []
+    for login in get_default_logins():
+        try:
+            info = await asyncio.to_thread(login, logger=logger)
+        except LoginError as exc:
+            problems.append(str(exc))
+        except Exception as exc:  # noqa: BLE001 - any error of a client library
+            problems.append(f"{describe_failure(login, exc)}.")
+        else:
+            if info is not None:
+                infos[login.__name__] = info
+    if not infos:
+        why = " ".join(dict.fromkeys(problems)) or "there are no credentials"
+        place = f"KUBECONFIG is {os.environ.get('KUBECONFIG', 'not set')}"
+        raise LoginError(f"Cannot log in to the cluster ({place}): {why}")
+    return Vault(infos)
+
+
+async def _give_up(vault: Vault) -> None:
+    """Let requests fail when all credentials are refused: there will be no new ones."""
+    while True:
+        await vault.wait_for_emptiness()
+        await vault.populate({})

@@ -1,0 +1,102 @@
+"""The watch of one object, for callers that wait until it meets a condition.
+
+Place in the flow: :meth:`webop.client.objects.AsyncClient.wait_for` checks each state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from webop.aio.backoff import Backoff
+from webop.client.http.failed_requests import choose_pause, parse_attempt
+from webop.client.http.requests import build_selection
+from webop.client.http.streams import StreamLimits
+from webop.client.watch_events import CHANGES, BrokenStreamError, parse_event
+from webop.errors import (
+    APIConnectionError,
+    APIGoneError,
+    APIServerError,
+    APITooManyRequestsError,
+    APIUnauthorizedError,
+)
+from webop.objects.conditions import find_condition, is_outdated
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from webop.client.api import Client
+    from webop.objects.resources import Resource
+
+logger = logging.getLogger(__name__)
+
+_SILENCE = 90.0  # seconds; bookmarks come each minute, so the connection is dead then
+_PAUSES = (0.1, 1.0, 2.0, 5.0, 10.0)  # seconds
+_TRANSIENT = (
+    APIConnectionError,
+    APIGoneError,
+    APIServerError,
+    APITooManyRequestsError,
+    APIUnauthorizedError,  # the next list waits for other credentials, or fails
+    BrokenStreamError,
+    TimeoutError,
+)
+
+
+async def follow(
+    client: Client, resource: Resource, namespace: str | None, name: str, *, queue: str
+) -> AsyncGenerator[dict[str, Any] | None, None]:
+    """Yield the states of one object, beginning with the current one; None while it is absent.
+
+    Intermediate states can be missing. Streams that end or break are opened again.
+
+    Raises:
+        APIError: the object cannot be read or watched.
+    """
+    path, selection = resource.get_url(namespace=namespace), build_selection(name)
+    params = {**selection, "watch": "true", "allowWatchBookmarks": "true"}
+    attempt = parse_attempt("GET", path, params)
+    backoff = Backoff(_PAUSES, jitter=0.2)
+    while True:
+        pause: float | None = 0.0
+        try:
+            listed = client.list_pages(resource, namespace, selection=selection, queue=queue)
+            page = [page async for page in listed][-1]
+            yield page.items[0] if page.items else None
+            limits = StreamLimits(client.options.connect_timeout, silence=_SILENCE)
+            since = {"resourceVersion": page.resource_version}
+            async with client.stream(path, {**params, **since}, limits=limits) as batches:
+                async for lines in batches:
+                    for line in lines:
+                        kind, raw, _ = await parse_event(line, attempt)
+                        backoff.reset()
+                        if kind in CHANGES:
+                            yield None if kind == "DELETED" else raw
+        except _TRANSIENT as exc:
+            pause = choose_pause(backoff, exc)
+            logger.debug("%s. Retrying %s in %g s.", exc, attempt, pause)
+        else:
+            pause = backoff.next()  # a server that ends each stream at once must not be flooded
+        await asyncio.sleep(pause or 0)
+
+
+def meets(obj: dict[str, Any], wish: str) -> bool:
+    """Return whether a condition in the status holds, such as "Ready" or "Ready=False"."""
+    name, _, status = wish.partition("=")
+    condition = find_condition(obj, name) or {}
+    expected = (status or "True").lower()
+    return str(condition.get("status")).lower() == expected and not is_outdated(obj, condition)
+
+
+def describe(obj: dict[str, Any] | None, wish: str) -> str:
+    """Return a text: the current state of an object with regard to a condition."""
+    if obj is None:
+        return "the object does not exist"
+    condition = find_condition(obj, wish.partition("=")[0])
+    if condition is None:
+        version = obj["metadata"].get("resourceVersion")
+        return f"the last state seen has the resource version {version}"
+    why = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
+    age = ", for an older generation" if is_outdated(obj, condition) else ""
+    return f"the condition is {condition.get('status')}{age} ({why})"

@@ -1,0 +1,1 @@
+"""State that the handlers of an operator share: resources, indexes, memos, active or paused."""

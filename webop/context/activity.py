@@ -1,0 +1,131 @@
+"""Whether this process handles objects, or is paused because another one does.
+
+Peering and leadership decide (:mod:`webop.coordination`), and the reactor follows: a paused
+operator serves webhooks and updates its indexes, but calls no handlers of objects, and runs no
+daemons and timers (chapters "Peering" and "Daemons").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+from weakref import WeakSet
+
+from webop.aio.cancellation import WorkerGroup
+from webop.aio.work_deadline import Fence, Fenced, current_fence
+from webop.handlers.stopping import DaemonStoppingReason
+
+_POLLING = 0.02  # seconds
+
+Listener = Callable[[DaemonStoppingReason | None], None]
+"""Called at each change: with the reason of the pause, or with None when the operator resumes."""
+
+
+class Pausing:
+    """The state of the operator, active or paused, and its tasks that work on objects.
+
+    Attributes:
+        fence: the end of the lease, if there is one; all work on objects ends there at the latest.
+    """
+
+    def __init__(self) -> None:
+        self.fence: Fence | None = None
+        self._reasons: dict[str, str] = {}
+        self._listeners: list[Listener] = []
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()  # their groups have strong references
+        self._changed = asyncio.Event()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether to handle objects."""
+        return not self._reasons
+
+    @property
+    def pause_reasons(self) -> list[str]:
+        """Why it is paused, for people; empty if it is active."""
+        return list(self._reasons.values())
+
+    def pause(
+        self,
+        who: str,
+        why: str,
+        reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING,
+    ) -> None:
+        """Start no new work on objects; running work can finish.
+
+        If the same caller pauses twice, the second reason replaces the first.
+        """
+        was_active = self.is_active
+        self._reasons[who] = why
+        if was_active:
+            self._change(reason)
+
+    def resume(self, who: str) -> None:
+        """Remove the reason of this caller; become active if no other reason is left."""
+        if self._reasons.pop(who, None) is not None and self.is_active:
+            self._change(None)
+
+    @contextlib.contextmanager
+    def subscribed(self, listener: Listener) -> Iterator[None]:
+        """Call a function at each change, before any waiting task continues."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    async def wait_until_active(self) -> None:
+        """Wait while the operator is paused."""
+        while not self.is_active:
+            await self._changed.wait()
+
+    async def wait_until_idle(self) -> None:
+        """Wait until all tasks have ended; abandoned threads can still run.
+
+        Unless the operator is paused, new tasks can start at any time.
+        """
+        while self._has_tasks():  # noqa: ASYNC110  a callback for each of the tasks costs more
+            await asyncio.sleep(_POLLING)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task runs and, if there is a fence, no thread either."""
+        return not self._has_tasks() and not (self.fence and self.fence.threads)
+
+    def spawn(
+        self,
+        group: asyncio.TaskGroup | WorkerGroup,
+        context: contextvars.Context,
+        coroutine: Coroutine[Any, Any, None],
+        *,
+        name: str,
+    ) -> asyncio.Task[None]:
+        """Start a task that works on an object, in a group of tasks, behind the fence.
+
+        It runs in a copy of the given context: the caller's context may belong to another object,
+        whose end has freed a slot.
+        """
+        context = context.copy()
+        if self.fence is not None:
+            context.run(current_fence.set, self.fence)
+            coroutine = Fenced(coroutine, self.fence)
+        task = group.create_task(coroutine, name=name, context=context)
+        self._tasks.add(task)
+        return task
+
+    def cancel(self) -> None:
+        """Cancel all work on objects."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _change(self, reason: DaemonStoppingReason | None) -> None:
+        for listener in list(self._listeners):
+            listener(reason)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _has_tasks(self) -> bool:
+        return any(not task.done() for task in self._tasks)

@@ -1,0 +1,36 @@
+"""The context that all parts of one operator share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from webop.context.activity import Pausing
+from webop.context.cluster_view import ClusterView
+from webop.context.indexes import Indexes
+from webop.context.memos import Memos
+from webop.events.loggers import Poster
+from webop.handlers.registry import OperatorRegistry
+from webop.lifecycles import LifeCycleFn
+from webop.settings import OperatorSettings
+from webop.telemetry.counters import CallCounters
+
+if TYPE_CHECKING:
+    from webop.client.objects import AsyncClient
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorContext:
+    """The context of one operator: its settings, its handlers and its state in memory."""
+
+    settings: OperatorSettings
+    registry: OperatorRegistry
+    memos: Memos
+    lifecycle: LifeCycleFn
+    identity: str
+    poster: Poster
+    client: AsyncClient | None = None
+    cluster_view: ClusterView = field(default_factory=ClusterView)
+    indices: Indexes = field(default_factory=Indexes)
+    pausing: Pausing = field(default_factory=Pausing)
+    counters: CallCounters = field(default_factory=CallCounters)

@@ -1,0 +1,1 @@
+"""Kubernetes Events: loggers of objects that post them, and counting of repetitions."""

@@ -1,0 +1,1 @@
+"""Declared handlers with their options and filters, and the causes to call them."""

@@ -1,0 +1,257 @@
+"""Causes: why handlers are called, and their keyword arguments (chapter "Arguments").
+
+All handlers that are called together share one cause. No I/O.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from webop.handlers.model import Activity, Reason
+from webop.handlers.stopping import DaemonStopped
+from webop.objects import fields
+from webop.objects.body import Body, RawEvent, RawEventType
+from webop.objects.diffs import Diff, diff
+from webop.objects.fields import FieldPath
+from webop.objects.patch import Patch
+from webop.objects.resources import Resource
+
+
+@dataclass(kw_only=True)
+class Cause:
+    """The common base of all causes."""
+
+    logger: Any
+    memo: Any
+    indices: Mapping[str, Any] = field(default_factory=dict)
+    _kwargs: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def for_handler(self, key: str) -> Cause:  # noqa: ARG002
+        """Return the cause as one handler gets it."""
+        return self
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of handlers and filters; built at first use, then shared.
+
+        An index with the name of an argument hides that argument.
+        """
+        if self._kwargs is None:
+            self._kwargs = self._build_kwargs()
+            if self.indices:  # few operators have any
+                self._kwargs.update(self.indices)
+        return self._kwargs
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        return {"logger": self.logger, "memo": self.memo}
+
+
+@dataclass(kw_only=True)
+class ActivityCause(Cause):
+    """The cause of an activity."""
+
+    activity: Activity
+    settings: Any
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        return super()._build_kwargs() | {"settings": self.settings, "activity": self.activity}
+
+
+@dataclass(kw_only=True)
+class ResourceCause(Cause):
+    """A cause that concerns one object."""
+
+    resource: Resource
+    body: Body
+    patch: Patch
+
+    def identify(self) -> dict[str, str | None]:
+        """Return the identity of the object for traces, without any of its contents."""
+        get = self.body.meta.raw.get
+        return {
+            "webop.resource": self.resource.plural_name,
+            "k8s.namespace.name": get("namespace"),
+            "webop.object.name": get("name"),
+            "webop.object.uid": get("uid"),
+        }
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        body = self.body
+        meta = body.meta
+        fields = meta.raw
+        return {
+            "logger": self.logger,
+            "memo": self.memo,
+            "resource": self.resource,
+            "patch": self.patch,
+            "body": body,
+            "spec": body.spec,
+            "meta": meta,
+            "status": body.status,
+            "uid": fields.get("uid"),
+            "name": fields.get("name"),
+            "namespace": fields.get("namespace"),
+            "labels": meta.labels,
+            "annotations": meta.annotations,
+        }
+
+
+@dataclass(kw_only=True)
+class EventCause(ResourceCause):
+    """A raw event of a watch or a list, for ``@on.event``."""
+
+    type: RawEventType
+    event: RawEvent
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        return super()._build_kwargs() | {"type": self.type, "event": self.event}
+
+
+@dataclass(kw_only=True)
+class BackgroundCause(ResourceCause):
+    """The cause of a daemon or timer; the body always shows the newest state of the object.
+
+    The arguments are not kept, to save memory: each daemon has a cause, and most daemons sleep.
+    """
+
+    stopped: DaemonStopped
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of the handler, and of the function of its initial delay."""
+        return {**self._build_kwargs(), "stopped": self.stopped, **self.indices}
+
+
+@dataclass(kw_only=True)
+class DiffCause(ResourceCause):
+    """A cause with a state before and a state after."""
+
+    old: Any
+    new: Any
+    _diffs: dict[FieldPath, Diff] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def find_diff(self, path: FieldPath = ()) -> Diff:
+        """Return the differences of a field, or of the whole states; all handlers share them."""
+        found = self._diffs.get(path)
+        if found is None:
+            old, new = self.old, self.new
+            if path:
+                old, new = fields.resolve(old, path), fields.resolve(new, path)
+            found = self._diffs[path] = diff(old, new)
+        return found
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        kwargs = super()._build_kwargs()
+        kwargs.update(old=self.old, new=self.new, diff=self.find_diff())
+        return kwargs
+
+    def build_field_kwargs(self, path: FieldPath) -> dict[str, Any]:
+        """Return the arguments ``old``, ``new``, ``diff`` for a handler of one field."""
+        return {
+            "old": fields.resolve(self.old, path),
+            "new": fields.resolve(self.new, path),
+            "diff": self.find_diff(path),
+        }
+
+
+@dataclass(kw_only=True)
+class ChangeCause(DiffCause):
+    """A detected change of an object, for ``@on.create`` and the like.
+
+    Attributes:
+        reason: what happened.
+        initial: whether the object is older than the operator and has not been resumed completely.
+        known: instead of ``old``, the states that some handlers have seen, by their ids: these
+            handlers have missed a later change.
+    """
+
+    reason: Reason
+    initial: bool = False
+    known: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the object is being deleted."""
+        return self.body.meta.deletion_timestamp is not None
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        kwargs = super()._build_kwargs()
+        kwargs["reason"] = self.reason
+        return kwargs
+
+    def since(self, old: Any) -> ChangeCause:
+        """Return the same cause with the changes since another state."""
+        return dataclasses.replace(self, old=old)
+
+    def for_handler(self, key: str) -> ChangeCause:
+        """Return the cause with the changes since the state that a handler knows."""
+        return self.since(self.known[key]) if key in self.known else self
+
+
+@dataclass(kw_only=True)
+class WebhookCause(DiffCause):
+    """An admission request, for ``@on.validate`` and ``@on.mutate``.
+
+    ``name`` and ``namespace`` are those of the request: in some requests, such as connections to
+    pods, the object has no metadata. The API server writes ``audit_annotations`` to its audit log.
+    """
+
+    operation: str
+    subresource: str | None
+    dryrun: bool
+    userinfo: Mapping[str, Any]
+    warnings: list[str]
+    headers: Mapping[str, str]
+    sslpeer: Mapping[str, Any] | None
+    name: str | None = None
+    namespace: str | None = None
+    audit_annotations: dict[str, str] = field(default_factory=dict)
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        kwargs = super()._build_kwargs()
+        kwargs["name"] = kwargs["name"] or self.name
+        kwargs["namespace"] = kwargs["namespace"] or self.namespace
+        kwargs["operation"] = self.operation
+        kwargs["subresource"] = self.subresource
+        kwargs["dryrun"] = self.dryrun
+        kwargs["userinfo"] = self.userinfo
+        kwargs["warnings"] = self.warnings
+        kwargs["audit_annotations"] = self.audit_annotations
+        kwargs["headers"] = self.headers
+        kwargs["sslpeer"] = self.sslpeer
+        return kwargs
+
+
+def detect_reason(
+    *,
+    event_type: RawEventType,
+    deleting: bool,
+    blocked: bool,
+    old: Any,
+    changed: bool,
+    initial: bool,
+) -> Reason:
+    """Return what has happened to an object.
+
+    Args:
+        event_type: the type of the watch event.
+        deleting: whether the object is being deleted.
+        blocked: whether the object has the operator's finalizer.
+        old: the last handled essence, or None if the object was never handled.
+        changed: whether the essence differs from the last handled one.
+        initial: whether the object is older than the operator and must still be resumed.
+    """
+    if event_type == "DELETED":
+        return Reason.GONE
+    if deleting:
+        return Reason.DELETE if blocked else Reason.FREE
+    if old is None:
+        return Reason.CREATE
+    if changed:
+        return Reason.UPDATE
+    return Reason.RESUME if initial else Reason.NOOP

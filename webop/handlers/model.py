@@ -1,0 +1,305 @@
+"""Handlers: frozen records of functions and of when to call them.
+
+:mod:`webop.on` builds them, :mod:`webop.handlers.registry` holds them,
+:mod:`webop.handlers.filters` selects them for a cause, :mod:`webop.calls.execution` calls them.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import Any, NamedTuple
+
+from webop.errors import ConfigurationError
+from webop.objects.fields import FieldPath
+from webop.objects.resources import Selector
+
+
+class MetaFilterToken(enum.Enum):
+    """Filter values that stand for any value and for no value."""
+
+    PRESENT = enum.auto()
+    ABSENT = enum.auto()
+
+
+PRESENT = MetaFilterToken.PRESENT
+ABSENT = MetaFilterToken.ABSENT
+
+Predicate = Callable[..., bool]
+MetaCriterion = str | MetaFilterToken | Predicate
+ValueCriterion = Any  # a value, a token, a predicate; None is no criterion
+HandlerId = str
+HandlerFn = Callable[..., Any]
+InitialDelay = float | Callable[..., float] | None
+
+
+class ErrorsMode(enum.Enum):
+    """How to treat other exceptions of a handler (chapter "Error handling")."""
+
+    IGNORED = enum.auto()
+    TEMPORARY = enum.auto()
+    PERMANENT = enum.auto()
+
+
+class Activity(enum.Enum):
+    """The events in the life of an operator that have handlers."""
+
+    STARTUP = "startup"
+    CLEANUP = "cleanup"
+    AUTHENTICATION = "authentication"
+    PROBE = "probe"
+
+    @property
+    def title(self) -> str:
+        """The name in messages: that of the decorator."""
+        return "login" if self is Activity.AUTHENTICATION else self.value
+
+
+class Reason(enum.StrEnum):
+    """The cause of a call, as detected from the state of the object (kwarg ``reason``)."""
+
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+    RESUME = "resume"
+    NOOP = "noop"
+    FREE = "free"
+    GONE = "gone"
+
+
+class WebhookType(enum.StrEnum):
+    """The two kinds of admission webhooks of Kubernetes."""
+
+    VALIDATING = "validate"
+    MUTATING = "mutate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Handler:
+    """A function with an id and options for its errors.
+
+    ``timeout`` and ``backoff`` are in seconds, ``retries`` in attempts; None is the default.
+    """
+
+    id: str
+    fn: HandlerFn
+    param: Any = None
+    errors: ErrorsMode | None = None
+    timeout: float | None = None
+    retries: int | None = None
+    backoff: float | None = None
+
+    def __str__(self) -> str:
+        return f"Handler {self.id!r}"
+
+    @property
+    def key(self) -> tuple[Any, str]:
+        """The function and the id: all declarations of one handler have them in common."""
+        try:
+            hash(self.fn)
+        except TypeError:  # such as an instance of a dataclass
+            return id(self.fn), self.id
+        return self.fn, self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ActivityHandler(Handler):
+    """A handler of an activity: startup, cleanup, login, probe."""
+
+    activity: Activity
+    is_fallback: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.activity.title.capitalize()} handler {self.id!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ResourceHandler(Handler):
+    """A handler of objects: of which kind, with which filters (chapter "Filtering")."""
+
+    selector: Selector | None
+    labels: Mapping[str, MetaCriterion] | None = None
+    annotations: Mapping[str, MetaCriterion] | None = None
+    when: Callable[..., bool] | None = None
+    field: FieldPath = ()
+    value: ValueCriterion = None
+
+    @property
+    def needs_finalizer(self) -> bool:
+        """Whether objects must have the finalizer because of this handler."""
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EventHandler(ResourceHandler):
+    """``@on.event``: called for raw events of a watch; stores no state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChangeHandler(ResourceHandler):
+    """``@on.create``, ``update``, ``delete``, ``resume``, ``field`` and sub-handlers.
+
+    ``reason`` None means any reason: for resume handlers (``initial``), which are called in cycles
+    of other reasons too, for field handlers (``needs_change``), and for sub-handlers. Sub-handlers
+    without ``field`` get the changes of their parent's field, the ``inherited_field``.
+    """
+
+    reason: Reason | None = None
+    initial: bool = False
+    deleted: bool = False
+    optional: bool = False
+    needs_change: bool = False
+    old: ValueCriterion = None
+    new: ValueCriterion = None
+    inherited_field: FieldPath = ()
+
+    @property
+    def needs_finalizer(self) -> bool:
+        """Whether objects must have the finalizer because of this handler."""
+        return self.reason is Reason.DELETE and not self.optional
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class IndexHandler(ResourceHandler):
+    """``@webop.index``: fills an in-memory index named by the id."""
+
+    def __str__(self) -> str:
+        return f"Indexer {self.id!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BackgroundHandler(ResourceHandler):
+    """The common base of daemons and timers: one task per object, stopped before deletion."""
+
+    initial_delay: InitialDelay = None
+
+    @property
+    def needs_finalizer(self) -> bool:
+        """Whether objects must have the finalizer because of this handler."""
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DaemonHandler(BackgroundHandler):
+    """``@webop.daemon``; all times in seconds."""
+
+    cancellation_backoff: float | None = None
+    cancellation_timeout: float | None = None
+    cancellation_polling: float | None = None
+
+    def __str__(self) -> str:
+        return f"Daemon {self.id!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TimerHandler(BackgroundHandler):
+    """``@webop.timer``; all times in seconds."""
+
+    interval: float | None = None
+    sharp: bool = False
+    idle: float | None = None
+
+    def __str__(self) -> str:
+        return f"Timer {self.id!r}"
+
+
+class MatchCondition(NamedTuple):
+    """A CEL expression that a request must match before the API server calls the webhook."""
+
+    name: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WebhookHandler(ResourceHandler):
+    """``@on.validate``, ``@on.mutate``: one webhook each (chapter "Admission control").
+
+    Empty ``operations`` means all of them. ``subresource`` None means the object itself only, "*"
+    the object itself and any subresource. The attributes after ``ignore_failures`` are for the API
+    server (Kubernetes API, admissionregistration.k8s.io/v1 ValidatingWebhook, MutatingWebhook);
+    ``namespace_selector`` is a LabelSelector; {} is all namespaces; None, for pods and everything,
+    all but ``kube-system`` and that of the webhooks' Service, otherwise all. ``persistent`` None
+    means True in a pod, False elsewhere.
+    """
+
+    reason: WebhookType
+    operations: frozenset[str] = frozenset()
+    subresource: str | None = None
+    persistent: bool | None = None
+    side_effects: bool = False
+    ignore_failures: bool = False
+    failure_policy: str | None = None
+    timeout_seconds: int = 10
+    namespace_selector: Mapping[str, Any] | None = None
+    match_conditions: tuple[MatchCondition, ...] = ()
+    match_policy: str = "Equivalent"
+    reinvocation_policy: str | None = None
+    scope: str = "*"
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether the API server allows requests if it gets no response."""
+        return self.ignore_failures or self.failure_policy == "Ignore"
+
+    def __str__(self) -> str:
+        return f"Webhook {self.id!r}"
+
+
+def build_id(fn: HandlerFn, *, id: str | None, suffix: FieldPath = ()) -> str:  # noqa: A002
+    """Return the id of a handler: the given one or the function's name, with the field appended.
+
+    The state on objects is stored under ids: keep them stable.
+    """
+    stem = id if id is not None else detect_name(fn)
+    return f"{stem}/{'.'.join(suffix)}" if suffix else stem
+
+
+def detect_name(fn: HandlerFn) -> str:
+    """Return a name of a callable that is the same in each run of the program.
+
+    Raises:
+        ConfigurationError: the callable has no such name.
+    """
+    fn = unwrap(fn)
+    if isinstance(fn, FunctionType) and fn.__name__ == "<lambda>":
+        return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
+    if isinstance(fn, (FunctionType, MethodType)):
+        return fn.__qualname__
+    raise ConfigurationError(
+        f"This handler is a {type(fn).__name__} without a function name. Add id='…' to its "
+        "decorator; the id must be the same after each restart."
+    )
+
+
+def unwrap(fn: HandlerFn) -> HandlerFn:
+    """Return the function behind decorators and partials."""
+    while True:
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif hasattr(fn, "__wrapped__"):
+            fn = fn.__wrapped__
+        else:
+            return fn
+
+
+def name_decorator(handler: Handler) -> str:
+    """Return the name of the decorator that registers this kind of handler."""
+    if isinstance(handler, ActivityHandler):
+        return handler.activity.title
+    if isinstance(handler, WebhookHandler):
+        return handler.reason.value
+    if isinstance(handler, ChangeHandler):
+        reason = handler.reason.value if handler.reason is not None else "field"
+        return "resume" if handler.initial else reason
+    return type(handler).__name__.removesuffix("Handler").lower()
+
+
+def name_kind(handler: ResourceHandler) -> str:
+    """Return the kind or the kinds of a handler, as its decorator names them."""
+    selector = handler.selector
+    if selector is None or selector.fn:
+        return "chosen by a function"
+    return str(selector).removeprefix("Marker.")  # of webop.EVERYTHING

@@ -1,0 +1,333 @@
+"""The options of decorators: types, checks and meanings, in one place.
+
+Type checkers and editors read the TypedDicts, pydantic checks the values at import, and
+``docs/options.md`` is generated from the texts. Mistakes raise ``TypeError`` and ``ValueError``, as
+in any wrong call; the messages name the option and the remedy. The defaults are in
+:mod:`webop.handlers.model`. Used by :mod:`webop.on`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
+
+from pydantic import AfterValidator, BaseModel, Field, PlainValidator, ValidationError, create_model
+from pydantic_core import ErrorDetails
+
+from webop.handlers.model import ErrorsMode, MetaFilterToken
+from webop.handlers.registry import OperatorRegistry
+from webop.handlers.webhook_options import (
+    STRICT,
+    MatchConditions,
+    Name,
+    NamespaceSelector,
+    check_label,
+    checked_as,
+    must_be,
+)
+from webop.objects.fields import FieldSpec, parse_field
+from webop.objects.resources import Marker, SelectorNames
+from webop.settings.sections import LONGEST, describe_mismatch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SELECTOR_KEYS = tuple(SelectorNames.__annotations__)
+ResourcePart = str | Marker | Callable[..., bool] | None
+
+_EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
+
+
+def _check_sync(value: Callable[..., bool]) -> Callable[..., bool]:
+    """Refuse async functions: webop does not await filters, and a coroutine is always true."""
+    if inspect.iscoroutinefunction(value):
+        raise ValueError("async")
+    return value
+
+
+Id = Annotated[str, Field(min_length=1), must_be("a string that is not empty")]
+Flag = Annotated[bool, must_be("True or False")]
+Number = Annotated[int | float, must_be("a number"), Field(ge=0)]
+Count = Annotated[int, must_be("a whole number"), Field(ge=0)]
+Delay = Annotated[Number | Callable[..., float], must_be("a number from 0 on, or a function")]
+Subresource = Annotated[
+    str, Field(pattern=r"^([-a-z0-9]+|\*)$"), must_be("a name such as 'status', or '*'")
+]
+Function = Annotated[Callable[..., bool], AfterValidator(_check_sync), must_be("a sync function")]
+Criterion = Annotated[
+    str | MetaFilterToken | Function,
+    must_be("a string, a sync function, webop.PRESENT or webop.ABSENT"),
+]
+Labels = Mapping[Name, Annotated[Criterion, AfterValidator(check_label)]]
+FieldPath = Annotated[FieldSpec, PlainValidator(parse_field)]
+Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+
+class CommonOptions(TypedDict, total=False):
+    """Options of all handlers."""
+
+    id: Id | None
+    """Id of the handler in the log and in the state on objects; by default the function's name"""
+    param: Any
+    """Any value; the handler gets it as ``param``"""
+    registry: OperatorRegistry | None
+    """The registry of the handler; by default ``webop.get_default_registry()``"""
+
+
+class RetryOptions(TypedDict, total=False):
+    """Options for errors and retries (chapter "Error handling")."""
+
+    errors: Annotated[ErrorsMode, must_be("one of webop.ErrorsMode")] | None
+    """How to treat exceptions other than temporary and permanent errors"""
+    timeout: Number | None
+    """Seconds since the first attempt after which the handler fails for good"""
+    retries: Count | None
+    """Number of attempts after which the handler fails for good"""
+    backoff: Number | None
+    """Seconds until the next attempt"""
+
+
+class MetaOptions(TypedDict, total=False):
+    """Filters by metadata and by a callback (chapter "Filtering")."""
+
+    labels: Labels | None
+    """Required labels: values, functions, ``webop.PRESENT`` or ``webop.ABSENT``"""
+    annotations: Mapping[Name, Criterion] | None
+    """Required annotations, in the same form"""
+    when: Function | None
+    """A function of the handler's arguments that returns whether to call the handler"""
+
+
+class FieldOptions(TypedDict, total=False):
+    """Filters by one field."""
+
+    field: FieldPath
+    """A field, such as ``"spec.size"``, that must exist"""
+    value: Any
+    """Required value of the field: a value, a function, ``webop.PRESENT`` or ``webop.ABSENT``"""
+
+
+class TransitionOptions(TypedDict, total=False):
+    """Filters by the change of one field."""
+
+    old: Any
+    """Like ``value``, for the state before the change"""
+    new: Any
+    """Like ``value``, for the state after the change"""
+
+
+class ActivityOptions(CommonOptions, RetryOptions, total=False):
+    """Options of startup, cleanup, login and probe handlers."""
+
+
+class EventOptions(CommonOptions, MetaOptions, FieldOptions, SelectorNames, total=False):
+    """Options of ``@on.event``."""
+
+
+class ChangeOptions(EventOptions, RetryOptions, total=False):
+    """Options of ``@on.create`` and ``@webop.index``."""
+
+
+class ResumeOptions(ChangeOptions, total=False):
+    """Options of ``@on.resume``."""
+
+    deleted: Flag | None
+    """Whether to call the handler also for objects that are being deleted"""
+
+
+class DeleteOptions(ChangeOptions, total=False):
+    """Options of ``@on.delete``."""
+
+    optional: Flag | None
+    """Whether to add no finalizer, so that objects can disappear before the handler is called"""
+
+
+class UpdateOptions(ChangeOptions, TransitionOptions, total=False):
+    """Options of ``@on.update`` and ``@on.field``."""
+
+
+class DaemonOptions(ChangeOptions, total=False):
+    """Options of ``@webop.daemon``."""
+
+    initial_delay: Delay | None
+    """Seconds before the daemon starts, or a function that returns them"""
+    cancellation_backoff: Number | None
+    """Seconds between setting ``stopped`` and cancelling the task"""
+    cancellation_timeout: Number | None
+    """Seconds after which webop abandons a cancelled daemon"""
+    cancellation_polling: Number | None
+    """Seconds between log messages about a daemon that has neither option and does not stop"""
+
+
+class TimerOptions(ChangeOptions, total=False):
+    """Options of ``@webop.timer``."""
+
+    interval: Number | None
+    """Seconds between the end of a call and the beginning of the next"""
+    initial_delay: Delay | None
+    """Seconds before the first call, or a function that returns them"""
+    sharp: Flag | None
+    """Whether calls begin at multiples of the interval"""
+    idle: Number | None
+    """Seconds for which the object must be unchanged before a call"""
+
+
+class WebhookOptions(EventOptions, total=False):
+    """Options of ``@on.validate`` and ``@on.mutate``.
+
+    Those after ``ignore_failures`` are fields of the webhook configuration for the API server
+    (Kubernetes, "Dynamic Admission Control").
+    """
+
+    operation: Operation | None
+    """``CREATE``, ``UPDATE``, ``DELETE`` or ``CONNECT``: the only operation of the handler"""
+    operations: Annotated[Collection[Operation], checked_as(frozenset[Operation])] | None
+    """Several operations; by default all"""
+    subresource: Subresource | None
+    """A subresource, such as ``"status"``; ``"*"`` for the object itself and all subresources"""
+    persistent: Flag | None
+    """Whether the webhook stays in the cluster after the last replica has stopped; by default, it
+    stays in a pod; elsewhere, it is removed"""
+    side_effects: Flag | None
+    """Whether the handler has side effects; it must have none in a dry run"""
+    ignore_failures: Flag | None
+    """Whether to allow all requests, even if the handler denies them or fails"""
+    failure_policy: Literal["Fail", "Ignore"] | None
+    """``"Ignore"``: allow requests while the API server cannot call the handler"""
+    timeout_seconds: Annotated[Count, Field(ge=1, le=30)] | None
+    """Seconds that the API server waits for the response, 1 to 30"""
+    namespace_selector: NamespaceSelector | None
+    """Labels of namespaces, as in ``labels=``, or a Kubernetes LabelSelector; ``{}`` for all. By
+    default all; for pods and everything, all but ``kube-system`` and the namespace of the
+    webhooks' Service"""
+    match_conditions: MatchConditions | None
+    """CEL expressions by name: the API server calls the webhook only if all are true"""
+    match_policy: Literal["Exact", "Equivalent"] | None
+    """``"Exact"``: ignore requests in another version of the API"""
+    reinvocation_policy: Literal["Never", "IfNeeded"] | None
+    """``"IfNeeded"``: call again if later webhooks change the object; ``on.mutate`` only"""
+    scope: Literal["*", "Namespaced", "Cluster"] | None
+    """``"Namespaced"`` or ``"Cluster"``: only objects of this scope"""
+
+
+class RegisterOptions(RetryOptions, MetaOptions, total=False):
+    """Options of ``webop.register``."""
+
+    id: Id | None
+    param: Any
+
+
+class SubhandlerOptions(RegisterOptions, FieldOptions, TransitionOptions, total=False):
+    """Options of ``@webop.subhandler``."""
+
+
+def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
+    """Make ``inspect.signature`` and ``help()`` show the options of ``**options: Unpack[…]``.
+
+    Args:
+        required: options without a default.
+        defaults: options whose default is not None.
+    """
+
+    def decorator(fn: F) -> F:
+        signature = inspect.signature(fn)
+        *others, options = signature.parameters.values()
+        found = re.fullmatch(r"Unpack\[(\w+)\]", str(options.annotation))
+        if found is None:
+            raise TypeError(f"{fn} takes no options by a TypedDict.")
+        spelt = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if name in required else defaults.get(name),
+                annotation=getattr(annotation, "__forward_arg__", annotation),
+            )
+            for name, annotation in fn.__globals__[found[1]].__annotations__.items()
+        ]
+        fn.__signature__ = signature.replace(parameters=[*others, *spelt])  # type: ignore[attr-defined]
+        return fn
+
+    return decorator
+
+
+def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:
+    """Return the options as attributes of a handler; None means the default.
+
+    Args:
+        owner: such as "create handlers", for the messages.
+        options: by name.
+        known: the TypedDict of the allowed options.
+
+    Raises:
+        TypeError: an option is unknown or of a wrong type, or two of them conflict.
+        ValueError: an option has an invalid value.
+    """
+    check_names(owner, options, known)
+    given = {k: v for k, v in options.items() if k not in SELECTOR_KEYS and v is not None}
+    try:
+        model = _build_model(known)(**given)
+    except ValidationError as exc:
+        details = exc.errors(include_url=False)
+        kind = TypeError if any(map(_is_of_wrong_type, details)) else ValueError
+        raise kind(" ".join(dict.fromkeys(map(_describe, details)))) from None
+    for one, other in _EXCLUSIVE:
+        if one in given and other in given:
+            raise TypeError(f"{one}= and {other}= exclude each other.")
+    for name in ("old", "new", "value"):
+        if name in given and "field" not in given:
+            raise TypeError(f"{name}= requires field=, such as field='spec.size'.")
+    return {name: getattr(model, name) for name in given}
+
+
+@functools.cache
+def _build_model(known: Any) -> type[BaseModel]:
+    hints = get_type_hints(known, include_extras=True)
+    fields: dict[str, Any] = {name: (hint, None) for name, hint in hints.items()}
+    model: type[BaseModel] = create_model(known.__name__, __config__=STRICT, **fields)
+    return model
+
+
+def _is_of_wrong_type(error: ErrorDetails) -> bool:
+    """Return whether the type is wrong, not the value; None counts as a wrong value."""
+    kind, value = error["type"], error["input"]
+    if kind == "literal_error":
+        return not isinstance(value, str)
+    others = ("missing", "extra_forbidden", "is_instance_of")
+    return value is not None and (kind.endswith("_type") or kind in others)
+
+
+def _describe(error: ErrorDetails) -> str:
+    """Return the message of a pydantic error, such as "labels['a'] must be a string, got 5."."""
+    name, *path = (part for part in error["loc"] if part != "[key]")
+    place = str(name) + ("".join(f"[{part!r}]" for part in path) or "=")
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] == "missing":
+        return f"{place} is missing."
+    if error["type"] == "extra_forbidden":
+        return f"{place} is unknown: remove it."
+    words = describe_mismatch(error, place).rstrip(".")
+    words = words if words.startswith(place) else f"{place} {words}"
+    return f"{words}, got {repr(error['input'])[:LONGEST]}."
+
+
+def check_names(owner: str, options: Iterable[str], known: Any) -> None:
+    """Check that all options are known, as in :func:`parse_options`.
+
+    Raises:
+        TypeError: some are unknown; the message suggests similar names.
+    """
+    names = known.__annotations__
+    problems = []
+    for option in options:
+        if option not in names:
+            close = difflib.get_close_matches(option, names)
+            # By its letters alone, "retry" is more similar to "registry" than to "retries".
+            nearest = max(close, key=lambda name: name.startswith(option[:3]), default="")
+            advice = f"did you mean {nearest!r}?" if nearest else f"known: {', '.join(names)}."
+            problems.append(f"There is no option {option!r} of {owner}: {advice}")
+    if problems:
+        raise TypeError(" ".join(problems))

@@ -1,0 +1,229 @@
+"""Check handlers before the first call: arguments, ids, intervals. No I/O."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from itertools import combinations
+from types import FunctionType
+from typing import Any, TypeGuard
+
+from webop.errors import ConfigurationError
+from webop.handlers.model import (
+    Activity,
+    ActivityHandler,
+    BackgroundHandler,
+    ChangeHandler,
+    EventHandler,
+    Handler,
+    IndexHandler,
+    Reason,
+    ResourceHandler,
+    TimerHandler,
+    WebhookHandler,
+)
+from webop.handlers.registry import OperatorRegistry
+from webop.logs.escaping import describe_line
+
+_ALL = frozenset({"logger", "memo", "client", "param", "retry", "started", "runtime"})
+_OBJECT = _ALL | {
+    *("resource", "patch", "body", "spec", "meta", "status", "uid", "name", "namespace"),
+    *("labels", "annotations"),
+}
+_DIFF = _OBJECT | {"old", "new", "diff"}
+_REVIEW = {
+    *("operation", "subresource", "dryrun", "userinfo", "warnings", "audit_annotations"),
+    *("headers", "sslpeer"),
+}
+ARGUMENTS: dict[type[Handler], frozenset[str]] = {
+    ActivityHandler: _ALL | {"settings", "activity"},
+    IndexHandler: _OBJECT,
+    EventHandler: _OBJECT | {"type", "event"},
+    BackgroundHandler: _OBJECT | {"stopped"},
+    ChangeHandler: _DIFF | {"reason"},
+    WebhookHandler: _DIFF | _REVIEW,
+}
+"""The arguments of the handlers of each family, without the indexes of the operator."""
+
+_HINTS = frozenset().union(*ARGUMENTS.values()) - {"resource"}  # selector functions take it, too
+
+
+def is_handler(value: object) -> TypeGuard[FunctionType]:
+    """Return whether a value is certainly a handler, by the names of its parameters.
+
+    A lambda is a selector of resources: a decorator without parentheses cannot get one.
+    """
+    is_named = inspect.isfunction(value) and value.__name__ != "<lambda>"
+    items = inspect.signature(value).parameters.values() if is_named else ()  # type: ignore[arg-type]
+    first = next(iter(items), None)
+    return first is not None and (first.kind is first.VAR_KEYWORD or first.name in _HINTS)
+
+
+def names_argument(fn: Callable[..., Any], name: str) -> bool:
+    """Return whether a handler has a parameter of this name."""
+    return any(item.name == name for item in _read_parameters(fn) or ())
+
+
+def check_signature(
+    fn: Callable[..., Any], family: type[Handler], indexes: Iterable[str] = ()
+) -> None:
+    """Check that a handler accepts its arguments; for a wrapped function, check the wrapper.
+
+    Raises:
+        TypeError: it does not accept an argument, so that each call would fail; or it is a
+            generator function, so that a call would not run its body.
+    """
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(
+            f"The handler {_name(fn)} is a generator function: calling it would not run its body. "
+            "Replace yield by return."
+        )
+    parameters = _read_parameters(fn)
+    if parameters is None:
+        return
+    for item in parameters:
+        if item.kind is item.POSITIONAL_ONLY and item.default is item.empty:
+            raise TypeError(
+                f"The handler {_name(fn)} takes {item.name!r} by position only, but webop passes "
+                "arguments by name. Remove the / from its parameters."
+            )
+    if any(item.kind is item.VAR_KEYWORD for item in parameters):
+        return
+    accepted = {item.name for item in parameters if item.kind is not item.POSITIONAL_ONLY}
+    if missing := sorted(_get_arguments(family).union(indexes) - accepted):
+        words = [str(item.replace(annotation=item.empty)) for item in parameters]
+        few = f"Write its parameters as ({', '.join([*words, '**_'])})."
+        raise TypeError(
+            f"The handler {_name(fn)} must accept all keyword arguments, including unused ones "
+            f"({', '.join(missing[:3])}{', …' if missing[3:] else ''}). "
+            + ("Add **_ to its parameters." if len(words) > 5 or "_" in accepted else few)
+        )
+
+
+def check_registry(registry: OperatorRegistry) -> list[str]:
+    """Check all handlers together: at this time, all indexes are known.
+
+    Returns:
+        Warnings about probable mistakes.
+
+    Raises:
+        ConfigurationError: some handlers cannot be called; the message lists all of them.
+    """
+    activities = [each for activity in Activity for each in registry.select_activities(activity)]
+    objects = [*registry.select_resource_handlers(), *registry.select_webhooks()]
+    indexes = {handler.id for handler in registry.select_indexers()}
+    problems: dict[str, None] = {}  # several decorators of a function cause the same problem
+    for handler in (*activities, *objects):
+        problems |= dict.fromkeys(_find_problems(handler, indexes))
+    if problems:
+        raise ConfigurationError("\n".join(problems))
+    return [*_find_clashes(objects), *_find_unpaced_timers(objects)]
+
+
+def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
+    family = type(handler)
+    place = _locate(handler.fn)
+    try:
+        check_signature(handler.fn, family, indexes)
+    except TypeError as exc:
+        yield f"{exc}{place}"
+    given = sorted(_get_arguments(family) | indexes)
+    for item in _read_parameters(handler.fn) or ():
+        is_by_name = item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
+        if is_by_name and item.default is item.empty and item.name not in given:
+            nearest = difflib.get_close_matches(item.name, given, n=1)
+            advice = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(given)}."
+            label = family.__name__.removesuffix("Handler").lower()
+            kind = getattr(handler, "activity", None) or getattr(handler, "reason", None)
+            yield (
+                f"The handler {_name(handler.fn)} requires {item.name!r}, but "
+                f"{kind.value if kind else label} handlers have no such argument, and no index has "
+                f"this name: {advice}{place}"
+            )
+
+
+def _find_clashes(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
+    """Find different functions with the same id and cause: progress is stored by id."""
+    groups: dict[Any, list[ResourceHandler]] = {}
+    for handler in handlers:
+        if isinstance(handler, (BackgroundHandler, ChangeHandler)):
+            is_change = isinstance(handler, ChangeHandler)
+            groups.setdefault((is_change, handler.id, handler.selector), []).append(handler)
+    for group in groups.values():
+        for first, second in combinations(group, 2):
+            if first.fn != second.fn and _list_reasons(first) & _list_reasons(second):
+                yield (
+                    f"Two handlers for {first.selector} have the id {first.id!r}: "
+                    f"{_name(first.fn)}{_locate(first.fn)} and {_name(second.fn)}"
+                    f"{_locate(second.fn)}. webop calls only the first, unless their filters never "
+                    "match the same object. Give one of them another id=, or rename it."
+                )
+
+
+def _list_reasons(handler: ResourceHandler) -> set[Reason | None]:
+    """Return the reasons of a handler; resume handlers are called in creations and updates too."""
+    reason: Reason | None = getattr(handler, "reason", None)
+    if not isinstance(handler, ChangeHandler) or reason is not None:
+        return {reason}
+    return {Reason.CREATE, Reason.UPDATE, *([Reason.RESUME] if handler.initial else [])}
+
+
+def _find_unpaced_timers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
+    for handler in handlers:
+        if not isinstance(handler, TimerHandler) or handler.idle is not None:
+            continue
+        if handler.interval is None:
+            yield (
+                f"{handler} is called only once for each object. Add interval= or idle= "
+                f"in seconds{_locate(handler.fn)}."
+            )
+        elif handler.interval == 0:
+            yield (
+                f"{handler} is called repeatedly without a pause. Set a longer interval= "
+                f"in seconds{_locate(handler.fn)}."
+            )
+
+
+def _get_arguments(family: type[Handler]) -> frozenset[str]:
+    return next(ARGUMENTS[base] for base in family.__mro__ if base in ARGUMENTS)
+
+
+def _read_parameters(fn: Callable[..., Any]) -> list[inspect.Parameter] | None:
+    """Return the parameters of the called function; None if they are uncertain."""
+    function = _find_function(fn)
+    if hasattr(function, "__signature__") or _is_proxy(function):  # the real parameters may differ
+        return None
+    try:
+        return list(inspect.signature(fn, follow_wrapped=False).parameters.values())
+    except (TypeError, ValueError):  # such as some builtins
+        return None
+
+
+def _find_function(fn: Any) -> Any:
+    """Return the function behind a partial, a method, or an instance of a callable class."""
+    while not (inspect.isfunction(fn) or _is_proxy(fn)):
+        if isinstance(fn, functools.partial):
+            fn = fn.func
+        elif inspect.ismethod(fn):
+            fn = fn.__func__
+        elif inspect.isfunction(getattr(type(fn), "__call__", None)):  # noqa: B004
+            fn = type(fn).__call__
+        else:
+            break
+    return fn
+
+
+def _is_proxy(fn: Any) -> bool:
+    """Return whether this is a proxy of another object, such as a wrapper of wrapt."""
+    return fn.__class__ is not type(fn)
+
+
+def _name(fn: Any) -> str:
+    return f"{getattr(_find_function(fn), '__qualname__', repr(fn))}()"
+
+
+def _locate(fn: Any) -> str:
+    code = getattr(inspect.unwrap(_find_function(fn)), "__code__", None)
+    return f" {describe_line(code.co_filename, code.co_firstlineno)}" if code else ""

@@ -1,0 +1,213 @@
+"""Process one object after a change.
+
+Flow: :meth:`Processor.process` → :func:`webop.reactor.cycle.handle_change` →
+:func:`webop.calls.execution.execute` → the user's function.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from webop.calls.execution import deliver_results, execute
+from webop.calls.progress import Progress
+from webop.calls.shared_options import CallOptions
+from webop.context.indexes import index_object
+from webop.events.loggers import LocalObjectLogger
+from webop.handlers.causes import ChangeCause, EventCause, ResourceCause
+from webop.handlers.filters import matches
+from webop.handlers.model import ErrorsMode, EventHandler, Reason
+from webop.handlers.registry import deduplicated
+from webop.objects.body import Body, RawEvent
+from webop.objects.fields import clone
+from webop.objects.patch import Patch
+from webop.reactor import daemons
+from webop.reactor.cycle import handle_change
+from webop.reactor.decision import Decision, decide
+from webop.reactor.failures import Pause
+from webop.reactor.resource_context import ResourceContext
+from webop.reactor.store import Tracked, Work
+from webop.reactor.writer import open_writer, read
+from webop.telemetry.tracing import NOT_TRACED, Description, open_span
+
+logger = logging.getLogger(__name__)
+
+
+class Processor:
+    """The work on the objects of one resource; see :class:`webop.reactor.controller`."""
+
+    def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
+        self.ctx = ctx
+        self._spawn = spawn
+        settings = ctx.operator.settings
+        self._event_options = CallOptions(
+            settings,
+            default_errors=ErrorsMode.IGNORED,
+            counters=ctx.operator.counters,
+            may_continue=lambda: ctx.operator.pausing.is_active,
+        )
+        self._index_options = replace(self._event_options, success_level=logging.DEBUG)
+
+    def decide(self, obj: Tracked) -> Decision | None:
+        """Return what must be done about the newest state of an object; None for nothing.
+
+        Raises:
+            Exception: a filter has failed.
+        """
+        decision = decide(self.ctx, obj)
+        obj.needs_resume &= decision is not None
+        return decision
+
+    async def read(self, obj: Tracked) -> dict[str, Any] | None:
+        """Read a state that was dropped from memory; None if the object is gone.
+
+        Raises:
+            APIError: it cannot be read.
+        """
+        return await read(self.ctx, obj)
+
+    async def index(self, obj: Tracked) -> None:
+        """Update the indexes with the newest state of an object; log errors of indexers."""
+        if obj.raw is None or obj.is_gone:
+            return
+        body, handlers = Body(obj.raw), self.ctx.handlers
+        cause = ResourceCause(
+            logger=LocalObjectLogger(body=body, settings=self.ctx.operator.settings),
+            memo=self.ctx.operator.memos.recall(obj.uid),
+            indices=self.ctx.operator.indices,
+            resource=self.ctx.resource,
+            body=body,
+            patch=Patch(body=body),
+        )
+        await index_object(
+            handlers.indexers,
+            cause,
+            obj.uid,
+            self.ctx.operator.indices,
+            self._index_options,
+            is_wanted=lambda: not obj.is_gone and handlers is self.ctx.handlers,
+        )
+
+    def withdraw(self, obj: Tracked) -> None:
+        """Remove an object that is gone or no longer watched from the indexes."""
+        if self.ctx.handlers.indexers:
+            self.ctx.operator.indices.discard(obj.uid)
+
+    def forget(self, uid: str) -> None:
+        """Drop everything else about an object that is gone."""
+        self.ctx.operator.memos.forget(uid)
+
+    async def process(self, obj: Tracked, decision: Decision | None) -> float | None:
+        """Process the newest state of an object; decide again if the decision is outdated.
+
+        Returns:
+            The seconds until the next work even if nothing changes; None for none.
+
+        Raises:
+            Exception: of the API server, a filter, or the framework; see :meth:`on_error`.
+        """
+        ctx, work, delay = self.ctx, obj.open_work(), None
+        if work.writer is not None and not await work.writer.write():
+            return obj.backoff_left() or None
+        if obj.is_gone:
+            return 0
+        if obj.controller.is_stopped and not work.is_released:
+            return None  # a handler that begins now may not end in time
+        if decision is None or decision.cause.body.raw is not obj.raw:
+            decision = self.decide(obj)
+        if decision is not None:
+            cause, finalizers = decision.cause, decision.finalizers
+            self._adjust_daemons(obj, decision)
+            if cause.reason is Reason.DELETE and work.is_released:
+                pass  # the writer removes the finalizer when the last daemon has ended
+            elif finalizers is not None:
+                added = len(finalizers) > len(cause.body.meta.finalizers)
+                cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
+                await open_writer(ctx, obj).set_finalizer(is_wanted=added)
+            elif decision.has_changes:
+                delay = await self._handle_change(ctx, obj, work, decision)
+            else:
+                obj.needs_resume = False
+        if work.pause.error[0]:
+            work.pause = Pause()
+        return delay
+
+    async def _handle_change(
+        self, ctx: ResourceContext, obj: Tracked, work: Work, decision: Decision
+    ) -> float | None:
+        """Call the handlers that are due, and write their outcomes and patches."""
+        with open_span(_describe, decision.cause, work) or NOT_TRACED as span:
+            try:
+                with ctx.queue.running_handlers():
+                    delay = await handle_change(ctx, obj, work, decision)
+                is_written = await open_writer(ctx, obj).write()
+            except asyncio.CancelledError:
+                await open_writer(ctx, obj).write(is_last=True)
+                raise
+            if span is not None:
+                span.conclude("done" if delay is None else "retry")
+        return delay if is_written else obj.backoff_left() or None
+
+    def _adjust_daemons(self, obj: Tracked, decision: Decision) -> None:
+        """Stop and start daemons and timers; they start only after the finalizer was added."""
+        if obj.daemons is not None:
+            obj.daemons.stop(decision.why, decision.stopped)
+        if decision.finalizers is None and self.ctx.operator.pausing.is_active:
+            for handler in decision.spawned:
+                daemons.start(self.ctx, obj, handler, spawn=self._spawn)
+
+    async def show_event(self, obj: Tracked) -> None:
+        """Call event handlers with the newest state; their errors are logged and ignored."""
+        ctx, event_type, raw = self.ctx, obj.event_type, clone(obj.raw or obj.build_tombstone())
+        event: RawEvent = {"type": event_type, "object": raw}
+        body = Body(raw)
+        cause = EventCause(
+            logger=LocalObjectLogger(body=body, settings=ctx.operator.settings),
+            memo=ctx.operator.memos.recall(obj.uid),
+            indices=ctx.operator.indices,
+            resource=ctx.resource,
+            body=body,
+            patch=Patch(body=body, has_generations=ctx.has_status),
+            type=event_type,
+            event=event,
+        )
+        handlers = [h for h in deduplicated(ctx.handlers.events) if _is_for(h, cause)]
+        progress = Progress.start(handlers)
+        options = self._event_options
+        if event_type == "DELETED":  # there is no later event
+            options = replace(options, may_continue=lambda: True)
+        with ctx.queue.running_handlers():
+            outcomes = await execute(handlers, cause, progress, options)
+        deliver_results(outcomes, cause.patch)
+        if not cause.patch or event_type == "DELETED":
+            return
+        writer = open_writer(ctx, obj)
+        writer.take(cause.patch)
+        await writer.write()
+
+    def on_error(self, obj: Tracked, exc: Exception) -> float | None:
+        """Begin a pause of an object after an error outside of its handlers.
+
+        During the pause, only the handlers of raw events are called.
+        """
+        return obj.open_work().pause.begin(self.ctx, obj, exc)
+
+
+def _describe(cause: ChangeCause, work: Work) -> Description:
+    """Return the description of a handling cycle for traces."""
+    reason = cause.reason.value
+    attributes = {**cause.identify(), "webop.reason": reason}
+    parent = None if work.cycle is None else work.cycle.trace
+    return Description(f"{reason} {cause.resource.plural_name}", attributes, parent=parent)
+
+
+def _is_for(handler: EventHandler, cause: EventCause) -> bool:
+    """Check the filters of an event handler; if they fail, only this handler misses the event."""
+    try:
+        return matches(handler, cause)
+    except Exception:
+        cause.logger.exception("The filter of %s has failed.", handler)
+        return False

@@ -1,0 +1,1 @@
+"""The life of one operator: loading, login, startup, run, stop."""

@@ -1,0 +1,279 @@
+"""Keeping the operator logged in: run the login handlers whenever no credentials are left.
+
+Place in the flow: :class:`webop.runtime.operator.Operator` runs one :class:`LoginKeeper` in a task.
+Requests take credentials from the :class:`~webop.client.auth.vault.Vault` and report those that are
+refused; when none are left, the keeper runs the login handlers (chapter "Authentication",
+"Credentials lifecycle").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from webop.aio.backoff import Backoff, Once
+from webop.client.auth.exec_plugins import login_is_over
+from webop.client.auth.logins import (
+    ABSENCE,
+    Login,
+    build_absence_message,
+    describe_failure,
+    get_default_logins,
+)
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.context.operator_context import OperatorContext
+from webop.errors import ActivityError, LoginError
+from webop.handlers.model import Activity, ActivityHandler
+from webop.handlers.registry import OperatorRegistry
+from webop.runtime.activity_handlers import run_activity
+
+logger = logging.getLogger(__name__)
+
+# Seconds between the attempts of an operator that can run without a cluster.
+_PAUSES = (0.5, 1.0, 2.0, 5.0)
+_USELESS = (
+    "The login keeps returning credentials that are refused. Check that they are for this API "
+    "server, and that it knows their account."
+)
+
+
+class LoginKeeper:
+    """Fills the vault with credentials whenever it is empty and they are needed.
+
+    Flow:
+        1. The first login fails at once if it returns no credentials: a retry would not help.
+        2. Later logins happen when all credentials have expired or are refused; the requests wait.
+           If a default login fails then, it is retried for some time.
+        3. If a login returns only refused credentials, although the API server has accepted the
+           operator before, they are tried again: the refusal may have been the server's fault.
+        4. Without credentials to try, the requests fail, and so does the operator. The same happens
+           if all credentials are refused, login after login; there are pauses between these logins.
+
+    A patient keeper retries instead of failing, for an operator that can serve admission without a
+    cluster.
+
+    Attributes:
+        vault: where the credentials go.
+        wanted: set by anything that needs the cluster; the keeper waits for it.
+        logged_in: set while there are credentials that may be valid.
+    """
+
+    def __init__(self, context: OperatorContext, vault: Vault, *, is_patient: bool = False) -> None:
+        self.vault = vault
+        self.wanted = asyncio.Event()
+        self.logged_in = asyncio.Event()
+        self._context = context
+        self._is_patient = is_patient
+        self._backoff: Backoff | None = None  # while no credentials from the login are accepted
+        self._problem = ""
+        self._said, self._pauses = Once(), Backoff(_PAUSES)
+        self._confirmations = 0  # when the problem was noticed
+
+    @property
+    def problem(self) -> str:
+        """Why requests to the API server are impossible; empty after the next success."""
+        return self._problem if self.vault.confirmations == self._confirmations else ""
+
+    async def run(self, *, needs_cluster: Callable[[], bool]) -> None:
+        """Run the login handlers whenever credentials are needed and there are none.
+
+        Args:
+            needs_cluster: returns whether reviews must wait for data from the cluster, as startup
+                handlers decide. If not, the operator does not end without credentials.
+
+        Raises:
+            LoginError: there are no credentials (unless patient).
+            ActivityError: a login handler failed for good (unless patient).
+        """
+        await self.wanted.wait()
+        over = threading.Event()
+        login_is_over.set(over)  # in the context of this task and its threads
+        try:
+            await self._keep_logged_in(needs_cluster=needs_cluster)
+        finally:
+            over.set()
+
+    async def _keep_logged_in(self, *, needs_cluster: Callable[[], bool]) -> None:
+        view = self._context.cluster_view
+        while True:
+            view.is_awaited = needs_cluster() and not view.is_known and not self.problem
+            try:
+                if not self.vault.is_empty():
+                    self.logged_in.set()
+                    await self._outlast_credentials()
+                await self._log_in()
+            except (LoginError, ActivityError) as exc:
+                if not self._is_patient and needs_cluster():
+                    raise
+                self.logged_in.clear()
+                view.is_awaited = False
+                self._report(exc)
+                # No other pauses: those of this loop are long enough.
+                self._backoff = Backoff((), is_endless=False)
+                await asyncio.sleep(self._pauses.next() or 0)
+
+    async def _outlast_credentials(self) -> None:
+        """Wait until the next login is needed, with a pause if the last one did not help.
+
+        For example, a plugin can create a new token each time for an unknown account.
+
+        Raises:
+            LoginError: the login did not help after any of the pauses.
+        """
+        refusals, confirmations = self.vault.refusals, self.vault.confirmations
+        await self.vault.wait_for_emptiness()
+        if self.vault.refusals == refusals or self.vault.confirmations > confirmations:
+            self._backoff = None
+            return
+        if self._backoff is None:
+            backoffs = self._context.settings.networking.error_backoffs
+            delays = backoffs if isinstance(backoffs, Iterable) else (backoffs,)
+            self._backoff = Backoff(itertools.chain((0.0,), delays), is_endless=False)
+        pause = self._backoff.next()
+        if pause is None:
+            await self.vault.populate({}, reason=_USELESS)  # no request needs to wait any longer
+            raise self.vault.build_error()
+        if pause:
+            explanation = self.vault.explain_emptiness()
+            logger.warning("%s Retrying the login in %g s.", explanation, pause)
+            await asyncio.sleep(pause)
+
+    def _report(self, exc: LoginError | ActivityError) -> None:
+        if not self.problem:
+            self._said, self._pauses = Once(), Backoff(_PAUSES)
+        self._problem = (
+            f"There are no credentials for the API server. {exc.kind} See the log for details."
+        )
+        self._confirmations = self.vault.confirmations
+        if self._said.is_new(str(exc)):
+            logger.warning(
+                "%s Until the login succeeds, only admission and probes are served.", exc
+            )
+
+    async def _log_in(self) -> None:
+        """Fill the vault.
+
+        Raises:
+            LoginError: there are still no credentials; the waiting requests get the same error.
+            ActivityError: a login handler failed for good.
+        """
+        is_renewal = self.logged_in.is_set()
+        pauses = self._context.settings.networking.error_backoffs if is_renewal else ()
+        backoff = Backoff(pauses, is_endless=False)
+        while True:
+            outcome = await self._collect()
+            has_usable = any(map(self.vault.is_usable, outcome.infos.values()))
+            if has_usable or not outcome.failures or (pause := backoff.next()) is None:
+                break
+            logger.warning("%s Retrying the login in %g s.", outcome.explain(), pause)
+            await asyncio.sleep(pause)
+        if has_usable and outcome.explain():
+            logger.warning("%s Continuing with other credentials.", outcome.explain())
+        # If the server has accepted the operator before, its refusal may have been a mistake.
+        is_pardoning = self.vault.confirmations > 0 or not is_renewal
+        await self.vault.populate(
+            outcome.infos, reason=outcome.explain(), kind=outcome.kind, is_pardoning=is_pardoning
+        )
+        if self.vault.is_empty():
+            raise self.vault.build_error()
+
+    async def _collect(self) -> _LoginOutcome:
+        """Call the login handlers.
+
+        Raises:
+            ActivityError: one of them failed for good.
+        """
+        context = self._context
+        has_handlers = bool(context.registry.select_activities(Activity.AUTHENTICATION))
+        if not has_handlers:
+            context = replace(context, registry=_build_default_registry())
+        try:
+            results = await run_activity(context, Activity.AUTHENTICATION)
+        except ActivityError as exc:
+            # No request needs to wait any longer.
+            await self.vault.populate({}, reason=_finish(str(exc)), kind=exc.kind)
+            raise
+        outcome = _sort_results(results)
+        if not (outcome.infos or outcome.failures or outcome.mistakes):
+            text, kind = build_absence_message(), ABSENCE
+            if has_handlers:
+                kind = "The login handlers returned nothing."
+                text = (
+                    f"{kind[:-1]}: {', '.join(results)}. One of them must return a ConnectionInfo."
+                )
+            outcome.mistakes[text] = kind
+        return outcome
+
+
+@dataclass(frozen=True)
+class _LoginOutcome:
+    """The credentials from the login handlers, and the reasons for missing ones, with kinds."""
+
+    infos: dict[str, ConnectionInfo] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    mistakes: dict[str, str] = field(default_factory=dict)
+
+    def explain(self) -> str:
+        return " ".join(self.failures | self.mistakes)
+
+    @property
+    def kind(self) -> str:
+        """The reasons as probes may show them."""
+        return " ".join(dict.fromkeys((self.failures | self.mistakes).values()))
+
+
+def _sort_results(results: Mapping[str, object]) -> _LoginOutcome:
+    outcome = _LoginOutcome()
+    for key, value in results.items():
+        if isinstance(value, ConnectionInfo):
+            outcome.infos[key] = value
+        elif isinstance(value, _Failure):
+            outcome.failures[value.reason] = value.kind
+        elif value is not None:
+            what = type(value).__name__
+            text = f"The login handler {key!r} must return a ConnectionInfo or None, got {what}."
+            outcome.mistakes[text] = "A login handler returned a wrong type."
+    return outcome
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """The failure of a default login; other ones may have succeeded."""
+
+    reason: str
+    kind: str
+
+
+def _build_default_registry() -> OperatorRegistry:
+    """Return the default logins as handlers, for operators without login handlers."""
+    registry = OperatorRegistry()
+    for login in get_default_logins():
+        handler = ActivityHandler(
+            id=login.__name__, fn=_make_safe(login), activity=Activity.AUTHENTICATION
+        )
+        registry.append(handler)
+    return registry
+
+
+def _make_safe(login: Login) -> Callable[..., ConnectionInfo | _Failure | None]:
+    @functools.wraps(login)
+    def try_to_log_in(**kwargs: Any) -> ConnectionInfo | _Failure | None:
+        try:
+            return login(**kwargs)
+        except LoginError as exc:
+            return _Failure(_finish(str(exc)), exc.kind)
+        except Exception as exc:  # noqa: BLE001 - any error of a client library
+            return _Failure(_finish(describe_failure(login, exc)), "A client library failed.")
+
+    return try_to_log_in
+
+
+def _finish(text: str) -> str:
+    """Return the text with a full stop, so that a sentence can follow."""
+    return text.rstrip(". ") + "."

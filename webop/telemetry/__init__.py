@@ -1,0 +1,1 @@
+"""Counters of an operator's work, and its spans of OpenTelemetry."""
