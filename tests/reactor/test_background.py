@@ -22,7 +22,7 @@ from webop.lifecycles import get_default_lifecycle
 from webop.objects.resources import Resource
 from webop.reactor.controller import Controller
 from webop.reactor.queue import SharedSlots, WorkQueue
-from webop.reactor.reconciler import Processor
+from webop.reactor.reconciler import Reconciler
 from webop.reactor.resource_context import ResourceContext
 
 WIDGETS = Resource("tests.webop.dev", "v1", "widgets", kind="Widget", namespaced=True)
@@ -67,9 +67,9 @@ async def test_daemons_stop_when_their_object_is_missing_in_a_new_listing(
         handlers = registry.handlers_of(registry.collect_selectors())
         queue = WorkQueue("widgets", SharedSlots())
         ctx = ResourceContext(operator, client, WIDGETS, handlers, queue)
-        processor = Processor(ctx, spawn=group.create_task)
+        reconciler = Reconciler(ctx, spawn=group.create_task)
         controller = Controller(
-            processor,
+            reconciler,
             spawn=group.create_task,
             spawn_indexing=group.create_task,
             queue=queue,

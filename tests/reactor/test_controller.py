@@ -22,7 +22,7 @@ from webop.handlers.stopping import DaemonStoppingReason
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.decision import Decision
 from webop.reactor.queue import SharedSlots, WorkQueue
-from webop.reactor.store import Tracked
+from webop.reactor.store import WatchedObject
 from webop.reactor.writer import open_writer
 
 
@@ -31,7 +31,7 @@ def build(uid: str, version: int = 1, **spec: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": spec}
 
 
-class Processor:
+class Reconciler:
     """Notes what it is asked to do; works as long as it is told to."""
 
     def __init__(self, *, wants_every_event: bool = False) -> None:
@@ -48,39 +48,39 @@ class Processor:
         self.violations: list[str] = []
         self.crowd = 0
         self.needs_resume: dict[str, bool] = {}
-        self.is_needed: Callable[[Tracked], bool] = lambda obj: True
-        self.work: Callable[[Tracked], Any] = self.nothing
-        self.index_work: Callable[[Tracked], Any] = self.nothing
+        self.is_needed: Callable[[WatchedObject], bool] = lambda obj: True
+        self.work: Callable[[WatchedObject], Any] = self.nothing
+        self.index_work: Callable[[WatchedObject], Any] = self.nothing
         self.delays: dict[str, list[float | None]] = {}
 
-    async def nothing(self, obj: Tracked) -> None: ...
+    async def nothing(self, obj: WatchedObject) -> None: ...
 
-    def decide(self, obj: Tracked) -> Decision | None:
+    def decide(self, obj: WatchedObject) -> Decision | None:
         decision: Any = obj.raw if self.is_needed(obj) else None
         return cast("Decision | None", decision)
 
-    async def read(self, obj: Tracked) -> dict[str, Any] | None:
+    async def read(self, obj: WatchedObject) -> dict[str, Any] | None:
         return build(obj.uid, obj.version)
 
-    async def show_event(self, obj: Tracked) -> None:
+    async def show_event(self, obj: WatchedObject) -> None:
         self.shown.append((obj.uid, obj.event_type))
         await self.work(obj)
 
-    async def index(self, obj: Tracked) -> None:
+    async def index(self, obj: WatchedObject) -> None:
         await asyncio.sleep(0)
         self.indexed.append(obj.uid)
         await self.index_work(obj)
 
-    def withdraw(self, obj: Tracked) -> None:
+    def withdraw(self, obj: WatchedObject) -> None:
         self.withdrawn.append(obj.uid)
 
     def forget(self, uid: str) -> None:
         self.forgotten.append(uid)
 
-    def on_error(self, obj: Tracked, exc: Exception) -> float | None:
+    def on_error(self, obj: WatchedObject, exc: Exception) -> float | None:
         raise exc
 
-    async def process(self, obj: Tracked, decision: Decision | None) -> float | None:
+    async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> float | None:
         if obj.uid in self.inside:
             self.violations.append(f"two workers on {obj.uid}")
         self.inside.append(obj.uid)
@@ -100,7 +100,7 @@ def make_queue(limit: int | None = None) -> WorkQueue:
 
 
 def control(
-    processor: Any,
+    reconciler: Any,
     *,
     limit: int | None = None,
     queue: WorkQueue | None = None,
@@ -114,7 +114,7 @@ def control(
             made.unhold(Hold.INDEXES)
 
     made = Controller(
-        processor,
+        reconciler,
         spawn=asyncio.create_task,
         spawn_indexing=asyncio.create_task,
         queue=queue or make_queue(limit),
@@ -128,16 +128,16 @@ def control(
 
 
 @pytest.fixture
-def processor() -> Iterator[Processor]:
-    """A processor that has never been asked to work on one object twice at once."""
-    processor = Processor()
-    yield processor
-    assert processor.violations == []
+def reconciler() -> Iterator[Reconciler]:
+    """A reconciler that has never been asked to work on one object twice at once."""
+    reconciler = Reconciler()
+    yield reconciler
+    assert reconciler.violations == []
 
 
 @pytest.fixture
-def controller(processor: Processor) -> Controller:
-    return control(processor)
+def controller(reconciler: Reconciler) -> Controller:
+    return control(reconciler)
 
 
 async def settle() -> None:
@@ -147,84 +147,84 @@ async def settle() -> None:
 
 
 @pytest.mark.feature("EVT-12")
-async def test_every_object_is_worked_on(controller: Controller, processor: Processor) -> None:
+async def test_every_object_is_worked_on(controller: Controller, reconciler: Reconciler) -> None:
     for uid in "abc":
         controller.apply_event("ADDED", build(uid))
     await settle()
-    assert processor.seen == [("a", "ADDED", 1), ("b", "ADDED", 1), ("c", "ADDED", 1)]
+    assert reconciler.seen == [("a", "ADDED", 1), ("b", "ADDED", 1), ("c", "ADDED", 1)]
     assert len(controller.uids) == 3
 
 
 @pytest.mark.feature("EVT-11", "EVT-12")
 async def test_states_that_pile_up_are_skipped_but_the_last_one_is_not(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
     released = asyncio.Event()
-    processor.work = lambda obj: released.wait()
+    reconciler.work = lambda obj: released.wait()
     for version in range(1, 6):
         controller.apply_event("MODIFIED", build("a", version))
         await settle()
     released.set()
     await settle()
-    assert processor.versions("a") == [1, 5]
+    assert reconciler.versions("a") == [1, 5]
 
 
 async def test_a_state_that_comes_at_the_very_end_of_the_work_is_worked_on(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
-    async def work(obj: Tracked) -> None:
+    async def work(obj: WatchedObject) -> None:
         if obj.version == 1:
             asyncio.get_running_loop().call_soon(controller.apply_event, "MODIFIED", build("a", 2))
 
-    processor.work = work
+    reconciler.work = work
     controller.apply_event("ADDED", build("a", 1))
     await settle()
-    assert processor.versions("a") == [1, 2]
+    assert reconciler.versions("a") == [1, 2]
 
 
 async def test_what_is_known_already_is_no_news(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
-    async def patch(obj: Tracked) -> None:
+    async def patch(obj: WatchedObject) -> None:
         if obj.version == 1:
             obj.accept_own(build("a", 7))
 
-    processor.work = patch
+    reconciler.work = patch
     controller.apply_event("ADDED", build("a", 1))
     await settle()
-    assert processor.versions("a") == [1, 7]
+    assert reconciler.versions("a") == [1, 7]
     for version in (5, 6, 7):
         controller.apply_event("MODIFIED", build("a", version))
     await settle()
-    assert processor.versions("a") == [1, 7]
+    assert reconciler.versions("a") == [1, 7]
     controller.apply_event("MODIFIED", build("a", 8))
     await settle()
-    assert processor.versions("a") == [1, 7, 8]
+    assert reconciler.versions("a") == [1, 7, 8]
 
 
 async def test_an_answer_that_is_older_than_what_is_known_is_no_news(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
-    async def patch_late(obj: Tracked) -> None:
+    async def patch_late(obj: WatchedObject) -> None:
         controller.apply_event("MODIFIED", build("a", 9))
         obj.accept_own(build("a", 8))
-        processor.work = processor.nothing
+        reconciler.work = reconciler.nothing
 
-    processor.work = patch_late
+    reconciler.work = patch_late
     controller.apply_event("ADDED", build("a", 1))
     await settle()
-    assert processor.versions("a") == [1, 9]
+    assert reconciler.versions("a") == [1, 9]
 
 
 async def test_objects_without_work_take_no_worker_and_keep_no_body(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
-    processor.is_needed = lambda obj: False
+    reconciler.is_needed = lambda obj: False
     body = build("a", 1, marker=object())
     marker = body["spec"]["marker"]
     controller.apply_event("ADDED", body)
     await settle()
-    assert processor.seen == []
+    assert reconciler.seen == []
     assert len(controller.uids) == 1
     del body
     gc.collect()
@@ -232,10 +232,10 @@ async def test_objects_without_work_take_no_worker_and_keep_no_body(
     assert not [item for item in holders if item.get("marker") is marker]
 
 
-async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> None:
+async def test_objects_that_wait_for_room_keep_no_body(reconciler: Reconciler) -> None:
     released = asyncio.Event()
-    processor.work = lambda obj: released.wait()
-    controller = control(processor)
+    reconciler.work = lambda obj: released.wait()
+    controller = control(reconciler)
     marked: list[Any] = []
     for number in range(200):
         body = build(f"u{number}", 1, marker=[number])
@@ -243,7 +243,7 @@ async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> 
         controller.apply_event(None, body)
     del body
     await settle()
-    in_work = len(processor.inside)
+    in_work = len(reconciler.inside)
     assert in_work < 50
     gc.collect()
     specs = [item for item in gc.get_referrers(*marked) if isinstance(item, dict)]
@@ -251,68 +251,68 @@ async def test_objects_that_wait_for_room_keep_no_body(processor: Processor) -> 
     assert len(held) == in_work
     controller.apply_event("MODIFIED", build("u199", 2))  # more urgent
     released.set()
-    await eventually(lambda: len({uid for uid, _, _ in processor.seen}) == 200)
-    order = list(dict.fromkeys(uid for uid, _, _ in processor.seen))
+    await eventually(lambda: len({uid for uid, _, _ in reconciler.seen}) == 200)
+    order = list(dict.fromkeys(uid for uid, _, _ in reconciler.seen))
     assert order.index("u150") > order.index("u50")
-    assert processor.versions("u199") == [2]
+    assert reconciler.versions("u199") == [2]
 
 
-async def test_a_change_is_worked_on_before_the_rest_of_a_listing(processor: Processor) -> None:
+async def test_a_change_is_worked_on_before_the_rest_of_a_listing(reconciler: Reconciler) -> None:
     released = asyncio.Event()
-    processor.work = lambda obj: released.wait()
-    controller = control(processor)
+    reconciler.work = lambda obj: released.wait()
+    controller = control(reconciler)
     for number in range(500):
         controller.apply_event(None, build(f"u{number}"))
     controller.apply_event("ADDED", build("live"))
     await settle()
-    begun = len(processor.seen)
+    begun = len(reconciler.seen)
     released.set()
-    await eventually(lambda: len(processor.seen) == 501)
-    assert [uid for uid, _, _ in processor.seen].index("live") == begun
+    await eventually(lambda: len(reconciler.seen) == 501)
+    assert [uid for uid, _, _ in reconciler.seen].index("live") == begun
 
 
-async def test_a_listing_is_worked_on_though_changes_never_end(processor: Processor) -> None:
-    controller = control(processor, limit=1)
+async def test_a_listing_is_worked_on_though_changes_never_end(reconciler: Reconciler) -> None:
+    controller = control(reconciler, limit=1)
 
-    async def work(obj: Tracked) -> None:
+    async def work(obj: WatchedObject) -> None:
         await asyncio.sleep(0)
         if obj.uid.startswith("live"):
             controller.apply_event("MODIFIED", build(others[obj.uid], next(count)))
 
     count, others = itertools.count(2), {"live-a": "live-b", "live-b": "live-a"}
-    processor.work = work
+    reconciler.work = work
     for uid in ("live-a", "live-b"):
         controller.apply_event("ADDED", build(uid))
     for number in range(20):
         controller.apply_event(None, build(f"u{number}"))
     await eventually(
-        lambda: {f"u{number}" for number in range(20)} <= processor.needs_resume.keys()
+        lambda: {f"u{number}" for number in range(20)} <= reconciler.needs_resume.keys()
     )
-    assert len(processor.seen) > 60
+    assert len(reconciler.seen) > 60
     await controller.drain(1.0)
 
 
 async def test_deleted_objects_are_forgotten_after_the_work_on_them(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
     released = asyncio.Event()
-    processor.work = lambda obj: released.wait()
+    reconciler.work = lambda obj: released.wait()
     controller.apply_event("ADDED", build("a", 1))
     await settle()
     controller.apply_event("DELETED", build("a", 2))
     await settle()
     assert len(controller.uids) == 1
-    assert processor.forgotten == []
+    assert reconciler.forgotten == []
     released.set()
     await settle()
     assert len(controller.uids) == 0
-    assert processor.forgotten == ["a"]
+    assert reconciler.forgotten == ["a"]
     controller.apply_event("DELETED", build("never seen", 3))
     assert len(controller.uids) == 0
 
 
 async def test_what_is_missing_in_a_listing_was_deleted(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
     controller.begin_listing()
     for uid in "abc":
@@ -324,13 +324,13 @@ async def test_what_is_missing_in_a_listing_was_deleted(
     controller.apply_event(None, build("d", 9))
     controller.finish_listing()
     await settle()
-    assert sorted(processor.forgotten) == ["a", "c"]
-    assert processor.versions("b") == [1]
+    assert sorted(reconciler.forgotten) == ["a", "c"]
+    assert reconciler.versions("b") == [1]
     assert len(controller.uids) == 2
 
 
 async def test_a_listing_that_was_broken_off_deletes_nothing(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
     controller.begin_listing()
     controller.apply_event(None, build("a", 1))
@@ -343,12 +343,12 @@ async def test_a_listing_that_was_broken_off_deletes_nothing(
     controller.apply_event(None, build("a", 1))
     controller.finish_listing()
     await settle()
-    assert processor.forgotten == []
+    assert reconciler.forgotten == []
 
 
 @pytest.mark.feature("HND-20")
 async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
     controller.begin_listing()
     controller.apply_event(None, build("listed"))
@@ -361,7 +361,7 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
     controller.apply_event(None, build("listed later"))
     controller.finish_listing()
     await settle()
-    assert processor.needs_resume == {
+    assert reconciler.needs_resume == {
         "listed": True,
         "changed before it was listed": True,
         "added meanwhile": False,
@@ -371,10 +371,10 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
 
 
 async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_again(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    processor.handlers.indexers = True
-    controller = control(processor)
+    reconciler.handlers.indexers = True
+    controller = control(reconciler)
     controller.begin_listing()
     controller.apply_event(None, build("a", 1))
     controller.finish_listing()
@@ -384,14 +384,14 @@ async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_aga
     controller.begin_listing()
     controller.apply_event(None, build("a", 2))
     await settle()
-    assert [version for _, _, version in processor.seen] == [1]
+    assert [version for _, _, version in reconciler.seen] == [1]
     controller.finish_listing()
     await settle()
-    assert [version for _, _, version in processor.seen] == [1, 2]
+    assert [version for _, _, version in reconciler.seen] == [1, 2]
 
 
 async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_was_patched_since(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
     controller.begin_listing()
     controller.apply_event(None, build("restored", 50))
@@ -400,150 +400,150 @@ async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_wa
     await settle()
     controller.begin_listing()
 
-    async def patch(obj: Tracked) -> None:
+    async def patch(obj: WatchedObject) -> None:
         if obj.version == 51:
             obj.accept_own(build("patched", 60))
 
-    processor.work = patch
+    reconciler.work = patch
     controller.apply_event("MODIFIED", build("patched", 51))
     await settle()
     controller.apply_event(None, build("restored", 5))
     controller.apply_event(None, build("patched", 51))
     controller.finish_listing()
     await settle()
-    assert processor.versions("restored") == [50, 5]
-    assert processor.versions("patched") == [50, 51, 60]
+    assert reconciler.versions("restored") == [50, 5]
+    assert reconciler.versions("patched") == [50, 51, 60]
 
 
 async def test_objects_are_come_back_to_after_the_delay_they_ask_for(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
-    processor.delays["a"] = [0.02, 0, None]
+    reconciler.delays["a"] = [0.02, 0, None]
     controller.apply_event("ADDED", build("a", 1))
     await settle()
-    assert processor.versions("a") == [1]
-    await eventually(lambda: len(processor.seen) == 3)
+    assert reconciler.versions("a") == [1]
+    await eventually(lambda: len(reconciler.seen) == 3)
     await settle()
-    assert processor.versions("a") == [1, 1, 1]
+    assert reconciler.versions("a") == [1, 1, 1]
 
 
 async def test_a_change_comes_before_the_delay_is_over(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
-    processor.delays["a"] = [1000, None]
+    reconciler.delays["a"] = [1000, None]
     controller.apply_event("ADDED", build("a", 1))
     await settle()
     controller.apply_event("MODIFIED", build("a", 2))
     await settle()
-    assert processor.versions("a") == [1, 2]
+    assert reconciler.versions("a") == [1, 2]
 
 
 @pytest.mark.feature("CFG-18")
 @pytest.mark.parametrize("limit", [1, 3])
 async def test_no_more_objects_are_worked_on_at_once_than_allowed(
-    processor: Processor, limit: int
+    reconciler: Reconciler, limit: int
 ) -> None:
-    async def work(obj: Tracked) -> None:
+    async def work(obj: WatchedObject) -> None:
         await asyncio.sleep(0)
 
-    processor.work = work
-    controller = control(processor, limit=limit)
+    reconciler.work = work
+    controller = control(reconciler, limit=limit)
     for number in range(20):
         controller.apply_event("ADDED", build(f"u{number}"))
     for _ in range(10):
         await settle()
-    assert len(processor.seen) == 20
-    assert processor.crowd == limit
+    assert len(reconciler.seen) == 20
+    assert reconciler.crowd == limit
 
 
 @pytest.mark.feature("CFG-18")
 async def test_an_object_that_never_is_without_work_does_not_keep_others_waiting(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    controller = control(processor, limit=2)
+    controller = control(reconciler, limit=2)
 
-    async def work(obj: Tracked) -> None:
+    async def work(obj: WatchedObject) -> None:
         await asyncio.sleep(0.05)
         if obj.uid == "busy":
             controller.apply_event("MODIFIED", build("busy", obj.version + 1))
 
-    processor.work = work
-    processor.delays["hasty"] = [0.0] * 1000
+    reconciler.work = work
+    reconciler.delays["hasty"] = [0.0] * 1000
     for uid in ("busy", "hasty", "quiet"):
         controller.apply_event("ADDED", build(uid))
-    await eventually(lambda: processor.versions("quiet") == [1])
-    before = [*processor.seen]
-    await eventually(lambda: len(processor.seen) > len(before) + 5)
-    assert {"busy", "hasty"} == {uid for uid, _, _ in processor.seen[len(before) :]}
+    await eventually(lambda: reconciler.versions("quiet") == [1])
+    before = [*reconciler.seen]
+    await eventually(lambda: len(reconciler.seen) > len(before) + 5)
+    assert {"busy", "hasty"} == {uid for uid, _, _ in reconciler.seen[len(before) :]}
     await controller.drain(1.0)
 
 
 @pytest.mark.feature("CFG-18")
 async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    controller = control(processor, limit=1)
+    controller = control(reconciler, limit=1)
 
-    async def work(obj: Tracked) -> None:
+    async def work(obj: WatchedObject) -> None:
         await asyncio.sleep(0.05)
         if obj.uid == "busy":
-            writer = open_writer(processor.ctx, obj)
+            writer = open_writer(reconciler.ctx, obj)
             writer.sent.of_webop.update({"status": {"x": 1}})
             writer.is_denied = True
             controller.apply_event("MODIFIED", build("busy", obj.version + 1))
 
-    processor.work = work
+    reconciler.work = work
     for uid in ("busy", "quiet"):
         controller.apply_event("ADDED", build(uid))
-    await eventually(lambda: processor.versions("quiet") == [1])
+    await eventually(lambda: reconciler.versions("quiet") == [1])
     await controller.drain(1.0)
 
 
 async def test_an_object_that_is_done_after_a_second_waits_for_no_slot(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    controller = control(processor, limit=1)
+    controller = control(reconciler, limit=1)
     released = asyncio.Event()
 
-    async def work(obj: Tracked) -> None:
+    async def work(obj: WatchedObject) -> None:
         if obj.uid == "slow":
             await asyncio.sleep(1.1)
             obj.accept_own(build("slow", 2))
         else:
             await released.wait()
 
-    processor.work = work
-    processor.is_needed = lambda obj: obj.version == 1
+    reconciler.work = work
+    reconciler.is_needed = lambda obj: obj.version == 1
     for uid in ("slow", "next", "last"):
         controller.apply_event("ADDED", build(uid))
-    await eventually(lambda: processor.versions("next") == [1])
+    await eventually(lambda: reconciler.versions("next") == [1])
     assert controller.measure()["waiting"][0] == 1
     released.set()
-    await eventually(lambda: processor.versions("last") == [1])
-    assert processor.versions("slow") == [1]
+    await eventually(lambda: reconciler.versions("last") == [1])
+    assert reconciler.versions("slow") == [1]
 
 
 @pytest.mark.feature("CFG-18")
 async def test_an_object_that_comes_as_the_last_worker_leaves_is_not_left_waiting(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    controller = control(processor, limit=1)
+    controller = control(reconciler, limit=1)
 
-    async def work(obj: Tracked) -> None:
+    async def work(obj: WatchedObject) -> None:
         if obj.uid == "a":
             asyncio.get_running_loop().call_soon(controller.apply_event, "ADDED", build("b"))
 
-    processor.work = work
+    reconciler.work = work
     controller.apply_event("ADDED", build("a"))
     await settle()
-    assert [uid for uid, _, _ in processor.seen] == ["a", "b"]
+    assert [uid for uid, _, _ in reconciler.seen] == ["a", "b"]
 
 
 async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
     released = threading.Event()
-    processor.work = lambda obj: call_in_thread(
+    reconciler.work = lambda obj: call_in_thread(
         lambda: released.wait(10), {}, NO_POOL, is_patient=True
     )
     controller.apply_event("ADDED", build("a", 1))
@@ -553,18 +553,18 @@ async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
     await settle()
     controller.apply_event("MODIFIED", build("a", 2))
     await settle()
-    assert processor.versions("a") == [1]
-    processor.inside.clear()
+    assert reconciler.versions("a") == [1]
+    reconciler.inside.clear()
     released.set()
-    await eventually(lambda: processor.versions("a") == [1, 2])
+    await eventually(lambda: reconciler.versions("a") == [1, 2])
 
 
 @pytest.mark.feature("CFG-21", "CON-04")
 async def test_on_the_way_out_the_work_under_way_is_finished_and_nothing_new_is_begun(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
     released = asyncio.Event()
-    processor.work = lambda obj: released.wait()
+    reconciler.work = lambda obj: released.wait()
     controller.apply_event("ADDED", build("a", 1))
     await settle()
     asyncio.get_running_loop().call_later(0.02, released.set)
@@ -574,15 +574,15 @@ async def test_on_the_way_out_the_work_under_way_is_finished_and_nothing_new_is_
     controller.apply_event("ADDED", build("b", 1))
     await draining
     await settle()
-    assert processor.inside == []
-    assert processor.seen == [("a", "ADDED", 1)]
+    assert reconciler.inside == []
+    assert reconciler.seen == [("a", "ADDED", 1)]
 
 
 @pytest.mark.feature("CFG-21")
 async def test_work_that_does_not_end_is_not_waited_for_for_long(
-    controller: Controller, processor: Processor
+    controller: Controller, reconciler: Reconciler
 ) -> None:
-    processor.work = lambda obj: asyncio.Event().wait()
+    reconciler.work = lambda obj: asyncio.Event().wait()
     controller.apply_event("ADDED", build("a", 1))
     await settle()
     async with asyncio.timeout(5):
@@ -598,44 +598,44 @@ def test_versions_are_numbers_where_they_can_be() -> None:
 
 @pytest.mark.feature("IDX-15")
 async def test_what_is_gone_leaves_the_indexes_at_once(
-    processor: Processor, controller: Controller
+    reconciler: Reconciler, controller: Controller
 ) -> None:
     controller.begin_listing()
     controller.apply_event(None, build("a"))
     controller.apply_event(None, build("b"))
     controller.finish_listing()
     controller.apply_event("DELETED", build("a", 2))
-    assert processor.withdrawn == ["a"]
+    assert reconciler.withdrawn == ["a"]
     controller.begin_listing()
     controller.finish_listing()
-    assert processor.withdrawn == ["a", "b"]
+    assert reconciler.withdrawn == ["a", "b"]
 
 
 async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_waiting() -> None:
-    processor = Processor(wants_every_event=True)
-    processor.is_needed = lambda obj: False
-    controller = control(processor)
+    reconciler = Reconciler(wants_every_event=True)
+    reconciler.is_needed = lambda obj: False
+    controller = control(reconciler)
 
-    async def work(obj: Tracked) -> None:
+    async def work(obj: WatchedObject) -> None:
         await asyncio.sleep(0.01)
         if obj.uid != "quiet":
             controller.apply_event("MODIFIED", build(obj.uid, obj.version + 1))
 
-    processor.work = work
+    reconciler.work = work
     for number in range(40):
         controller.apply_event("ADDED", build(f"busy{number}"))
     controller.apply_event("ADDED", build("quiet"))
-    await eventually(lambda: ("quiet", "ADDED") in processor.shown)
+    await eventually(lambda: ("quiet", "ADDED") in reconciler.shown)
     await controller.drain(1.0)
 
 
 @pytest.mark.parametrize("event_type", [None, "ADDED"])
 async def test_objects_that_are_gone_do_not_wait_for_a_slot(
-    processor: Processor, event_type: Any
+    reconciler: Reconciler, event_type: Any
 ) -> None:
     queue, released = make_queue(1), asyncio.Event()
-    controller = control(processor, queue=queue)
-    processor.work = lambda obj: released.wait()
+    controller = control(reconciler, queue=queue)
+    reconciler.work = lambda obj: released.wait()
     controller.apply_event("ADDED", build("busy"))
     await settle()
     controller.apply_event(event_type, build("one"))
@@ -647,22 +647,22 @@ async def test_objects_that_are_gone_do_not_wait_for_a_slot(
 
 
 async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_the_pause_says(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    controller, released, reads = control(processor, limit=1), asyncio.Event(), list[str]()
-    processor.work = lambda obj: released.wait()
+    controller, released, reads = control(reconciler, limit=1), asyncio.Event(), list[str]()
+    reconciler.work = lambda obj: released.wait()
     controller.apply_event("ADDED", build("busy"))
     await settle()
     for number in range(26):  # too much to keep
         controller.apply_event("ADDED", build(f"u{number}", text=secrets.token_hex(1_000_000)))
         await settle()
 
-    async def read(obj: Tracked) -> dict[str, Any] | None:
+    async def read(obj: WatchedObject) -> dict[str, Any] | None:
         reads.append(obj.uid)
         raise APIError("HTTP 503")
 
-    processor.read = read  # type: ignore[method-assign]
-    processor.on_error = lambda obj, exc: None  # type: ignore[method-assign]
+    reconciler.read = read  # type: ignore[method-assign]
+    reconciler.on_error = lambda obj, exc: None  # type: ignore[method-assign]
     released.set()
     for _ in range(20):
         await settle()
@@ -672,19 +672,19 @@ async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_th
 
 @in_virtual_time
 async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_reads_fail() -> None:
-    processor, queue, reads = Processor(), make_queue(), list[str]()
-    controller, loop = control(processor, queue=queue), asyncio.get_running_loop()
+    reconciler, queue, reads = Reconciler(), make_queue(), list[str]()
+    controller, loop = control(reconciler, queue=queue), asyncio.get_running_loop()
 
-    async def read(obj: Tracked) -> dict[str, Any] | None:
+    async def read(obj: WatchedObject) -> dict[str, Any] | None:
         reads.append(obj.uid)
         await asyncio.sleep(0.1)
         raise APIError("HTTP 503")
 
-    def rest(obj: Tracked, exc: Exception) -> float:
+    def rest(obj: WatchedObject, exc: Exception) -> float:
         obj.open_work().pause.until = loop.time() + 2
         return 2
 
-    processor.read, processor.on_error = read, rest  # type: ignore[method-assign]
+    reconciler.read, reconciler.on_error = read, rest  # type: ignore[method-assign]
     for _ in range(8):
         queue.note_failure(APIError("HTTP 503"), None)
     for number in range(26):  # too much to keep
@@ -696,12 +696,12 @@ async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_r
 
 
 async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
     queue = make_queue(limit=1)
-    processor.work = lambda obj: asyncio.sleep(60)
+    reconciler.work = lambda obj: asyncio.sleep(60)
     for _ in range(60):
-        controller = control(processor, queue=queue)
+        controller = control(reconciler, queue=queue)
         for number in range(50):
             raw = build(f"{number}")
             raw["spec"] = {"noise": secrets.token_hex(10_000)}
@@ -711,138 +711,138 @@ async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         await settle()
-        processor.inside.clear()
+        reconciler.inside.clear()
     assert queue.bodies.park({"a": 1}) != b""
 
 
 @pytest.mark.feature("EVT-02", "HND-26")
 async def test_event_handlers_get_the_newest_state_before_the_change_and_each_deletion(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    processor.handlers.events = True
+    reconciler.handlers.events = True
     released = asyncio.Event()
-    processor.work = lambda obj: released.wait()
-    controller = control(processor)
+    reconciler.work = lambda obj: released.wait()
+    controller = control(reconciler)
     for event_type, version in (("ADDED", 1), ("MODIFIED", 2), ("MODIFIED", 3)):
         controller.apply_event(event_type, build("a", version))  # type: ignore[arg-type]
         await settle()
-    assert (processor.shown, processor.seen) == ([("a", "ADDED")], [])
+    assert (reconciler.shown, reconciler.seen) == ([("a", "ADDED")], [])
     released.set()
     await settle()
-    assert processor.shown == [("a", "ADDED"), ("a", "MODIFIED")]
-    assert processor.versions("a") == [3, 3]
+    assert reconciler.shown == [("a", "ADDED"), ("a", "MODIFIED")]
+    assert reconciler.versions("a") == [3, 3]
     controller.apply_event("DELETED", build("a", 4))
     controller.apply_event("DELETED", build("unknown", 5))
     await settle()
-    assert processor.shown[2:] == [("a", "DELETED"), ("unknown", "DELETED")]
+    assert reconciler.shown[2:] == [("a", "DELETED"), ("unknown", "DELETED")]
     assert len(controller.uids) == 0
 
 
 @pytest.mark.feature("EVT-02")
-async def test_event_handlers_get_the_events_of_own_patches(processor: Processor) -> None:
-    processor.handlers.events = True
-    processor.is_needed = lambda obj: False
-    controller = control(processor)
+async def test_event_handlers_get_the_events_of_own_patches(reconciler: Reconciler) -> None:
+    reconciler.handlers.events = True
+    reconciler.is_needed = lambda obj: False
+    controller = control(reconciler)
     controller.apply_event("ADDED", build("a", 1))
     await settle()
     controller.apply_event("MODIFIED", build("a", 1))
     await settle()
-    assert processor.shown == [("a", "ADDED"), ("a", "MODIFIED")]
+    assert reconciler.shown == [("a", "ADDED"), ("a", "MODIFIED")]
 
 
 @pytest.mark.feature("IDX-22", "IDX-23")
 async def test_listed_objects_are_indexed_at_once_before_the_handlers_of_any(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    processor.handlers.indexers = True
+    reconciler.handlers.indexers = True
     released = asyncio.Event()
-    processor.index_work = lambda obj: released.wait()
-    controller = control(processor)
+    reconciler.index_work = lambda obj: released.wait()
+    controller = control(reconciler)
     controller.begin_listing()
     for number in range(50):
         controller.apply_event(None, build(f"u{number}"))
     controller.finish_listing()
     await settle()
-    assert len(processor.indexed) == 50
-    assert processor.seen == []
+    assert len(reconciler.indexed) == 50
+    assert reconciler.seen == []
     released.set()
     await settle()
-    assert len(processor.seen) == 50
+    assert len(reconciler.seen) == 50
     controller.apply_event("MODIFIED", build("u1", 2))
     await settle()
-    assert processor.indexed[50:] == ["u1"]
-    assert processor.versions("u1") == [1, 2]
+    assert reconciler.indexed[50:] == ["u1"]
+    assert reconciler.versions("u1") == [1, 2]
 
 
 @pytest.mark.feature("IDX-22")
 async def test_an_object_that_changes_whenever_it_is_indexed_holds_no_handlers_back(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    processor.handlers.indexers = True
-    controller, versions = control(processor), itertools.count(2)
+    reconciler.handlers.indexers = True
+    controller, versions = control(reconciler), itertools.count(2)
 
-    async def change(obj: Tracked) -> None:
+    async def change(obj: WatchedObject) -> None:
         if obj.uid == "busy":
             controller.apply_event("MODIFIED", build("busy", next(versions)))
 
-    processor.index_work = change
+    reconciler.index_work = change
     controller.begin_listing()
     controller.apply_event(None, build("busy"))
     controller.apply_event(None, build("quiet"))
     controller.finish_listing()
-    await eventually(lambda: {uid for uid, _, _ in processor.seen} == {"busy", "quiet"})
+    await eventually(lambda: {uid for uid, _, _ in reconciler.seen} == {"busy", "quiet"})
     await controller.drain(1.0)
 
 
 @pytest.mark.feature("IDX-22")
 async def test_objects_are_held_until_the_indexes_of_other_kinds_are_filled(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    processor.handlers.indexers = True
-    controller = control(processor, is_gate_open=False)
+    reconciler.handlers.indexers = True
+    controller = control(reconciler, is_gate_open=False)
     controller.begin_listing()
     for number in range(250):
         controller.apply_event(None, build(f"{number}"))
     controller.finish_listing()
-    await eventually(lambda: len(processor.indexed) == 250)
+    await eventually(lambda: len(reconciler.indexed) == 250)
     await settle()
-    assert processor.seen == []
+    assert reconciler.seen == []
     controller.unhold(Hold.INDEXES)
-    await eventually(lambda: len(processor.seen) == 250, "all objects are worked on")
+    await eventually(lambda: len(reconciler.seen) == 250, "all objects are worked on")
 
 
 async def test_objects_that_are_gone_before_the_indexes_are_filled_take_no_memory(
-    processor: Processor,
+    reconciler: Reconciler,
 ) -> None:
-    processor.handlers.indexers = True
-    controller = control(processor, is_gate_open=False)
+    reconciler.handlers.indexers = True
+    controller = control(reconciler, is_gate_open=False)
     for number in range(3):
         controller.apply_event("ADDED", build(f"u{number}"))
         controller.apply_event("DELETED", build(f"u{number}", 2))
     gc.collect()
-    kept = [each for each in gc.get_objects() if isinstance(each, Tracked)]
+    kept = [each for each in gc.get_objects() if isinstance(each, WatchedObject)]
     assert [obj for obj in kept if obj.controller is controller] == []
 
 
 async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handled(
-    processor: Processor, controller: Controller
+    reconciler: Reconciler, controller: Controller
 ) -> None:
     reads = list[str]()
 
-    async def work(obj: Tracked) -> None:
+    async def work(obj: WatchedObject) -> None:
         obj.mark_gone()
 
-    async def read(obj: Tracked) -> None:
+    async def read(obj: WatchedObject) -> None:
         reads.append(obj.uid)
 
-    processor.work, processor.read = work, read  # type: ignore[method-assign]
+    reconciler.work, reconciler.read = work, read  # type: ignore[method-assign]
     controller.apply_event("ADDED", build("a", 1))
     await settle()
-    assert (processor.forgotten, reads) == (["a"], [])
+    assert (reconciler.forgotten, reads) == (["a"], [])
     for version in (2, 3):
         controller.apply_event("MODIFIED", build("a", version))
         await settle()
     controller.apply_event("DELETED", build("a", 4))
     await settle()
-    assert (processor.versions("a"), reads) == ([1], ["a", "a"])
+    assert (reconciler.versions("a"), reads) == ([1], ["a", "a"])
     assert len(controller.uids) == 0

@@ -33,7 +33,7 @@ from tests.reactor.witnesses import build_noting_handler
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
 from webop.handlers.stopping import AsyncDaemonStopped
-from webop.reactor.store import Tracked
+from webop.reactor.store import WatchedObject
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -405,7 +405,7 @@ async def test_pauses_leave_nothing_behind(
         """Wait until so many objects are remembered, so many of them with their bodies."""
         for _ in range(50):
             await asyncio.sleep(0.1)  # to look at everything is not cheap
-            known = [obj for obj in gc.get_objects() if type(obj) is Tracked]
+            known = [obj for obj in gc.get_objects() if type(obj) is WatchedObject]
             own = [obj for obj in known if obj.namespace == objects.namespace]
             count = len(own), sum(obj.raw is not None for obj in own)
             if count == (tracked, bodies):

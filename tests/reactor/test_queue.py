@@ -10,7 +10,7 @@ from typing import Any
 from tests.client.virtual_time import in_virtual_time
 from webop.errors import APIError, APIStatusError
 from webop.reactor.queue import Lane, SharedSlots, WorkQueue
-from webop.reactor.store import Tracked
+from webop.reactor.store import WatchedObject
 
 
 class Starter:
@@ -19,12 +19,12 @@ class Starter:
     def __init__(self, begin: Callable[[str], None]) -> None:
         self._begin = begin
 
-    def begin(self, obj: Tracked) -> None:
+    def begin(self, obj: WatchedObject) -> None:
         self._begin(obj.name)
 
-    def make(self, name: str) -> Tracked:
+    def make(self, name: str) -> WatchedObject:
         controller: Any = self
-        return Tracked(controller, name, {"metadata": {"name": name}}, needs_resume=False)
+        return WatchedObject(controller, name, {"metadata": {"name": name}}, needs_resume=False)
 
 
 def make_queue(limit: int | None = None) -> WorkQueue:

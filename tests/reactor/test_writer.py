@@ -19,7 +19,7 @@ from webop.client.api import Client
 from webop.client.http.failed_requests import build_status_error, parse_attempt
 from webop.objects.patch import Patch
 from webop.reactor.queue import SharedSlots, WorkQueue
-from webop.reactor.store import Tracked
+from webop.reactor.store import WatchedObject
 from webop.reactor.writer import open_writer
 
 RBAC = 'widgets.tests.webop.dev "a" is forbidden: User "system:serviceaccount:x:y" cannot patch'
@@ -75,7 +75,7 @@ async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
         resource=None,
         queue=WorkQueue("widgets", SharedSlots()),
     )
-    obj = Tracked(controller, "uid", {"metadata": {"name": "a"}}, needs_resume=False)
+    obj = WatchedObject(controller, "uid", {"metadata": {"name": "a"}}, needs_resume=False)
     writer, began = open_writer(ctx, obj), loop.time()
     writer.take(Patch({"spec": {"x": 1}}))
     assert not await writer.write()

@@ -30,7 +30,7 @@ from webop.telemetry.counters import BOUNDS, Labels, Timings
 from webop.version import __version__
 
 if TYPE_CHECKING:
-    from webop.reactor.store import Tracked
+    from webop.reactor.store import WatchedObject
     from webop.runtime.operator import Operator
 
 LIMIT = 100
@@ -218,7 +218,7 @@ async def _list_objects(operator: Operator) -> Row:
         for stream in metrics.list_streams(operator)
         for obj in stream.controller.list_busy()
     ]
-    shown: list[tuple[str, Tracked]] = []
+    shown: list[tuple[str, WatchedObject]] = []
     for start in range(0, len(busy), _STEP):
         part = [*shown, *busy[start : start + _STEP]]
         shown = heapq.nsmallest(LIMIT, part, key=lambda item: _rank(item[1]))
@@ -227,12 +227,12 @@ async def _list_objects(operator: Operator) -> Row:
     return {"items": items, "left_out": len(busy) - len(items)}
 
 
-def _rank(obj: Tracked) -> tuple[int, bool, float]:
+def _rank(obj: WatchedObject) -> tuple[int, bool, float]:
     attempts = (count for each in obj.call_statuses for count, _ in each.failures.values())
     return -max(attempts, default=0), not obj.since, obj.since
 
 
-def _build_object_row(resource: str, obj: Tracked) -> Row:
+def _build_object_row(resource: str, obj: WatchedObject) -> Row:
     failures: list[Row] = [
         {"handler": key, "attempts": attempts, "error": error}
         for status in obj.call_statuses

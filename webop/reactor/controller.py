@@ -27,8 +27,8 @@ from webop.reactor.daemons import Daemons
 from webop.reactor.decision import Decision
 from webop.reactor.failures import Pause
 from webop.reactor.queue import Lane, WorkQueue
-from webop.reactor.reconciler import Processor
-from webop.reactor.store import State, Tracked
+from webop.reactor.reconciler import Reconciler
+from webop.reactor.store import State, WatchedObject
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Controller:
         with a pause.
 
     Args:
-        processor: how objects are processed.
+        reconciler: how objects are processed.
         spawn: starts a task that works on an object, in the task group of the stream.
         spawn_indexing: the same for a task that only indexes, also while another operator is
             active.
@@ -76,7 +76,7 @@ class Controller:
 
     def __init__(
         self,
-        processor: Processor,
+        reconciler: Reconciler,
         *,
         spawn: Callable[..., asyncio.Task[Any]],
         spawn_indexing: Callable[..., asyncio.Task[Any]],
@@ -87,16 +87,18 @@ class Controller:
         self.holds = {Hold.PAUSED}
         self.is_outdated = False
         self.is_indexed = False
-        self._processor = processor
+        self._reconciler = reconciler
         self._spawn = spawn
         self._spawn_indexing = spawn_indexing
         self._queue = queue
         self._on_indexed = on_indexed
-        self._objects: dict[str, Tracked] = {}
-        self._workers: dict[asyncio.Task[Any], Tracked] = {}
-        self._held = OrderedDict[Tracked, None]()  # quick at its front
-        self._awaited: set[Tracked] | None = None  # those of the list that are not indexed yet
-        self._indexing: set[Tracked] = set()
+        self._objects: dict[str, WatchedObject] = {}
+        self._workers: dict[asyncio.Task[Any], WatchedObject] = {}
+        self._held = OrderedDict[WatchedObject, None]()  # quick at its front
+        self._awaited: set[WatchedObject] | None = (
+            None  # those of the list that are not indexed yet
+        )
+        self._indexing: set[WatchedObject] = set()
         self._vanished: set[str] = set()  # uids of objects that are gone, but no event has said so
         self._is_resuming = True
 
@@ -108,7 +110,7 @@ class Controller:
     @property
     def has_indexes(self) -> bool:
         """Whether the objects are indexed."""
-        return bool(self._processor.ctx.handlers.indexers)
+        return bool(self._reconciler.ctx.handlers.indexers)
 
     @property
     def is_held(self) -> bool:
@@ -139,7 +141,7 @@ class Controller:
         self._awaited |= self._indexing
         self._note_indexed(None)
 
-    def _note_indexed(self, obj: Tracked | None) -> None:
+    def _note_indexed(self, obj: WatchedObject | None) -> None:
         """Tell when all objects of the list are in the indexes."""
         if self._awaited is not None:
             if obj is not None:
@@ -152,7 +154,7 @@ class Controller:
     def apply_event(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a listed object (type None) or an event of the watch."""
         uid, version = get_uid(raw), parse_version(raw)
-        has_event_handlers = bool(self._processor.ctx.handlers.events)
+        has_event_handlers = bool(self._reconciler.ctx.handlers.events)
         obj = self._objects.get(uid)
         if obj is None:
             if event_type == "DELETED" and (uid in self._vanished or not has_event_handlers):
@@ -161,7 +163,7 @@ class Controller:
             # Objects that change during the list arrive as MODIFIED.
             is_old = event_type in {None, "MODIFIED"} and self._is_resuming
             needs_resume = Hold.PAUSED in self.holds or is_old
-            obj = self._objects[uid] = Tracked(self, uid, raw, needs_resume=needs_resume)
+            obj = self._objects[uid] = WatchedObject(self, uid, raw, needs_resume=needs_resume)
         is_news = self._is_news(obj, event_type, version)
         obj.confirmed = self.listing
         if not is_news and not (has_event_handlers and version == obj.version):
@@ -185,7 +187,7 @@ class Controller:
                 obj.raw = obj.complete(raw)
         self.enqueue(obj)
 
-    def _is_news(self, obj: Tracked, event_type: RawEventType, version: int) -> bool:
+    def _is_news(self, obj: WatchedObject, event_type: RawEventType, version: int) -> bool:
         """Return whether a state is newer than the known one; own patches come back as events.
 
         A listed state is accepted even if it is older, as after a restored backup, unless webop
@@ -197,17 +199,17 @@ class Controller:
             return True  # or the response to an own patch was of another version of the kind
         return event_type is None and version < obj.version and obj.confirmed < self.listing
 
-    def mark_gone(self, obj: Tracked) -> None:
+    def mark_gone(self, obj: WatchedObject) -> None:
         """Forget an object: the API server has answered that it is gone."""
         self._vanished.add(obj.uid)
         obj.is_unshown = obj.is_shown
         self.note_deletion(obj)
         self.enqueue(obj)
 
-    def note_deletion(self, obj: Tracked) -> None:
+    def note_deletion(self, obj: WatchedObject) -> None:
         """Stop what an object has: it is gone."""
         obj.is_unindexed = False
-        self._processor.withdraw(obj)
+        self._reconciler.withdraw(obj)
         if obj.daemons is not None:
             obj.daemons.stop(DaemonStoppingReason.RESOURCE_DELETED)
         self._note_indexed(obj)
@@ -260,7 +262,7 @@ class Controller:
             obj.version = 0
 
     def enqueue(
-        self, obj: Tracked, *, after: float | None = None, is_continued: bool = False
+        self, obj: WatchedObject, *, after: float | None = None, is_continued: bool = False
     ) -> None:
         """Process an object soon, or after a delay; unless it runs, which is followed by this."""
         if Hold.STOPPING in self.holds or obj in self._indexing:  # whose end enqueues it
@@ -298,7 +300,7 @@ class Controller:
         if obj.state is State.QUEUED:
             self._park_body(obj)
 
-    def begin(self, obj: Tracked) -> None:
+    def begin(self, obj: WatchedObject) -> None:
         """Start the work on an object, if there is any: its turn has come."""
         if self.holds:
             self.enqueue(obj)
@@ -316,13 +318,13 @@ class Controller:
         task = self._spawn(self._work(obj, decision or None), name=str(obj))
         self._follow(obj, task, self._requeue)
 
-    def _decide(self, obj: Tracked) -> Decision | Literal[False] | None:
+    def _decide(self, obj: WatchedObject) -> Decision | Literal[False] | None:
         """Return the decision about an object; False for work without one.
 
         If there is no work, return None, and free its memory.
         """
         try:
-            decision = self._processor.decide(obj)
+            decision = self._reconciler.decide(obj)
         except Exception:  # noqa: BLE001  a filter has failed: the worker finds out, and logs it
             return False
         if decision is not None:
@@ -332,15 +334,15 @@ class Controller:
         self._let_go(obj)
         return None
 
-    def write(self, obj: Tracked, work: Coroutine[Any, Any, Any]) -> None:
+    def write(self, obj: WatchedObject, work: Coroutine[Any, Any, Any]) -> None:
         """Start a task that writes for an object, beside other work on it."""
         self._follow(obj, self._spawn(work, name=f"writer of {obj}"), self._finish_writing)
 
-    def _finish_writing(self, obj: Tracked, task: asyncio.Task[Any]) -> None:
+    def _finish_writing(self, obj: WatchedObject, task: asyncio.Task[Any]) -> None:
         del self._workers[task]
         self.enqueue(obj)
 
-    def begin_indexing(self, obj: Tracked) -> None:
+    def begin_indexing(self, obj: WatchedObject) -> None:
         """Start to index an object, and do no other work on it."""
         self._indexing.add(obj)
         task = self._spawn_indexing(self._index_only(obj), name=f"indexing of {obj}")
@@ -348,14 +350,14 @@ class Controller:
 
     def _follow(
         self,
-        obj: Tracked,
+        obj: WatchedObject,
         task: asyncio.Task[float | None],
-        on_end: Callable[[Tracked, asyncio.Task[Any]], None],
+        on_end: Callable[[WatchedObject, asyncio.Task[Any]], None],
     ) -> None:
         self._workers[task] = obj
         task.add_done_callback(partial(on_end, obj))  # even if it never ran
 
-    async def _work(self, obj: Tracked, decision: Decision | None) -> float | None:
+    async def _work(self, obj: WatchedObject, decision: Decision | None) -> float | None:
         """Process the newest state of an object.
 
         Returns:
@@ -372,34 +374,34 @@ class Controller:
                     self._indexing.discard(obj)
             if obj.is_unshown and not self.holds:
                 obj.is_unshown, obj.is_shown = False, not obj.is_gone
-                await self._processor.show_event(obj)
+                await self._reconciler.show_event(obj)
             if obj.is_gone or self.holds - {Hold.STOPPING}:
                 return 0.0
             if obj.is_dirty:  # a newer state has come, or a daemon has ended
                 decision, obj.is_dirty = None, False
-            return await self._processor.process(obj, decision)
+            return await self._reconciler.reconcile(obj, decision)
         except Exception as exc:  # noqa: BLE001  one object must not stop the others
             if isinstance(exc, APIError):
                 self._queue.keep_closed()
-            return self._processor.on_error(obj, exc)
+            return self._reconciler.on_error(obj, exc)
 
-    async def _index(self, obj: Tracked) -> None:
+    async def _index(self, obj: WatchedObject) -> None:
         for _ in range(_STATES_INDEXED):
             if obj.is_unindexed:
                 obj.is_unindexed = False
-                await self._processor.index(obj)
+                await self._reconciler.index(obj)
         self._note_indexed(obj)
 
-    async def _index_only(self, obj: Tracked) -> float | None:
+    async def _index_only(self, obj: WatchedObject) -> float | None:
         """Index an object; return the seconds until a retry if its body cannot be read."""
         try:
             await self._read_body(obj)
         except APIError as exc:
-            return self._processor.on_error(obj, exc)
+            return self._reconciler.on_error(obj, exc)
         await self._index(obj)
         return None
 
-    def _finish_indexing(self, obj: Tracked, task: asyncio.Task[float | None]) -> None:
+    def _finish_indexing(self, obj: WatchedObject, task: asyncio.Task[float | None]) -> None:
         del self._workers[task]
         self._queue.release_indexing()
         self._indexing.discard(obj)
@@ -408,7 +410,7 @@ class Controller:
         if obj.state is not State.RUNNING:
             self.enqueue(obj, after=task.result())
 
-    def _requeue(self, obj: Tracked, task: asyncio.Task[float | None]) -> None:
+    def _requeue(self, obj: WatchedObject, task: asyncio.Task[float | None]) -> None:
         """Decide when an object is processed again; nothing else does, apart from events."""
         del self._workers[task]
         self._queue.release()
@@ -432,12 +434,12 @@ class Controller:
 
     # Bodies
 
-    async def _read_body(self, obj: Tracked) -> None:
+    async def _read_body(self, obj: WatchedObject) -> None:
         """Get the body of an object, if only its text is in memory, or not even that."""
         if obj.text:
             self._restore_body(obj)
         elif obj.text is not None:
-            raw = await self._processor.read(obj)
+            raw = await self._reconciler.read(obj)
             obj.text = None
             if raw is None:
                 obj.mark_gone()
@@ -448,21 +450,21 @@ class Controller:
                 obj.accept(obj.event_type, raw)
                 obj.is_unindexed |= is_newer and self.has_indexes
 
-    def _restore_body(self, obj: Tracked) -> None:
+    def _restore_body(self, obj: WatchedObject) -> None:
         text, obj.text = obj.text, None
         if text and obj.raw is None:
             obj.raw = obj.complete(self._queue.bodies.restore(text))
         else:
             self._queue.bodies.drop(text)
 
-    def _park_body(self, obj: Tracked) -> None:
+    def _park_body(self, obj: WatchedObject) -> None:
         """Keep a text instead of the body."""
         if obj.raw is not None and not obj.is_view:
             self._queue.bodies.drop(obj.text)
             obj.text = self._queue.bodies.park(obj.raw, is_needed=obj.is_gone)
             obj.raw = None
 
-    def _let_go(self, obj: Tracked) -> None:
+    def _let_go(self, obj: WatchedObject) -> None:
         """Free the memory of an object without work; forget it if it is gone."""
         self._queue.remove(obj)
         self._held.pop(obj, None)
@@ -476,7 +478,7 @@ class Controller:
             obj.daemons = obj.daemons.without_body()
         if obj.is_gone and not obj.has_daemons:
             self._objects.pop(obj.uid, None)
-            self._processor.forget(obj.uid)
+            self._reconciler.forget(obj.uid)
 
     # The end
 
@@ -529,7 +531,7 @@ class Controller:
 
     # What people see
 
-    def list_busy(self) -> list[Tracked]:
+    def list_busy(self) -> list[WatchedObject]:
         """Return the objects that wait or are processed, or whose handlers have failed."""
         return [
             obj
@@ -538,7 +540,7 @@ class Controller:
             or ((obj.work or obj.daemons) and any(each.failures for each in obj.call_statuses))
         ]
 
-    def describe_state(self, obj: Tracked) -> str:
+    def describe_state(self, obj: WatchedObject) -> str:
         """Return the state of an object in the words of the metrics."""
         if obj.state is not State.QUEUED:
             return "idle" if obj.state is State.IDLE else "working"

@@ -22,7 +22,7 @@ from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch
 from webop.reactor.decision import Decision
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import Cycle, Tracked, Work
+from webop.reactor.store import Cycle, WatchedObject, Work
 from webop.reactor.writer import open_writer
 from webop.telemetry.tracing import find_current_span
 
@@ -38,7 +38,7 @@ _TITLES = {
 
 
 async def handle_change(
-    ctx: ResourceContext, obj: Tracked, work: Work, decision: Decision
+    ctx: ResourceContext, obj: WatchedObject, work: Work, decision: Decision
 ) -> float | None:
     """Call the handlers that are due, and record their progress.
 
@@ -116,7 +116,7 @@ class _Commits:
         essence: the state that they are called for.
     """
 
-    def __init__(self, ctx: ResourceContext, obj: Tracked, cause: ChangeCause) -> None:
+    def __init__(self, ctx: ResourceContext, obj: WatchedObject, cause: ChangeCause) -> None:
         self._ctx = ctx
         self._obj = obj
         self.essence = Snapshot(cause.new)

@@ -35,7 +35,7 @@ from webop.objects.body import Body, build_object_reference
 from webop.objects.fields import clone, convert_to_json
 from webop.objects.patch import Patch
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import Tracked
+from webop.reactor.store import WatchedObject
 from webop.reactor.writer import ATTEMPTS, open_writer
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Daemon:
     """
 
     ctx: ResourceContext
-    obj: Tracked
+    obj: WatchedObject
     daemons: Daemons
     handler: BackgroundHandler
     stopper: Stopper = field(default_factory=Stopper)
@@ -379,7 +379,7 @@ class Daemon:
 
 def start(
     ctx: ResourceContext,
-    obj: Tracked,
+    obj: WatchedObject,
     handler: BackgroundHandler,
     *,
     spawn: Callable[..., asyncio.Task[None]],

@@ -33,7 +33,7 @@ from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.storage.diffbase import EssenceDigest
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import NOTHING, Cycle, Tracked
+from webop.reactor.store import NOTHING, Cycle, WatchedObject
 
 _DELETED = DaemonStoppingReason.RESOURCE_DELETED
 _MISMATCH = DaemonStoppingReason.FILTERS_MISMATCH
@@ -71,7 +71,7 @@ class Decision:
         return bool(self.has_changes or self.finalizers is not None or self.spawned or self.stopped)
 
 
-def decide(ctx: ResourceContext, obj: Tracked) -> Decision | None:
+def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
     """Return what must be done about the newest state of an object; None for nothing."""
     if obj.raw is None or obj.is_gone:
         return None
@@ -103,7 +103,7 @@ def decide(ctx: ResourceContext, obj: Tracked) -> Decision | None:
 
 def _detect_cause(
     ctx: ResourceContext,
-    obj: Tracked,
+    obj: WatchedObject,
     recorded: Body,
     states: Mapping[str, HandlerState],
     cycle: Cycle,
@@ -182,7 +182,7 @@ def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
 
 
 def _decide_daemons(
-    ctx: ResourceContext, obj: Tracked, decision: Decision
+    ctx: ResourceContext, obj: WatchedObject, decision: Decision
 ) -> dict[str, BackgroundHandler]:
     """Find the daemons and timers to start and to stop; return those that must run.
 
@@ -208,7 +208,7 @@ def _decide_daemons(
 
 
 def _decide_finalizers(
-    ctx: ResourceContext, obj: Tracked, cause: ChangeCause, *, is_wanted: bool
+    ctx: ResourceContext, obj: WatchedObject, cause: ChangeCause, *, is_wanted: bool
 ) -> list[str] | None:
     """Return the finalizers if they must change before anything else; None if not.
 

@@ -14,7 +14,7 @@ from webop.errors import APIConflictError, APIError, APIStatusError
 
 if TYPE_CHECKING:
     from webop.reactor.resource_context import ResourceContext
-    from webop.reactor.store import Tracked
+    from webop.reactor.store import WatchedObject
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Pause:
         """The number of failures since the last success."""
         return 1 if self._backoff is None else self._backoff.failures
 
-    def begin(self, ctx: ResourceContext, obj: Tracked, exc: Exception) -> float | None:
+    def begin(self, ctx: ResourceContext, obj: WatchedObject, exc: Exception) -> float | None:
         """Begin a pause after a failure; return its seconds, or None for no retry."""
         settings = ctx.operator.settings
         is_expected = isinstance(exc, APIError)

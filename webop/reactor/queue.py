@@ -29,7 +29,7 @@ from webop.aio.backoff import Backoff, Once
 from webop.calls.threads import Pool, is_crowded
 from webop.errors import APIError, APIStatusError
 from webop.reactor.parked_bodies import ParkedBodies
-from webop.reactor.store import Tracked
+from webop.reactor.store import WatchedObject
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +98,8 @@ class WorkQueue:
         self._name = name
         self._shared = shared
         self._limit = limit
-        self._lanes = tuple(OrderedDict[Tracked, None]() for _ in Lane)
-        self._unindexed = OrderedDict[Tracked, None]()
+        self._lanes = tuple(OrderedDict[WatchedObject, None]() for _ in Lane)
+        self._unindexed = OrderedDict[WatchedObject, None]()
         self._turns = itertools.cycle(_TURNS)
         self._taken = self._running = self._indexing = 0
         self._scheduled: asyncio.Handle | None = None
@@ -136,7 +136,7 @@ class WorkQueue:
         return self.pool is not None and is_crowded(self.pool)
 
     def add(
-        self, obj: Tracked, lane: Lane, *, after: float = 0.0, is_continued: bool = False
+        self, obj: WatchedObject, lane: Lane, *, after: float = 0.0, is_continued: bool = False
     ) -> None:
         """Queue an object, at most once; one that waits in the same lane keeps its place.
 
@@ -160,13 +160,13 @@ class WorkQueue:
                 self._lanes[lane].move_to_end(obj, last=False)
             self._schedule()
 
-    def add_for_indexing(self, obj: Tracked) -> None:
+    def add_for_indexing(self, obj: WatchedObject) -> None:
         """Queue an object, to be indexed beside a hundred others."""
         self.remove(obj)
         self._unindexed[obj] = None
         self._schedule()
 
-    def remove(self, obj: Tracked) -> None:
+    def remove(self, obj: WatchedObject) -> None:
         """Remove an object, if it waits."""
         for waiting in (*self._lanes, self._unindexed):
             waiting.pop(obj, None)

@@ -1,6 +1,6 @@
 """Process one object after a change.
 
-Flow: :meth:`Processor.process` → :func:`webop.reactor.cycle.handle_change` →
+Flow: :meth:`Reconciler.process` → :func:`webop.reactor.cycle.handle_change` →
 :func:`webop.calls.execution.execute` → the user's function.
 """
 
@@ -29,14 +29,14 @@ from webop.reactor.cycle import handle_change
 from webop.reactor.decision import Decision, decide
 from webop.reactor.failures import Pause
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import Tracked, Work
+from webop.reactor.store import WatchedObject, Work
 from webop.reactor.writer import open_writer, read
 from webop.telemetry.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)
 
 
-class Processor:
+class Reconciler:
     """The work on the objects of one resource; see :class:`webop.reactor.controller`."""
 
     def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
@@ -51,7 +51,7 @@ class Processor:
         )
         self._index_options = replace(self._event_options, success_level=logging.DEBUG)
 
-    def decide(self, obj: Tracked) -> Decision | None:
+    def decide(self, obj: WatchedObject) -> Decision | None:
         """Return what must be done about the newest state of an object; None for nothing.
 
         Raises:
@@ -61,7 +61,7 @@ class Processor:
         obj.needs_resume &= decision is not None
         return decision
 
-    async def read(self, obj: Tracked) -> dict[str, Any] | None:
+    async def read(self, obj: WatchedObject) -> dict[str, Any] | None:
         """Read a state that was dropped from memory; None if the object is gone.
 
         Raises:
@@ -69,7 +69,7 @@ class Processor:
         """
         return await read(self.ctx, obj)
 
-    async def index(self, obj: Tracked) -> None:
+    async def index(self, obj: WatchedObject) -> None:
         """Update the indexes with the newest state of an object; log errors of indexers."""
         if obj.raw is None or obj.is_gone:
             return
@@ -91,7 +91,7 @@ class Processor:
             is_wanted=lambda: not obj.is_gone and handlers is self.ctx.handlers,
         )
 
-    def withdraw(self, obj: Tracked) -> None:
+    def withdraw(self, obj: WatchedObject) -> None:
         """Remove an object that is gone or no longer watched from the indexes."""
         if self.ctx.handlers.indexers:
             self.ctx.operator.indices.discard(obj.uid)
@@ -100,7 +100,7 @@ class Processor:
         """Drop everything else about an object that is gone."""
         self.ctx.operator.memos.forget(uid)
 
-    async def process(self, obj: Tracked, decision: Decision | None) -> float | None:
+    async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> float | None:
         """Process the newest state of an object; decide again if the decision is outdated.
 
         Returns:
@@ -136,7 +136,7 @@ class Processor:
         return delay
 
     async def _handle_change(
-        self, ctx: ResourceContext, obj: Tracked, work: Work, decision: Decision
+        self, ctx: ResourceContext, obj: WatchedObject, work: Work, decision: Decision
     ) -> float | None:
         """Call the handlers that are due, and write their outcomes and patches."""
         with open_span(_describe, decision.cause, work) or NOT_TRACED as span:
@@ -151,7 +151,7 @@ class Processor:
                 span.conclude("done" if delay is None else "retry")
         return delay if is_written else obj.backoff_left() or None
 
-    def _adjust_daemons(self, obj: Tracked, decision: Decision) -> None:
+    def _adjust_daemons(self, obj: WatchedObject, decision: Decision) -> None:
         """Stop and start daemons and timers; they start only after the finalizer was added."""
         if obj.daemons is not None:
             obj.daemons.stop(decision.why, decision.stopped)
@@ -159,7 +159,7 @@ class Processor:
             for handler in decision.spawned:
                 daemons.start(self.ctx, obj, handler, spawn=self._spawn)
 
-    async def show_event(self, obj: Tracked) -> None:
+    async def show_event(self, obj: WatchedObject) -> None:
         """Call event handlers with the newest state; their errors are logged and ignored."""
         ctx, event_type, raw = self.ctx, obj.event_type, clone(obj.raw or obj.build_tombstone())
         event: RawEvent = {"type": event_type, "object": raw}
@@ -188,7 +188,7 @@ class Processor:
         writer.take(cause.patch)
         await writer.write()
 
-    def on_error(self, obj: Tracked, exc: Exception) -> float | None:
+    def on_error(self, obj: WatchedObject, exc: Exception) -> float | None:
         """Begin a pause of an object after an error outside of its handlers.
 
         During the pause, only the handlers of raw events are called.

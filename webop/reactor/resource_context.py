@@ -11,7 +11,7 @@ from webop.handlers.registry import ResourceHandlers
 from webop.objects.body import Body, build_object_reference
 from webop.objects.resources import Resource
 from webop.reactor.queue import WorkQueue
-from webop.reactor.store import Tracked
+from webop.reactor.store import WatchedObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ResourceContext:
         """Whether the status has its own endpoint (the status subresource)."""
         return "status" in self.operator.cluster_view.find(self.resource).subresources
 
-    def refer_to(self, obj: Tracked) -> dict[str, Any]:
+    def refer_to(self, obj: WatchedObject) -> dict[str, Any]:
         """Return the ``extra`` that adds the reference of an object to a log message."""
         metadata = {"name": obj.name, "uid": obj.uid, "namespace": obj.namespace}
         kind, version = self.resource.kind, self.resource.api_version

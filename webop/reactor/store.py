@@ -2,8 +2,9 @@
 
 An object without work has no body in memory, and costs a few hundred bytes.
 
-The controller and the responses to own patches change :class:`Tracked` and its :class:`State`. The
-worker of the object changes ``work``, its daemons and timers change ``daemons``.
+The controller and the responses to own patches change :class:`WatchedObject` and its
+:class:`State`. The worker of the object changes ``work``, its daemons and timers change
+``daemons``.
 """
 
 from __future__ import annotations
@@ -46,22 +47,22 @@ class ObjectController(Protocol):
     def is_held(self) -> bool:
         """Whether handlers must wait, or may not start any more."""
 
-    def enqueue(self, obj: Tracked) -> None:
+    def enqueue(self, obj: WatchedObject) -> None:
         """Process an object soon."""
 
-    def begin(self, obj: Tracked) -> None:
+    def begin(self, obj: WatchedObject) -> None:
         """Start the work on an object, if there is any: its turn has come."""
 
-    def begin_indexing(self, obj: Tracked) -> None:
+    def begin_indexing(self, obj: WatchedObject) -> None:
         """Start to index an object, and do no other work on it."""
 
-    def describe_state(self, obj: Tracked) -> str:
+    def describe_state(self, obj: WatchedObject) -> str:
         """Return the state of an object in the words of the metrics."""
 
-    def write(self, obj: Tracked, work: Coroutine[Any, Any, Any]) -> None:
+    def write(self, obj: WatchedObject, work: Coroutine[Any, Any, Any]) -> None:
         """Start a task that writes for an object, beside other work on it."""
 
-    def mark_gone(self, obj: Tracked) -> None:
+    def mark_gone(self, obj: WatchedObject) -> None:
         """Forget an object: the API server has answered that it is gone."""
 
 
@@ -128,7 +129,7 @@ NOTHING = Work()
 """The work of objects without work; do not modify it."""
 
 
-class Tracked:
+class WatchedObject:
     """One object of one watched resource.
 
     Attributes:

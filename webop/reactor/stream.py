@@ -20,7 +20,7 @@ from webop.handlers.stopping import DaemonStoppingReason
 from webop.objects.resources import Resource, Selector
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.reconciler import Processor
+from webop.reactor.reconciler import Reconciler
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.supervision import keep_running
 
@@ -61,9 +61,9 @@ class Stream:
         self._watching: asyncio.Task[None] | None = None
         context = contextvars.copy_context()
         spawn = partial(ctx.operator.pausing.spawn, self._group, context)
-        self._processor = Processor(ctx, spawn=spawn)
+        self._reconciler = Reconciler(ctx, spawn=spawn)
         self.controller = Controller(
-            self._processor,
+            self._reconciler,
             spawn=spawn,
             spawn_indexing=lambda work, name: self._group.create_task(
                 work, name=name, context=context.copy()
@@ -81,7 +81,7 @@ class Stream:
     @property
     def ctx(self) -> ResourceContext:
         """The kind as it is now, with its handlers; running handlers have their own."""
-        return self._processor.ctx
+        return self._reconciler.ctx
 
     def is_about(self, resource: Resource, namespace: str | None) -> bool:
         """Return whether its objects are those of a resource, of any version, in a namespace."""
@@ -92,12 +92,12 @@ class Stream:
     def adapt(self, resource: Resource, selectors: frozenset[Selector]) -> bool:
         """Follow a change of the kind; return whether its objects must be listed again."""
         ctx, operator = self.ctx, self.ctx.operator
-        self._processor.ctx = replace(ctx, resource=resource)
+        self._reconciler.ctx = replace(ctx, resource=resource)
         if resource == ctx.resource and selectors == self.selectors:
             return False
         self.selectors = selectors
         handlers = operator.registry.handlers_of(selectors)
-        self._processor.ctx = replace(ctx, resource=resource, handlers=handlers)
+        self._reconciler.ctx = replace(ctx, resource=resource, handlers=handlers)
         if resource != ctx.resource:  # their bodies and patches are of the other version
             self.controller.stop_daemons(DaemonStoppingReason.OPERATOR_PAUSING)
         former, self.feeds = self.feeds, {operator.indices.feed_of(h) for h in handlers.indexers}

@@ -43,7 +43,7 @@ from webop.objects.patch import (
 )
 from webop.reactor.failures import DeniedError, Failure, NotStoredError, Pause, classify
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import State, Tracked
+from webop.reactor.store import State, WatchedObject
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Writer:
 
     __slots__ = "_lock", "_obj", "_timer", "cleanup", "ctx", "is_denied", "pause", "sent", "waiting"
 
-    def __init__(self, ctx: ResourceContext, obj: Tracked) -> None:
+    def __init__(self, ctx: ResourceContext, obj: WatchedObject) -> None:
         self.ctx = ctx
         self.waiting = UnwrittenPatch()
         self.sent = UnwrittenPatch()
@@ -529,7 +529,7 @@ class Writer:
             )
 
 
-def open_writer(ctx: ResourceContext, obj: Tracked) -> Writer:
+def open_writer(ctx: ResourceContext, obj: WatchedObject) -> Writer:
     """Return the writer of an object; create it if there is none."""
     work = obj.open_work()
     if work.writer is None:
@@ -538,7 +538,7 @@ def open_writer(ctx: ResourceContext, obj: Tracked) -> Writer:
     return work.writer
 
 
-async def read(ctx: ResourceContext, obj: Tracked) -> dict[str, Any] | None:
+async def read(ctx: ResourceContext, obj: WatchedObject) -> dict[str, Any] | None:
     """Read the newest state from the API server; None if the object is gone.
 
     Raises:
