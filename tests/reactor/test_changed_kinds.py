@@ -115,6 +115,7 @@ async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_calle
         await wait_noticed(ducks, index)
         released.set()
         await ducks.wait_handled("one")
+        await eventually(lambda: crowd.present["daemon of one"] == 1, "the daemon runs")
         await ducks.delete("one")
         await ducks.wait_gone("one")
     assert crowd.entries["handler of one"] == 1

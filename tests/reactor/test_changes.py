@@ -245,8 +245,11 @@ async def test_event_handlers_see_everything_and_leave_nothing_behind(
     async with run_operator():
         await eventually(lambda: seen)
         await objects.create("new", {"a": 1})
+        await eventually(lambda: len(seen) == 2)
         await objects.patch("new", {"spec": {"a": 2}})
+        await eventually(lambda: len(seen) == 3)
         await objects.patch("new", {"status": {"s": 1}})
+        await eventually(lambda: len(seen) == 4)
         body = await objects.get("new")
         await objects.delete("new")
         await eventually(lambda: len(seen) == 5)

@@ -142,13 +142,16 @@ class BackgroundJudge:
     def judge_sight(self, process: ReplicaProcess, handler: str) -> None:
         """Handlers see indexes that are complete, or have nothing of the kind yet.
 
-        A running handler goes on, with its sub-handlers, while a new index is filled.
+        A running handler goes on, with its sub-handlers, while a new index is filled. So do timers.
         """
         if process.is_dead or "/" in handler:
             return
         now = self._world.loop.time()
         steps = self._world.plan.steps
-        changes = [s for s in steps if s.kind == "alter" and now - AFTERMATH < s.at < now]
+        recent = [step for step in steps if now - AFTERMATH < step.at < now]
+        if handler.startswith("timer") and any(step.kind == "regroup" for step in recent):
+            return
+        changes = [step for step in recent if step.kind == "alter"]
         if self._judge.had_faults() or len(changes) > 1:  # they break its watch again and again
             return
         objects = self._world.cluster.get_objects(f"{PLURAL}.{GROUP}").values()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 logger = logging.getLogger(__name__)
@@ -64,22 +64,27 @@ def count_cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
-def call_apart(coroutine: Coroutine[Any, Any, Any], invocation: Any) -> asyncio.Task[Any]:
-    """Run the coroutine of a handler in a separate task, which it may cancel.
+def call_apart(
+    fn: Callable[..., Awaitable[Any]], kwargs: Mapping[str, Any], invocation: Any
+) -> asyncio.Task[Any]:
+    """Call an async handler in a separate task, which it may cancel.
 
     If the caller awaits the task, its cancellation cancels the task. The watchdog reads the
     invocation.
     """
-    return asyncio.create_task(contain(coroutine, invocation))
+    return asyncio.create_task(contain(fn, kwargs, invocation))
 
 
 async def contain(
-    coroutine: Coroutine[Any, Any, Any],
+    fn: Callable[..., Awaitable[Any]],
+    kwargs: Mapping[str, Any],
     invocation: Any,  # noqa: ARG001
 ) -> tuple[Any, BaseException | None]:
-    """Await a coroutine; return exceptions that would end more than its task."""
+    """Call an async handler; return exceptions that would end more than its task."""
+    call = fn(**kwargs)
+    del kwargs  # daemons run for long
     try:
-        return await coroutine, None
+        return await call, None
     except (SystemExit, GeneratorExit) as exc:
         return None, exc
 

@@ -121,7 +121,7 @@ async def attempt(
             is_patient = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
             result = await call_in_thread(handler.fn, kwargs, pool, is_patient=is_patient)
         else:
-            call = call_apart(handler.fn(**kwargs), invocation)
+            call = call_apart(handler.fn, kwargs, invocation)
             del kwargs  # daemons run for long
             if handler.timeout is None:
                 result = unwrap(await call)

@@ -258,8 +258,6 @@ class Controller:
         if is_holding:
             self.is_indexed = False
             self.hold(Hold.INDEXES)
-        for obj in self._objects.values():
-            obj.version = 0
 
     def enqueue(
         self, obj: WatchedObject, *, after: float | None = None, is_continued: bool = False

@@ -34,6 +34,7 @@ class ObjectController(Protocol):
     """The owner of known objects (:class:`webop.reactor.controller.Controller`)."""
 
     listing: int
+    is_outdated: bool
 
     @property
     def has_indexes(self) -> bool:
@@ -244,11 +245,10 @@ class WatchedObject:
         Right after a pause, its state is outdated: the listing that follows processes it anyway.
         """
         if not self.is_gone:
-            daemons = self.daemons
-            if daemons is not None and not self.version and parse_version(daemons.raw):
+            if self.controller.is_outdated:
                 return
-            if daemons is not None and self.raw is None and self.text is None:
-                self.raw = self.complete(daemons.raw)
+            if self.daemons is not None and self.raw is None and self.text is None:
+                self.raw = self.complete(self.daemons.raw)
             self.is_dirty = True
         self.controller.enqueue(self)
 
