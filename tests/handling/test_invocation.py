@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -343,3 +345,17 @@ async def test_a_handler_is_cancelled_with_the_operator() -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert task.cancelled()
+
+
+def test_functions_of_deleted_objects_are_forgotten() -> None:
+    """Sub-handlers are often closures, which hold the object."""
+
+    def make(held: list[int]) -> Callable[[], list[int]]:
+        return lambda: held
+
+    fn = make([1])
+    assert not is_async(fn)
+    reference = weakref.ref(fn)
+    del fn
+    gc.collect()
+    assert reference() is None

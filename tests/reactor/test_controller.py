@@ -819,6 +819,7 @@ async def test_objects_that_are_gone_before_the_indexes_are_filled_take_no_memor
     for number in range(3):
         controller.apply_event("ADDED", build(f"u{number}"))
         controller.apply_event("DELETED", build(f"u{number}", 2))
+    await settle()
     gc.collect()
     kept = [each for each in gc.get_objects() if isinstance(each, WatchedObject)]
     assert [obj for obj in kept if obj.controller is controller] == []
@@ -846,3 +847,21 @@ async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handl
     await settle()
     assert (reconciler.versions("a"), reads) == ([1], ["a", "a"])
     assert len(controller.uids) == 0
+
+
+@pytest.mark.feature("IDX-22")
+async def test_a_list_that_ends_in_the_moment_when_an_object_is_indexed_holds_no_handlers_back(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.indexers = True
+    controller = control(reconciler)
+
+    async def end_the_list(obj: WatchedObject) -> None:
+        # After the end of this task, before the reaction to it.
+        asyncio.get_running_loop().call_soon(controller.finish_listing)
+
+    reconciler.index_work = end_the_list
+    controller.begin_listing()
+    controller.apply_event(None, build("a"))
+    await settle()
+    assert reconciler.versions("a") == [1]

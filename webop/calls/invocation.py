@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from webop.calls.progress import HandlerState
 from webop.calls.shared_options import CallOptions
@@ -63,12 +64,13 @@ def get_invocation(purpose: str) -> Invocation:
 def is_async(fn: Callable[..., Any]) -> bool:
     """Return whether a callable must be awaited, looking through wrappers."""
     try:
+        if (known := _known.get(fn)) is None:
+            known = _known[fn] = _detect_async(fn)
+    except TypeError:  # it has no hash, or no weak references
         return _detect_async(fn)
-    except TypeError:  # it has no hash
-        return _detect_async.__wrapped__(fn)
+    return known
 
 
-@functools.lru_cache(maxsize=4096)
 def _detect_async(fn: Callable[..., Any]) -> bool:
     while True:
         if inspect.iscoroutinefunction(fn):
@@ -79,6 +81,9 @@ def _detect_async(fn: Callable[..., Any]) -> bool:
             fn = fn.__wrapped__
         else:
             return inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+
+
+_known: WeakKeyDictionary[Callable[..., Any], bool] = WeakKeyDictionary()
 
 
 def choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:

@@ -295,7 +295,7 @@ class Controller:
         else:
             self._queue.remove(obj)
             self._held[obj] = None
-        if obj.state is State.QUEUED:
+        if obj.state is State.QUEUED and obj not in self._indexing:
             self._park_body(obj)
 
     def begin(self, obj: WatchedObject) -> None:
@@ -403,10 +403,17 @@ class Controller:
         del self._workers[task]
         self._queue.release_indexing()
         self._indexing.discard(obj)
-        if task.cancelled() or task.exception() is not None:
-            return  # the stream ends
+        if task.cancelled():  # the stream ends
+            return
+        delay = None
+        if task.exception() is not None:  # it is logged; handlers must not wait for ever
+            obj.is_unindexed = False
+        else:
+            delay = task.result()
+        if delay is None:  # a list can have ended since the task did
+            self._note_indexed(obj)
         if obj.state is not State.RUNNING:
-            self.enqueue(obj, after=task.result())
+            self.enqueue(obj, after=delay)
 
     def _requeue(self, obj: WatchedObject, task: asyncio.Task[float | None]) -> None:
         """Decide when an object is processed again; nothing else does, apart from events."""

@@ -163,8 +163,12 @@ class WorkQueue:
     def add_for_indexing(self, obj: WatchedObject) -> None:
         """Queue an object, to be indexed beside a hundred others."""
         self.remove(obj)
-        self._unindexed[obj] = None
-        self._schedule()
+        if self._unindexed or self._indexing >= _INDEXERS:
+            self._unindexed[obj] = None
+            self._schedule()
+        else:
+            self._indexing += 1
+            obj.controller.begin_indexing(obj)
 
     def remove(self, obj: WatchedObject) -> None:
         """Remove an object, if it waits."""
