@@ -95,9 +95,7 @@ class Controller:
         self._objects: dict[str, WatchedObject] = {}
         self._workers: dict[asyncio.Task[Any], WatchedObject] = {}
         self._held = OrderedDict[WatchedObject, None]()  # quick at its front
-        self._awaited: set[WatchedObject] | None = (
-            None  # those of the list that are not indexed yet
-        )
+        self._awaited: set[WatchedObject] | None = None  # of the list, and not indexed yet
         self._indexing: set[WatchedObject] = set()
         self._vanished: set[str] = set()  # uids of objects that are gone, but no event has said so
         self._is_resuming = True

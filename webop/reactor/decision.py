@@ -51,8 +51,8 @@ class Decision:
         states: the records of handlers on the object, by id.
         handlers: the handlers of the change, finished ones included.
         has_changes: whether the change must be handled, or at least stored as handled.
-        finalizers: the new list of finalizers; None if it need not change. webop adds its finalizer
-            before it calls any handler; after removing it, there is nothing else to do.
+        wants_finalizer: whether to add webop's finalizer, or to remove it; None for neither. It is
+            added before any handler is called; after its removal, there is nothing else to do.
         spawned: daemons and timers to start.
         stopped: ids of those to stop: the object no longer matches, or is being deleted.
         why: the reason for stopping them.
@@ -62,13 +62,14 @@ class Decision:
     states: Mapping[str, HandlerState]
     handlers: list[ChangeHandler] = field(default_factory=list)
     has_changes: bool = False
-    finalizers: list[str] | None = None
+    wants_finalizer: bool | None = None
     spawned: list[BackgroundHandler] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     why: DaemonStoppingReason = _MISMATCH
 
     def __bool__(self) -> bool:
-        return bool(self.has_changes or self.finalizers is not None or self.spawned or self.stopped)
+        has_steps = self.has_changes or self.spawned or self.stopped
+        return bool(has_steps or self.wants_finalizer is not None)
 
 
 def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
@@ -83,11 +84,11 @@ def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
     cause = _detect_cause(ctx, obj, recorded, states, cycle)
     decision = Decision(cause, states)
     wanted = _decide_daemons(ctx, obj, decision)
-    decision.finalizers = _decide_finalizers(ctx, obj, cause, is_wanted=bool(wanted))
-    if decision.finalizers is None and obj.is_view:
+    decision.wants_finalizer = _decide_finalizer(ctx, obj, cause, is_wanted=bool(wanted))
+    if decision.wants_finalizer is None and obj.is_view:
         # A daemon ended: nothing else has changed. Others can have removed the finalizer.
         decision.has_changes = work.is_released and cause.reason is Reason.DELETE
-    elif decision.finalizers is None:
+    elif decision.wants_finalizer is None:
         _select_handlers(ctx, decision)
         decision.has_changes = bool(decision.handlers) or (
             # It is stored as handled, or records are removed. The object can have left the scope
@@ -207,18 +208,15 @@ def _decide_daemons(
     return wanted
 
 
-def _decide_finalizers(
+def _decide_finalizer(
     ctx: ResourceContext, obj: WatchedObject, cause: ChangeCause, *, is_wanted: bool
-) -> list[str] | None:
-    """Return the finalizers if they must change before anything else; None if not.
+) -> bool | None:
+    """Return whether to add or to remove the finalizer before anything else; None for neither.
 
     Daemons and timers, if they are wanted, need the finalizer, too.
     """
-    finalizer = ctx.operator.settings.persistence.finalizer
-    present = list(cause.body.meta.finalizers)
+    is_there = ctx.operator.settings.persistence.finalizer in cause.body.meta.finalizers
     is_needed = is_wanted or obj.has_daemons or ctx.handlers.needs_finalizer(cause)
-    if is_needed and finalizer not in present and not cause.is_deleted:
-        return [*present, finalizer]
-    if not is_needed and finalizer in present:
-        return [name for name in present if name != finalizer]
-    return None
+    if is_needed == is_there or (is_needed and cause.is_deleted):
+        return None
+    return is_needed

@@ -90,11 +90,13 @@ class WorkQueue:
         pool: the threads of sync handlers, if the kind has any: while many calls wait for a
             thread, no work starts.
         bodies: of the objects that wait.
+        forbidden: since when permissions to write are missing, by namespace and subresource.
     """
 
     def __init__(self, name: str, shared: SharedSlots, *, limit: int | None = None) -> None:
         self.pool: Pool | None = None
         self.bodies = ParkedBodies()
+        self.forbidden: dict[tuple[str | None, str | None], float] = {}
         self._name = name
         self._shared = shared
         self._limit = limit
@@ -110,7 +112,6 @@ class WorkQueue:
         self._pause = self._closed_until = 0.0
         self._is_testing = False  # whether the write of one object tests whether writes work again
         self._logged = Once()
-        self.forbidden: dict[tuple[str | None, str | None], float] = {}
 
     @property
     def has_waiting(self) -> bool:

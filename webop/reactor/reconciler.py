@@ -119,14 +119,14 @@ class Reconciler:
         if decision is None or decision.cause.body.raw is not obj.raw:
             decision = self.decide(obj)
         if decision is not None:
-            cause, finalizers = decision.cause, decision.finalizers
+            cause, is_wanted = decision.cause, decision.wants_finalizer
             self._adjust_daemons(obj, decision)
             if cause.reason is Reason.DELETE and work.is_released:
                 pass  # the writer removes the finalizer when the last daemon has ended
-            elif finalizers is not None:
-                added = len(finalizers) > len(cause.body.meta.finalizers)
-                cause.logger.debug("Adding the finalizer." if added else "Removing the finalizer.")
-                await open_writer(ctx, obj).set_finalizer(is_wanted=added)
+            elif is_wanted is not None:
+                text = "Adding the finalizer." if is_wanted else "Removing the finalizer."
+                cause.logger.debug(text)
+                await open_writer(ctx, obj).set_finalizer(is_wanted=is_wanted)
             elif decision.has_changes:
                 delay = await self._handle_change(ctx, obj, work, decision)
             else:
@@ -155,7 +155,7 @@ class Reconciler:
         """Stop and start daemons and timers; they start only after the finalizer was added."""
         if obj.daemons is not None:
             obj.daemons.stop(decision.why, decision.stopped)
-        if decision.finalizers is None and self.ctx.operator.pausing.is_active:
+        if decision.wants_finalizer is None and self.ctx.operator.pausing.is_active:
             for handler in decision.spawned:
                 daemons.start(self.ctx, obj, handler, spawn=self._spawn)
 
