@@ -239,11 +239,8 @@ class Progress(Mapping[str, HandlerState]):
     def purge(
         self, keys: Iterable[str], *, body: Body, patch: Patch, storage: ProgressStorage
     ) -> None:
-        """Remove the records of these handlers and of all of their sub-handlers."""
-        purged: dict[str, None] = {}
-        for key in keys:  # also of handlers that no longer match: the record has the sub-handlers
-            state = _fetch(storage, key, body)
-            purged |= dict.fromkeys((key, *sorted(state.subrefs if state else ())))
+        """Remove the records of these handlers, and of all with a state and their sub-handlers."""
+        purged = dict.fromkeys(keys)
         for key, state in self._states.items():
             purged |= dict.fromkeys((key, *sorted(state.subrefs)))
         for key in purged:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from webop.aio.backoff import Once
-from webop.objects.json_text import LARGE, cut, load
+from webop.objects.json_text import LARGE, LEVELS, cut, load
 
 if TYPE_CHECKING:
     from webop.client.http.failed_requests import Attempt
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WRITABLE: Final = 254  # levels, for orjson
-_KEPT: Final = 200  # of an object
 _AROUND: Final = {"list": 2, "watch": 1}  # levels around an object, by the verb
 _once = Once()
 _thread = ThreadPoolExecutor(1, "webop-json")  # more would hold the event loop longer
@@ -52,15 +51,15 @@ def _decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     try:
         data = load(text)
         # Empty mappings and lists add no level for other values; managed fields have many.
-        if opened <= _KEPT or opened - text.count(b"{}") - text.count(b"[]") < _KEPT:
+        if opened <= LEVELS or opened - text.count(b"{}") - text.count(b"[]") < LEVELS:
             return data
         attempt = describe()
         wrapped = data
-        for _ in range(_WRITABLE - _KEPT - _AROUND.get(attempt.verb, 0)):
+        for _ in range(_WRITABLE - LEVELS - _AROUND.get(attempt.verb, 0)):
             wrapped = [wrapped]
         orjson.dumps(wrapped)  # the quickest way to find out how deep it is
     except orjson.JSONDecodeError:
-        if opened <= _KEPT:
+        if opened <= LEVELS:
             raise
         attempt = describe()
     except orjson.JSONEncodeError:
@@ -68,11 +67,11 @@ def _decode(text: bytes, describe: Callable[[], Attempt]) -> Any:
     else:
         return data
     data = wrapped = None  # not in memory beside the other
-    data = load(cut(text, _KEPT + _AROUND.get(attempt.verb, 0)))  # raises if it is not JSON
+    data = load(cut(text, LEVELS + _AROUND.get(attempt.verb, 0)))  # raises if it is not JSON
     logger.log(
         _once.choose_level((attempt.verb, attempt.resource)),
         "The response to '%s' has an object that is nested deeper than %d levels. The deeper "
         "values are ignored.",
-        *(attempt, _KEPT),
+        *(attempt, LEVELS),
     )
     return data

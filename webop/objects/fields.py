@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypeGuard
 
 import orjson
 
-from webop.objects.json_text import load
+from webop.objects.json_text import LEVELS, cut, load
 
 FieldPath: TypeAlias = tuple[str, ...]
 FieldSpec: TypeAlias = str | FieldPath | list[str] | None
@@ -174,10 +174,17 @@ def convert_to_json(value: Any) -> Any:
     except TypeError:
         pass  # integers beyond 64 bits, keys that are not strings: slower, but valid JSON
     try:
-        return json.loads(json.dumps(value, default=unwrap_mapping, allow_nan=False))
+        return json.loads(_dump(value))
     except (TypeError, ValueError, RecursionError) as exc:
         place = ".".join(map(str, _find_odd_field(value)))
         raise ValueError(f"{place} ({exc})") from exc
+
+
+def _dump(value: Any) -> str:
+    text = json.dumps(value, default=unwrap_mapping, allow_nan=False)
+    if cut(text.encode(), LEVELS) != text.encode():
+        raise ValueError(f"It is nested deeper than {LEVELS} levels")
+    return text
 
 
 def _find_odd_field(value: Any, path: tuple[Any, ...] = ()) -> tuple[Any, ...]:
@@ -189,7 +196,7 @@ def _find_odd_field(value: Any, path: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         items = enumerate(value)
     for key, item in items if len(path) < _NAMED_LEVELS else ():
         try:
-            json.dumps({key: item}, default=unwrap_mapping, allow_nan=False)
+            _dump({key: item})
         except (TypeError, ValueError, RecursionError):
             return _find_odd_field(item, (*path, key))
     return path

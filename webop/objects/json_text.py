@@ -14,6 +14,8 @@ import orjson
 
 LARGE: Final = 65_536  # bytes: such a text takes long, and should be read in a thread
 
+LEVELS: Final = 200  # of an object; deeper values are ignored
+
 SPARE: Final = 4  # levels
 
 # A run of brackets, and the text before it, with the lists and objects of few levels in it, which

@@ -190,7 +190,9 @@ def _conclude(
             cause.logger.info(text, title.capitalize(), succeeded, len(failed), names)
         else:
             cause.logger.info("All handlers succeeded for %s.", title)
-    progress.purge(owned, body=body, patch=patch, storage=storage)
+    # Handlers that no longer match can have records, too, which know their sub-handlers.
+    recorded = Progress({**decision.states, **progress})
+    recorded.purge(owned, body=body, patch=patch, storage=storage)
     storage.touch(body=body, patch=patch, value=None)  # Kopf can have written it
     if cause.reason is not Reason.DELETE and cause.old != handled:
         persistence.diffbase_storage.store(body=body, patch=patch, essence=handled)

@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from webop.aio.cancellation import convert_exception
@@ -74,9 +74,8 @@ class UnwrittenPatch:
 
     def add(self, newer: UnwrittenPatch) -> None:
         """Merge with later changes."""
-        fns: list[PatchFn] = [*self.of_handlers.fns, *newer.of_handlers.fns]
-        self.of_handlers = Patch(merge_patches(self.of_handlers, newer.of_handlers), fns=fns)
-        self.of_webop = Patch(merge_patches(self.of_webop, newer.of_webop))
+        self.of_handlers = _join(self.of_handlers, newer.of_handlers)
+        self.of_webop = _join(self.of_webop, newer.of_webop)
 
 
 class Writer:
@@ -285,26 +284,27 @@ class Writer:
         Returns:
             The reasons of rejections.
         """
-        merged = Patch()
-        for patch in patches:
-            merged = Patch(merge_patches(merged, patch))
+        merged = reduce(_join, patches)
         if "metadata" in merged:
             storage = self.ctx.operator.settings.persistence.progress_storage
             storage.fit(body=Body(self._obj.get_freshest() or {}), patch=merged)
         denials: list[str] = []
-        status = {"status"} if self.ctx.has_status else set[str]()
-        for part, keys in (("status", merged.keys() & status), (None, merged.keys() - status)):
-            content = {key: merged[key] for key in merged if key in keys}
+        rest = dict(merged)
+        is_apart = "status" in rest and self.ctx.has_status
+        status = {"status": rest.pop("status")} if is_apart else {}
+        for part, content in (("status", status), (None, rest)):
+            if not content:
+                continue
             response, denial = await self._send(partial(self._guard, content, part), part)
             if denial:
                 denials.append(denial)
                 continue
             for patch in patches:
-                written = {key: patch.pop(key) for key in keys & patch.keys()}
+                written = {key: patch.pop(key) for key in content.keys() & patch.keys()}
                 missing = find_missing(written, response) if response else {}
                 if dropped is not None and patch is patches[-1]:
                     dropped.update(merge_patches(dropped, missing))
-                else:
+                elif missing:
                     self._warn_of_loss(missing)
         return denials
 
@@ -564,6 +564,13 @@ def get_version(raw: dict[str, Any]) -> str | None:
     """Return the resource version of a state."""
     found: str | None = (raw.get("metadata") or {}).get("resourceVersion")
     return found
+
+
+def _join(patch: Patch, newer: Patch) -> Patch:
+    """Return one patch with the effect of two; each can be empty, and is returned as it is then."""
+    if not (patch and newer):
+        return patch or newer
+    return Patch(merge_patches(patch, newer), fns=[*patch.fns, *newer.fns])
 
 
 def _without_status(raw: dict[str, Any]) -> dict[str, Any]:

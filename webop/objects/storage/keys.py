@@ -194,8 +194,8 @@ class AnnotationNaming:
     def _read_states(self, key: str, body: Body) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the readable annotations of a key, the present form first, with their places."""
         raw = get_raw(body)
-        annotations = resolve(raw, ("metadata", "annotations")) or {}
-        for name in self.make_keys(key, body=body):
+        annotations = resolve(raw, ("metadata", "annotations"))
+        for name in self.make_keys(key, body=body) if annotations else ():
             text = annotations.get(name)
             if text is not None:
                 place = build_place(f"the annotation {name}", raw)
