@@ -13,6 +13,7 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 logger = logging.getLogger(__name__)
 
@@ -64,21 +65,24 @@ def count_cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
+invocations: WeakKeyDictionary[asyncio.Task[Any], Any] = WeakKeyDictionary()
+"""The invocations of the running tasks of handlers; the watchdog reads them."""
+
+
 def call_apart(
     fn: Callable[..., Awaitable[Any]], kwargs: Mapping[str, Any], invocation: Any
 ) -> asyncio.Task[Any]:
     """Call an async handler in a separate task, which it may cancel.
 
-    If the caller awaits the task, its cancellation cancels the task. The watchdog reads the
-    invocation.
+    If the caller awaits the task, its cancellation cancels the task.
     """
-    return asyncio.create_task(contain(fn, kwargs, invocation))
+    task = asyncio.create_task(contain(fn, kwargs))
+    invocations[task] = invocation
+    return task
 
 
 async def contain(
-    fn: Callable[..., Awaitable[Any]],
-    kwargs: Mapping[str, Any],
-    invocation: Any,  # noqa: ARG001
+    fn: Callable[..., Awaitable[Any]], kwargs: Mapping[str, Any]
 ) -> tuple[Any, BaseException | None]:
     """Call an async handler; return exceptions that would end more than its task."""
     call = fn(**kwargs)

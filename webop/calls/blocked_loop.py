@@ -1,30 +1,27 @@
 """Detect a blocked event loop, and the handler that blocks it, from a separate thread.
 
-Once per ``settings.process.blocked_loop_threshold``, the watchdog checks what the thread of the
-loop does. Unless that thread waits for I/O, the watchdog schedules a callback in the loop; if the
-loop does not call it within the threshold, the watchdog logs the handler and the stack. So an idle
-loop is rarely woken. The watchdog detects each block of twice the threshold, and none that is
-shorter than the threshold. It works with any event loop.
+Once per ``settings.process.blocked_loop_threshold``, the watchdog schedules a callback in the loop;
+if the loop does not call it within the threshold, the watchdog logs the handler and the stack. So
+it detects each block of twice the threshold, and none that is shorter than the threshold. It works
+with any event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
+import faulthandler
 import logging
-import selectors
-import sys
+import re
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 from webop.aio.backoff import Once
-from webop.aio.cancellation import contain
-from webop.calls.execution import attempt
+from webop.aio.cancellation import contain, invocations
 from webop.calls.invocation import Invocation, current_invocation
 from webop.events.loggers import ObjectLogger
 from webop.settings import ProcessSettings
@@ -35,10 +32,7 @@ logger = logging.getLogger(__name__)
 _OFF_POLLING = 5.0  # seconds; between two reads of the setting while it is off
 _LAG_POLLING = 0.5  # seconds; between two measurements of the lag
 _FRAMES = 12  # of the stack, if no handler is in it
-_CALLS = (attempt.__code__, contain.__code__)  # functions with a variable ``invocation``
-
-# Where an idle loop waits: asyncio's in a selector, uvloop's below the function that runs it.
-_IDLE = frozenset({selectors.__file__, asyncio.runners.__file__, asyncio.base_events.__file__})
+_FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -89,14 +83,11 @@ class Watchdog:
             self._stopped.wait(_OFF_POLLING if threshold is None else threshold)
 
     def _check(self, threshold: float) -> None:
-        """Check that a busy loop responds; if it does not, log why, and wait until it does.
+        """Check that the loop responds; if it does not, log why, and wait until it does.
 
         If this thread runs late and the process used no CPU meanwhile, the process was stopped or
         got no CPU. If it used CPU, the loop did not let other threads run.
         """
-        top = self._find_frame()
-        if top is None or top.f_code.co_filename in _IDLE:
-            return
         began, used = time.monotonic(), time.process_time()
         self._responded.clear()
         self._loop.call_soon_threadsafe(self._responded.set)
@@ -128,43 +119,31 @@ class Watchdog:
         level = min(level, logging.INFO)
         logger.log(level, "%s no longer blocks the event loop, after %.1f s.", culprit, seconds)
 
-    def _find_frame(self) -> FrameType | None:
-        """Return the innermost frame of the loop's thread.
-
-        The garbage collector pauses: a finalizer or a callback of it that lets another thread run
-        blocks all threads for ever in some versions of Python 3.11 and 3.12 (CPython issue 106883).
-        """
-        is_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            return sys._current_frames().get(self._thread)  # noqa: SLF001  as traceback dumps do
-        finally:
-            if is_enabled:
-                gc.enable()
-
-    def _walk_stack(self) -> list[tuple[FrameType, int]]:
-        """Return the frames of the loop's thread and their lines, the innermost one first."""
-        # Nothing else is done in this loop: in Python 3.11, the callers of a frame that has ended
-        # meanwhile are garbage.
-        frames = []
-        frame = self._find_frame()
-        while isinstance(frame, FrameType):
-            frames.append(frame)
-            frame = frame.f_back
-        return [(frame, frame.f_lineno) for frame in frames]
-
     def _inspect(self) -> tuple[Invocation | None, str]:
         """Return the handler that the loop is in, if there is one, and the stack from there on."""
-        frames = self._walk_stack()
-        calls = [at for at, (frame, _) in enumerate(frames) if frame.f_code in _CALLS]
-        invocation: Any = None
-        if calls:
-            index = calls[0]
-            invocation = frames[index][0].f_locals.get("invocation")
-            del frames[index:]
-        else:  # in a task of a handler, as far as contexts are known (Python 3.12)
-            context: Any = getattr(asyncio.current_task(self._loop), "get_context", dict)()
+        task: Any = asyncio.current_task(self._loop)
+        invocation = invocations.get(task) if task else None
+        if invocation is None:  # in a task of a handler, as far as contexts are known (Python 3.12)
+            context: Any = getattr(task, "get_context", dict)()
             invocation = context.get(current_invocation)
-            del frames[_FRAMES:]
-        summary = traceback.StackSummary.extract(reversed(frames))
+        frames = self._read_stack()
+        calls = [at for at, frame in enumerate(frames) if frame.name == contain.__name__]
+        del frames[calls[0] if calls else _FRAMES :]
+        summary = traceback.StackSummary.from_list(frames[::-1])
         return invocation, "".join(summary.format()).rstrip()
+
+    def _read_stack(self) -> list[traceback.FrameSummary]:
+        """Return the stack of the loop's thread, the innermost frame first.
+
+        Frames are not read: they can end meanwhile, which can crash Python 3.11.
+        """
+        with tempfile.TemporaryFile("w+", errors="replace") as file:
+            faulthandler.dump_traceback(file)  # of 100 threads at most
+            file.seek(0)
+            threads = file.read().split("\n\n")
+        name = f"{self._thread:x} "
+        stack = next((stack for stack in threads if name in stack.partition("\n")[0]), "")
+        return [
+            traceback.FrameSummary(path, int(line), name)
+            for path, line, name in _FRAME.findall(stack)
+        ]
