@@ -17,7 +17,7 @@ from typing import Any
 
 from bench import sides
 from bench.api import Collection, open_session
-from bench.model import Bench, BenchError, Side
+from bench.model import MORE, Bench, BenchError, Side
 from bench.report import build_table
 from bench.scenarios import SCENARIOS
 from bench.turns import say, take_turns
@@ -41,6 +41,7 @@ examples:
   python -m bench                                  all but {_NAMED}: about forty minutes
   python -m bench create latency --sides webop,kopf --repeat 5
   python -m bench restart --objects 10000 --json restart.json
+  python -m bench restart --sides webop,kopf --more resume
   python -m bench first --objects 2000,6000        one table per number
 """
 
@@ -77,6 +78,7 @@ def _parse() -> argparse.Namespace:
     add("--sides", type=_split, default=[*sides.NAMES], metavar="A,B", help="default: all")
     add("--repeat", type=int, metavar="N", help="samples per side (default: 1 to 7)")
     add("--objects", type=_parse_sizes, metavar="N[,N]", help="default: see docs/bench.md")
+    add("--more", choices=MORE, default="", help="more handlers, in create and restart")
     add("--status", action="store_true", help="use resources with the status subresource")
     add("--timeout", type=float, metavar="S", help="limit for one sample (default: at least 180 s)")
     add(
@@ -102,6 +104,7 @@ async def _run(
         "kopf": sides.PEER,
         "go": sides.get_go_peer(),
         "status subresource": options.status,
+        "more handlers": options.more or "none",
     }
     print(", ".join(f"{key} {value}" for key, value in facts.items()), _NOTE, sep="\n", flush=True)
     document: dict[str, Any] = {"facts": facts, "scenarios": {}}
@@ -116,7 +119,8 @@ async def _run(
             sizes = options.objects if any(scenario.sizes) else ()
             able = tuple(side for side in chosen if side.name in scenario.sides)
             for objects in sizes or scenario.sizes:
-                bench = Bench(workdir, Path(local.kubeconfig), able, things, empties, objects)
+                kubeconfig = Path(local.kubeconfig)
+                bench = Bench(workdir, kubeconfig, able, things, empties, objects, options.more)
                 repeat, timeout = options.repeat or scenario.repeat, options.timeout
                 result = await take_turns(scenario, bench, repeat, timeout or scenario.timeout)
                 print(build_table(f"{name}: {scenario.summary}", result), flush=True)

@@ -52,6 +52,19 @@ if _EXTRA == "update":
         _latency.write(f"{spec['sent']} {time.time_ns()}\n")
 
 
+if _EXTRA == "resume":
+
+    @kopf.on.resume("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"])
+    async def resume(**_: Any) -> None: ...
+
+
+if _EXTRA == "three":
+
+    @kopf.on.create("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"], id="second")
+    @kopf.on.create("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"], id="third")
+    async def assist(**_: Any) -> None: ...
+
+
 if _EXTRA == "timer":
 
     @kopf.timer("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"], interval=1)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 # Figures by name, which ends in the unit: cpu_ms_per_object.
 Sample = dict[str, float]
 
+MORE = ("three", "resume")  # see bench.operators.run_operator
+
 
 class BenchError(Exception):
     """An invalid measurement, with the reason."""
@@ -30,7 +32,10 @@ class Side:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bench:
-    """The environment of a scenario: a server with two collections, one of them stays empty."""
+    """The environment of a scenario: a server with two collections, one of them stays empty.
+
+    ``more`` names additional handlers for the scenarios about creations and restarts.
+    """
 
     workdir: Path
     kubeconfig: Path
@@ -38,6 +43,7 @@ class Bench:
     things: Collection
     empties: Collection
     objects: int
+    more: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -112,7 +112,8 @@ def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iter
 
     There is always a creation handler; ``extra`` adds more:
 
-    - "update", "timer", "daemon": such a handler;
+    - "update", "timer", "daemon", "resume": such a handler;
+    - "three": two more creation handlers;
     - "review:PORT": webhooks on that port, with the certificate in the work folder;
     - "record:COUNT": each call is recorded in record.txt; after that many calls (0: never), the
       operator kills itself.

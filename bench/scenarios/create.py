@@ -9,7 +9,7 @@ from bench.operators import run_operator
 async def _measure(bench: Bench, side: Side) -> Sample:
     things = bench.things
     await things.clear()
-    with run_operator(bench, side, things.plural) as operator:
+    with run_operator(bench, side, things.plural, bench.more) as operator:
         await operator.settle()
         await things.prove()
         await operator.settle()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 async def _prepare(bench: Bench) -> None:
     """Let the first side handle all objects; all sides accept its annotations."""
     await bench.things.clear()
-    with run_operator(bench, bench.sides[0], bench.things.plural):
+    with run_operator(bench, bench.sides[0], bench.things.plural, bench.more):
         await bench.things.load(bench.objects)
 
 
@@ -31,7 +31,7 @@ async def _measure(bench: Bench, side: Side) -> Sample:
 async def _start(bench: Bench, side: Side, things: Collection) -> tuple[float, float]:
     """Return CPU in ms and peak RSS in MB from the start of the process until it is idle."""
     before = await things.count_writes()
-    with run_operator(bench, side, things.plural) as operator:
+    with run_operator(bench, side, things.plural, bench.more) as operator:
         await operator.settle(6)
         cpu, peak = operator.read_cpu(), operator.read_memory("VmHWM")
         writes = await things.count_writes() - before
