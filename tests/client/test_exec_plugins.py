@@ -153,6 +153,15 @@ def test_a_plugin_that_must_ask_needs_a_terminal(plugin: PluginFolder) -> None:
         fetch(plugin, interactiveMode="Always")
 
 
+@pytest.mark.parametrize("script", ["yes", "yes >&2"])
+def test_a_plugin_that_prints_without_end_does_not_fill_the_memory(
+    plugin: PluginFolder, script: str
+) -> None:
+    plugin.write_script(script)
+    with pytest.raises(LoginError, match=r"plugin.sh.* printed more than 4 MiB and was stopped"):
+        fetch(plugin)
+
+
 def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: PluginFolder) -> None:
     plugin.write_script("sleep 300 &", f"echo $! > {plugin.folder}/pid", "wait")
     described = {"apiVersion": V1, "command": str(plugin.folder / "plugin.sh")}

@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any, cast
 
 from webop.client.auth.expiration import (
     choose_earliest,
@@ -45,6 +46,8 @@ _CLUSTER_KEYS = (
 # Seconds. At a terminal, people need time to type.
 _TIME_LIMIT = 60.0
 _TYPING_LIMIT = 300.0
+_OUTPUT_LIMIT = 4 << 20  # bytes; credentials have some thousands
+_CHUNK = 1 << 16  # bytes
 _POLLING = 0.2  # how often to check whether the operator still waits for the plugin
 
 login_is_over: ContextVar[threading.Event | None] = ContextVar("login_is_over", default=None)
@@ -126,13 +129,16 @@ class Plugin:
             raise self._fail(reason) from exc
         try:
             output, errors = _communicate(process, limit)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, OverflowError) as exc:
             _kill(process, is_alone=not is_interactive)
-            reason = f"did not finish in {limit:g} s and was stopped. Run it by hand to see why."
+            what = f"did not finish in {limit:g} s"
+            if isinstance(exc, OverflowError):
+                what = f"printed more than {_OUTPUT_LIMIT >> 20} MiB"
+            reason = f"{what} and was stopped. Run it by hand to see why."
             raise self._fail(reason) from None  # the cause would show the arguments
         if process.returncode:
             silence = "see its output above" if is_interactive else "it printed no reason"
-            reason = _shorten(errors or b"") or silence
+            reason = _shorten(errors) or silence
             raise self._fail(f"failed with exit code {process.returncode}: {reason}")
         return output.decode("utf-8", "replace")
 
@@ -246,19 +252,34 @@ def _is_variable(item: object) -> bool:
     return isinstance(item["name"], str) and isinstance(item.get("value", ""), str)
 
 
-def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes | None]:
-    """Wait for a process until it ends, the time is over, or the login is cancelled.
+def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
+    """Read the output and the errors of a process until it closes both; wait for its end.
 
-    Otherwise, this thread would prevent the process of the operator from ending.
+    Raises:
+        TimeoutExpired: the time is over, or the login is cancelled: otherwise, this thread would
+            prevent the process of the operator from ending.
+        OverflowError: it prints too much.
     """
-    deadline = time.monotonic() + limit
-    is_over = login_is_over.get()
-    while True:
-        try:
-            return process.communicate(timeout=_POLLING)
-        except subprocess.TimeoutExpired:
-            if time.monotonic() >= deadline or (is_over is not None and is_over.is_set()):
-                raise
+    deadline, is_over = time.monotonic() + limit, login_is_over.get() or threading.Event()
+    texts = {stream: bytearray() for stream in (process.stdout, process.stderr) if stream}
+    with selectors.DefaultSelector() as selector:
+        for stream in texts:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            if time.monotonic() >= deadline or is_over.is_set():
+                raise subprocess.TimeoutExpired(process.args, limit)
+            for key, _ in selector.select(_POLLING):
+                stream = cast("IO[bytes]", key.fileobj)
+                chunk = os.read(key.fd, _CHUNK)
+                texts[stream] += chunk
+                if len(texts[stream]) > _OUTPUT_LIMIT:
+                    raise OverflowError
+                if not chunk:
+                    selector.unregister(stream)
+                    stream.close()
+    process.wait(max(0.0, deadline - time.monotonic()))
+    output, errors = [*map(bytes, texts.values()), b""][:2]
+    return output, errors
 
 
 def _kill(process: subprocess.Popen[bytes], *, is_alone: bool) -> None:
