@@ -140,9 +140,14 @@ class HandlerState:
 
 
 class Progress(Mapping[str, HandlerState]):
-    """The states of all handlers in the current cycle of one object."""
+    """The states of all handlers in the current cycle of one object.
+
+    Attributes:
+        min_delay: the shortest pause before the next call, in seconds.
+    """
 
     def __init__(self, states: dict[str, HandlerState]) -> None:
+        self.min_delay = 0.0
         self._states = states
 
     @classmethod
@@ -197,7 +202,7 @@ class Progress(Mapping[str, HandlerState]):
             for state in self._states.values()
             if not state.is_finished
         ]
-        return max(0.0, min(waits)) if waits else None
+        return max(self.min_delay, min(waits)) if waits else None
 
     def due(self, handlers: Iterable[Handler]) -> list[Handler]:
         """Return the handlers that must be called now."""
