@@ -287,10 +287,7 @@ class Vault:
                 the request.
         """
         if error is not None:
-            self._refusal = f"The last credentials did not work: {str(error).rstrip('.')}."
-            self._kind = "The API server refuses them."
-            if isinstance(error, LoginError):
-                self._kind = error.kind
+            self._explain(error, "The API server refuses them.")
         entry = next((entry for entry in self._current.values() if entry.info is info), None)
         fingerprint = _compute_fingerprint(info) if entry is None else entry.fingerprint
         # A late report about replaced credentials does not concern the new content of their file.
@@ -304,6 +301,14 @@ class Vault:
             return await self.get()
         except LoginError as exc:
             raise exc from error
+
+    def demand_others(self, info: ConnectionInfo, *, error: Exception) -> None:
+        """Drop credentials whose CA does not fit the server; the next login reads its file again.
+
+        That login can return the same ones: the reason can be the server.
+        """
+        self._explain(error, "The certificate of the API server is not trusted.")
+        self._drop(lambda entry: entry.info is info)
 
     async def populate(
         self,
@@ -371,6 +376,11 @@ class Vault:
                 self._current[key] = entry
         self._refresh()
         return " ".join(problems)
+
+    def _explain(self, error: BaseException, kind: str) -> None:
+        """Note why the last credentials do not work."""
+        self._refusal = f"The last credentials did not work: {str(error).rstrip('.')}."
+        self._kind = error.kind if isinstance(error, LoginError) else kind
 
     def _drop(self, is_dropped: Callable[[_Entry], bool]) -> None:
         kept = {key: entry for key, entry in self._current.items() if not is_dropped(entry)}

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-from webop.client.http.transport import Request, TransportError
+from webop.client.http.transport import Request, TransportError, UntrustedServerError
 from webop.logs.escaping import hide_secrets
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def _translated() -> Iterator[None]:
     except aiohttp.ClientError as exc:
         # Its errors quote the URLs of proxies with their passwords.
         reason = hide_secrets(str(exc)) or type(exc).__name__
-        raise TransportError(f"aiohttp: {reason}") from None
+        is_untrusted = isinstance(exc, aiohttp.ClientConnectorCertificateError)
+        error = UntrustedServerError if is_untrusted else TransportError
+        raise error(f"aiohttp: {reason}") from None
 
 
 class SessionResponse:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from webop.client.auth.vault import check_proxy, find_server_problem, quote_url
-from webop.client.http.transport import Request, Response, Transport
+from webop.client.http.transport import Request, Response, Transport, UntrustedServerError
 from webop.errors import LoginError
 from webop.telemetry.tracing import Description, build_trace_headers
 from webop.version import __version__
@@ -92,9 +92,13 @@ class Session:
             target = f"{target}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
         key = (call.accept, None if call.content is None else call.content_type)
         headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
-        response = await self.transport.send(
-            Request(call.method, target, headers, call.content, connect_timeout)
-        )
+        try:
+            response = await self.transport.send(
+                Request(call.method, target, headers, call.content, connect_timeout)
+            )
+        except UntrustedServerError as exc:
+            self._vault.demand_others(self.info, error=exc)
+            raise
         if response.status == 401:
             if self._doubted_since in (None, math.inf):
                 self._doubted_since = _get_time()
