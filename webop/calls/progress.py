@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,9 +32,31 @@ def digest_essence(essence: Any) -> str:
     return EssenceDigest.of(essence).sha256[:16]
 
 
+class _Clock:
+    """Unix time for delays and timeouts: it follows jumps of the wall clock slowly.
+
+    A clock that is set back by an hour must not stop retries for an hour, and one that is set
+    forward must not exceed timeouts. Seconds are up to a tenth longer or shorter until it agrees.
+    """
+
+    def __init__(self) -> None:
+        self._time, self._read_at = time.time(), time.monotonic()
+
+    def read(self) -> float:
+        """Return the current moment."""
+        moment = time.monotonic()
+        passed, self._read_at = moment - self._read_at, moment
+        difference = time.time() - self._time - passed
+        self._time += passed + max(-passed / 10, min(passed / 10, difference))
+        return self._time
+
+
+_clock = _Clock()
+
+
 def now() -> dt.datetime:
     """Return the current moment, in UTC."""
-    return dt.datetime.now(dt.UTC)
+    return dt.datetime.fromtimestamp(_clock.read(), dt.UTC)
 
 
 @dataclass(slots=True)
