@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from webop.aio.work_deadline import read_clock
 from webop.calls.error_policy import Outcome
 from webop.handlers.model import Handler
 from webop.objects.body import Body
@@ -40,11 +41,11 @@ class _Clock:
     """
 
     def __init__(self) -> None:
-        self._time, self._read_at = time.time(), time.monotonic()
+        self._time, self._read_at = time.time(), read_clock()
 
     def read(self) -> float:
         """Return the current moment."""
-        moment = time.monotonic()
+        moment = read_clock()
         passed, self._read_at = moment - self._read_at, moment
         difference = time.time() - self._time - passed
         self._time += passed + max(-passed / 10, min(passed / 10, difference))

@@ -171,8 +171,8 @@ class Vault:
     """The valid credentials. Requests take them here, and wait here for the next login.
 
     Flow:
-        1. Requests take credentials with :meth:`get`. They report with :meth:`confirm` that the API
-           server accepts them, and with :meth:`invalidate` that it refuses them.
+        1. Requests take credentials with :meth:`get`. They count in ``confirmations`` that the API
+           server accepts them, and report with :meth:`invalidate` that it refuses them.
         2. When none are left, requests wait, and :meth:`wait_for_emptiness` returns in the task
            that runs the login handlers.
         3. That task calls :meth:`populate`. With new credentials, the requests continue. Without
@@ -271,10 +271,6 @@ class Vault:
                 raise self.build_error()
             await self._settled.wait()
 
-    def confirm(self) -> None:
-        """Note that the API server accepts credentials that were new, or in doubt."""
-        self.confirmations += 1
-
     async def invalidate(
         self, info: ConnectionInfo, *, error: BaseException | None = None
     ) -> ConnectionInfo:
@@ -302,7 +298,7 @@ class Vault:
         except LoginError as exc:
             raise exc from error
 
-    def demand_others(self, info: ConnectionInfo, *, error: Exception) -> None:
+    def ask_for_login(self, info: ConnectionInfo, *, error: Exception) -> None:
         """Drop credentials whose CA does not fit the server; the next login reads its file again.
 
         That login can return the same ones: the reason can be the server.
