@@ -22,12 +22,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
-from webop.client.auth.expiration import (
-    choose_earliest,
-    parse_certificate_lifetime,
-    parse_moment,
-    parse_token_lifetime,
-)
+from webop.client.auth.expiration import detect_expiration, parse_moment
 from webop.errors import LoginError
 from webop.logs.escaping import escape, hide_secrets
 
@@ -58,16 +53,6 @@ _TEXT_LIMIT = 500  # characters of a plugin's error output in error messages
 
 
 @dataclass(frozen=True)
-class PluginCredentials:
-    """The credentials from a plugin: a token, or a certificate with its key, or both."""
-
-    token: str | None = field(default=None, repr=False)
-    certificate: str | None = field(default=None, repr=False)
-    key: str | None = field(default=None, repr=False)
-    expiration: dt.datetime | None = None
-
-
-@dataclass(frozen=True)
 class Plugin:
     """One plugin as a kubeconfig describes it.
 
@@ -87,8 +72,8 @@ class Plugin:
     def __str__(self) -> str:
         return f"The exec plugin {self.command!r} of {self.owner}"
 
-    def fetch(self, *, time_limit: float | None = None) -> PluginCredentials:
-        """Run the plugin and return its credentials; this blocks.
+    def fetch(self, *, time_limit: float | None = None) -> dict[str, Any]:
+        """Run the plugin and return its credentials as arguments of ConnectionInfo; this blocks.
 
         Args:
             time_limit: in seconds; by default one minute, or five minutes at a terminal.
@@ -142,7 +127,7 @@ class Plugin:
             raise self._fail(f"failed with exit code {process.returncode}: {reason}")
         return output.decode("utf-8", "replace")
 
-    def _parse(self, output: str) -> PluginCredentials:
+    def _parse(self, output: str) -> dict[str, Any]:
         try:
             credential = json.loads(output)
         except (ValueError, RecursionError):
@@ -162,7 +147,7 @@ class Plugin:
             raise self._fail("printed an ExecCredential without a status.")
         return self._parse_status(status)
 
-    def _parse_status(self, status: Mapping[str, Any]) -> PluginCredentials:
+    def _parse_status(self, status: Mapping[str, Any]) -> dict[str, Any]:
         names = ("token", "clientCertificateData", "clientKeyData")
         wrong = [name for name in names if not isinstance(status.get(name) or "", str)]
         token, certificate, key = (status.get(name) or None for name in names)
@@ -185,11 +170,13 @@ class Plugin:
                 f"{now:%Y-%m-%dT%H:%M:%SZ}. Check the cache of the plugin, and the clock."
             )
         if expiration is None:
-            pem = (certificate or "").encode()
-            lifetimes = (parse_token_lifetime(token), parse_certificate_lifetime(pem))
-            ends = (each.choose_expiration(now.timestamp()) for each in lifetimes if each)
-            expiration = choose_earliest(*ends)
-        return PluginCredentials(token, certificate, key, expiration)
+            expiration = detect_expiration(token, (certificate or "").encode(), str(self))
+        return {
+            "token": token,
+            "certificate_data": certificate,
+            "private_key_data": key,
+            "expiration": expiration,
+        }
 
     def _fail(self, reason: str) -> LoginError:
         return LoginError(f"{self} {reason}", kind=_KIND)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from yarl import URL
 
-from webop.client.http.transport import Request, TransportError, UntrustedServerError
+from webop.client.http.transport import Request, TransportError
 from webop.logs.escaping import hide_secrets
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def _translated() -> Iterator[None]:
     except aiohttp.ClientError as exc:
         # Its errors quote the URLs of proxies with their passwords.
         reason = hide_secrets(str(exc)) or type(exc).__name__
-        is_untrusted = isinstance(exc, aiohttp.ClientConnectorCertificateError)
-        error = UntrustedServerError if is_untrusted else TransportError
-        raise error(f"aiohttp: {reason}") from None
+        raise TransportError(f"aiohttp: {reason}") from None
 
 
 class SessionResponse:
