@@ -84,7 +84,7 @@ async def execute(
             raise convert_exception(exc)  # noqa: B904  it has the cause
         if not chosen:
             text = "The lifecycle has chosen none of %d due handlers. Asking again in %g s."
-            level = _logged.choose_level("lifecycle")
+            level = _logged.choose_level(str(options.lifecycle))
             cause.logger.log(level, text, len(waiting), _UNCHOSEN_PAUSE)
             progress.min_delay = _UNCHOSEN_PAUSE
             break
