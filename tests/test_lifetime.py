@@ -153,6 +153,33 @@ async def test_cleanup_handlers_have_all_the_time_that_they_need(workshop: Works
     assert "cleaned up" in command.output
 
 
+FORKING = """
+import multiprocessing, time, webop
+
+@webop.on.startup()
+def fork(logger, **_):
+    context = multiprocessing.get_context('fork')
+    for pause in (0, 0.3):
+        process = context.Process(target=time.sleep, args=(60,))
+        process.start()
+        time.sleep(pause)
+        process.terminate()
+        process.join(20)
+        logger.info(f'the child ended with {process.exitcode}')
+"""
+
+
+async def test_a_handler_that_terminates_its_child_process_does_not_stop_the_operator(
+    workshop: Workshop,
+) -> None:
+    async with workshop.start("-A", workshop.write(FORKING)) as command:
+        await command.wait_for("'fork' succeeded")
+        assert command.output.count(f"the child ended with {-signal.SIGTERM}") == 2
+        assert "Stopping" not in command.output
+        assert await command.stop(signal.SIGINT) == 0
+    assert "Stopping (SIGINT)" in command.output
+
+
 @pytest.mark.feature("SCP-16", "EMB-13")
 @pytest.mark.parametrize("is_spawned", [False, True])
 @pytest.mark.parametrize("way", ["namespaces", "namespace", "clusterwide"])

@@ -393,3 +393,26 @@ def test_two_workers_can_serve_webhooks_and_share_a_lease(
     assert "several worker processes" not in server.read_log()
     server.process.send_signal(signal.SIGTERM)
     server.finish()
+
+
+FORKING = """
+import multiprocessing, time, webop
+
+@webop.on.mutate("kopfexamples")
+def fork(warnings, **_):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    child.terminate()
+    child.join(10)
+    warnings.append(str(child.exitcode))
+"""
+
+
+def test_a_handler_that_terminates_its_child_process_does_not_stop_the_server(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "handlers.py").write_text(FORKING)
+    server = start(WEBOP_MODULES="handlers.py")
+    answers = [server.post(build_review()).json() for _ in range(2)]
+    assert [answer["response"].get("warnings") for answer in answers] == [["-15"]] * 2
+    server.stop()

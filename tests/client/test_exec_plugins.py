@@ -14,7 +14,7 @@ import pytest
 
 from tests.client.plugins import V1, V1BETA1, PluginFolder, build_kubeconfig, is_running
 from tests.client.test_lifetimes import build_token
-from webop.client.auth.exec_plugins import PluginCredentials, parse_plugin
+from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
@@ -28,7 +28,7 @@ def plugin(tmp_path: Path) -> PluginFolder:
     return PluginFolder(tmp_path)
 
 
-def fetch(plugin: PluginFolder, **config: Any) -> PluginCredentials:
+def fetch(plugin: PluginFolder, **config: Any) -> dict[str, Any]:
     command = str(plugin.folder / "plugin.sh")
     described = {"apiVersion": V1, "command": command, "interactiveMode": "Never", **config}
     return parse_plugin(described, owner=OWNER, cluster={"server": "https://host"}).fetch()
@@ -143,7 +143,7 @@ def test_a_plugin_may_ask_at_the_terminal_if_it_wants_to_and_there_is_one(
     ends = pty.openpty()
     with os.fdopen(ends[0], "rb"), os.fdopen(ends[1], "r") as terminal:
         monkeypatch.setattr("sys.stdin", terminal)
-        assert fetch(plugin, interactiveMode=mode).token == "t"
+        assert fetch(plugin, interactiveMode=mode)["token"] == "t"
     told = json.loads((plugin.folder / "info").read_text())
     assert told["spec"]["interactive"] is is_interactive
 
@@ -151,6 +151,15 @@ def test_a_plugin_may_ask_at_the_terminal_if_it_wants_to_and_there_is_one(
 def test_a_plugin_that_must_ask_needs_a_terminal(plugin: PluginFolder) -> None:
     with pytest.raises(LoginError, match=r"interactiveMode: Always.*no terminal"):
         fetch(plugin, interactiveMode="Always")
+
+
+@pytest.mark.parametrize("script", ["yes", "yes >&2"])
+def test_a_plugin_that_prints_without_end_does_not_fill_the_memory(
+    plugin: PluginFolder, script: str
+) -> None:
+    plugin.write_script(script)
+    with pytest.raises(LoginError, match=r"plugin.sh.* printed more than 4 MiB and was stopped"):
+        fetch(plugin)
 
 
 def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: PluginFolder) -> None:
@@ -283,4 +292,6 @@ def test_a_wrong_description_of_a_plugin_is_explained(config: Any, expected: str
 
 
 def test_secrets_of_plugins_are_not_shown() -> None:
-    assert "secret" not in repr(PluginCredentials("secret1", "secret2", "secret3"))
+    env = [{"name": "A", "value": "secret2"}]
+    config = {"apiVersion": V1, "command": "x", "args": ["secret1"], "env": env}
+    assert "secret" not in repr(parse_plugin(config, owner=OWNER, cluster={"server": "secret3"}))

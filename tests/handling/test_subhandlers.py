@@ -54,7 +54,7 @@ class Cycle:
         if "parent" in states:
             self.committed.append(states["parent"].subrefs)
         deliver_results(outcomes, cause.patch)
-        progress = Progress(dict(states))
+        progress = Progress(states)
         progress.set_seen(states, digest_essence(cause.new))
         progress.store(body=Body(self.new), patch=self.records, storage=STORAGE)
 

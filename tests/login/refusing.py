@@ -12,7 +12,7 @@ _REFUSAL = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close
 
 
 class RefusingProxy:
-    """Plain HTTP on this side, TLS on the other one.
+    """Plain HTTP on this side unless it gets a context, TLS on the other one.
 
     Attributes:
         is_refusing: whether the requests of new connections get a 401.
@@ -67,11 +67,15 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @contextlib.asynccontextmanager
-async def refusing_proxy(server: str) -> AsyncIterator[RefusingProxy]:
+async def refusing_proxy(
+    server: str, context: ssl.SSLContext | None = None
+) -> AsyncIterator[RefusingProxy]:
     """Run a proxy to a server."""
     proxy = RefusingProxy(server)
-    listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
-    proxy.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=context)
+    proxy.url = (
+        f"{'https' if context else 'http'}://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    )
     try:
         yield proxy
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -427,6 +428,45 @@ async def test_the_operator_can_be_given_another_lifecycle(
         await objects.wait_handled("one")
         await objects.pass_fence()
     assert chain.calls.handlers("one") == ["c", "b", "a"]
+
+
+@pytest.mark.feature("EMB-07", "SUB-05")
+@pytest.mark.parametrize("is_for_children", [False, True])
+async def test_a_lifecycle_that_chooses_nobody_is_asked_again_after_pauses_and_loses_no_handler(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_for_children: bool,
+) -> None:
+    asked: list[float] = []
+    is_choosing = False
+
+    def hesitate(handlers: Any, **_: Any) -> Any:
+        asked.append(time.monotonic())
+        return handlers if is_choosing else []
+
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    @webop.on.create("widgets", registry=registry, id="parent")
+    async def parent(name: str, **kwargs: Any) -> None:
+        if is_for_children and name == "one":
+            await webop.execute(fns={"fn": fn}, lifecycle=hesitate)
+        elif name == "one":
+            await fn(name=name, **kwargs)
+
+    async with run_operator(lifecycle=None if is_for_children else hesitate):
+        await objects.create("one")
+        await eventually(lambda: len(asked) >= 5)
+        is_choosing = True
+        await objects.wait_handled("one")
+    assert len(calls) == 1
+    assert asked[4] - asked[2] > 1.8  # the first records come back as an event
+    texts = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert texts == ["The lifecycle has chosen none of 1 due handlers. Asking again in 1 s."]
 
 
 @pytest.mark.feature("SUB-06", "SUB-07", "SUB-08", "SUB-09", "SUB-16", "SUB-17", "CON-07", "RST-07")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 import math
 import re
@@ -23,6 +24,7 @@ from tests.operating import (
     get_progress,
     is_handled,
 )
+from tests.simulation.virtual import Datetime
 from webop import ErrorsMode
 
 
@@ -462,3 +464,26 @@ async def test_a_result_that_json_cannot_hold_is_lost_and_nothing_else(
         await objects.pass_fence()
     assert sorted(calls.handlers("one")) == ["fine", "odd"]
     assert body["status"]["fine"] == "fine"
+
+
+@pytest.mark.feature("ERR-03", "ERR-09")
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_clock_that_is_set_back_or_forward_neither_stops_retries_nor_ends_handlers(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    monkeypatch: pytest.MonkeyPatch,
+    hours: int,
+) -> None:
+    failing = Failing(registry, webop.TemporaryError("boo", delay=0.5), times=3, timeout=60)
+    jump, read = 0, time.time
+    monkeypatch.setattr(time, "time", lambda: read() + jump)
+    monkeypatch.setattr(dt, "datetime", Datetime)
+    async with run_operator():
+        await objects.create("one")
+        await eventually(lambda: failing.moments)
+        jump = hours * 3600
+        body = await objects.wait_handled("one")
+    assert body["status"]["failing"] == "done"
+    assert failing.retries == [0, 1, 2, 3]
+    assert min(failing.pauses) > 0.4

@@ -242,7 +242,7 @@ class _Moments(type):
         return isinstance(instance, _RealDatetime)
 
 
-class _Datetime(_RealDatetime, metaclass=_Moments):
+class Datetime(_RealDatetime, metaclass=_Moments):
     """The class of moments, which knows the virtual time."""
 
     @classmethod
@@ -280,7 +280,9 @@ def virtual_time(
             "time.monotonic": loop.time,
             "time.clock_gettime": read_clock,
             "random._urandom": random.Random(f"tokens {seed}").randbytes,
-            "datetime.datetime": _Datetime,
+            "datetime.datetime": Datetime,
+            # The processes of a simulation are one, and their clocks differ.
+            "webop.calls.progress._clock.read": read_wall_clock,
             "threading.Thread.start": lambda thread: begin_thread(thread),  # noqa: PLW0108 - a method
         }.items():
             stack.enter_context(mock.patch(target, fake))

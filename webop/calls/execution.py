@@ -16,6 +16,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
+from webop.aio.backoff import Once
 from webop.aio.cancellation import call_apart, convert_exception, unwrap
 from webop.aio.work_deadline import check_fence
 from webop.calls.error_policy import (
@@ -47,6 +48,8 @@ from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch
 
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
+_UNCHOSEN_PAUSE = 1.0  # seconds
+_logged = Once()
 
 
 async def execute(
@@ -80,6 +83,10 @@ async def execute(
         except BaseException as exc:  # noqa: BLE001  it can be the user's
             raise convert_exception(exc)  # noqa: B904  it has the cause
         if not chosen:
+            text = "The lifecycle has chosen none of %d due handlers. Asking again in %g s."
+            level = _logged.choose_level(str(options.lifecycle))
+            cause.logger.log(level, text, len(waiting), _UNCHOSEN_PAUSE)
+            progress.min_delay = _UNCHOSEN_PAUSE
             break
         for handler in chosen:
             if outcomes and not options.parents and not options.may_continue():

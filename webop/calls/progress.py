@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from webop.aio.work_deadline import read_clock
 from webop.calls.error_policy import Outcome
 from webop.handlers.model import Handler
 from webop.objects.body import Body
@@ -31,9 +33,31 @@ def digest_essence(essence: Any) -> str:
     return EssenceDigest.of(essence).sha256[:16]
 
 
+class _Clock:
+    """Unix time for delays and timeouts: it follows jumps of the wall clock slowly.
+
+    A clock that is set back by an hour must not stop retries for an hour, and one that is set
+    forward must not exceed timeouts. Seconds are up to a tenth longer or shorter until it agrees.
+    """
+
+    def __init__(self) -> None:
+        self._time, self._read_at = time.time(), read_clock()
+
+    def read(self) -> float:
+        """Return the current moment."""
+        moment = read_clock()
+        passed, self._read_at = moment - self._read_at, moment
+        difference = time.time() - self._time - passed
+        self._time += passed + max(-passed / 10, min(passed / 10, difference))
+        return self._time
+
+
+_clock = _Clock()
+
+
 def now() -> dt.datetime:
     """Return the current moment, in UTC."""
-    return dt.datetime.now(dt.UTC)
+    return dt.datetime.fromtimestamp(_clock.read(), dt.UTC)
 
 
 @dataclass(slots=True)
@@ -139,11 +163,14 @@ class HandlerState:
         )
 
 
-class Progress(Mapping[str, HandlerState]):
-    """The states of all handlers in the current cycle of one object."""
+class Progress(dict[str, HandlerState]):
+    """The states of all handlers in the current cycle of one object, by id.
 
-    def __init__(self, states: dict[str, HandlerState]) -> None:
-        self._states = states
+    Attributes:
+        min_delay: the shortest pause before the next call, in seconds.
+    """
+
+    min_delay = 0.0
 
     @classmethod
     def start(cls, handlers: Iterable[Handler]) -> Progress:
@@ -174,19 +201,10 @@ class Progress(Mapping[str, HandlerState]):
                 states[handler.id] = fresh
         return cls(states)
 
-    def __getitem__(self, key: str) -> HandlerState:
-        return self._states[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._states)
-
-    def __len__(self) -> int:
-        return len(self._states)
-
     @property
     def is_finished(self) -> bool:
         """Whether all handlers have finished in this cycle."""
-        return all(state.is_finished for state in self._states.values())
+        return all(state.is_finished for state in self.values())
 
     @property
     def delay(self) -> float | None:
@@ -194,19 +212,19 @@ class Progress(Mapping[str, HandlerState]):
         moment = now()
         waits = [
             0.0 if state.delayed is None else (state.delayed - moment).total_seconds()
-            for state in self._states.values()
+            for state in self.values()
             if not state.is_finished
         ]
-        return max(0.0, min(waits)) if waits else None
+        return max(self.min_delay, min(waits)) if waits else None
 
     def due(self, handlers: Iterable[Handler]) -> list[Handler]:
         """Return the handlers that must be called now."""
         moment = now()
-        return [h for h in handlers if self._states[h.id].is_due(moment)]
+        return [h for h in handlers if self[h.id].is_due(moment)]
 
     def record(self, handler: Handler, outcome: Outcome) -> None:
         """Record an attempt."""
-        self._states[handler.id] = self._states[handler.id].with_outcome(outcome)
+        self[handler.id] = self[handler.id].with_outcome(outcome)
 
     def set_seen(self, keys: Iterable[str], digest: str, *, after: Collection[str] = ()) -> None:
         """Record the state of the object that these handlers were called for.
@@ -215,9 +233,9 @@ class Progress(Mapping[str, HandlerState]):
         they finish: their retries are for the change since then.
         """
         for key in keys:
-            state = self._states[key]
+            state = self[key]
             if state.is_finished or key not in after:
-                self._states[key] = replace(state, seen=digest)
+                self[key] = replace(state, seen=digest)
 
     def restart(self, key: str) -> None:
         """Reset a handler, so that it can be called again.
@@ -225,13 +243,13 @@ class Progress(Mapping[str, HandlerState]):
         Until it is, its record stays as it is: the change for it can be undone. Keep the ids of its
         sub-handlers: their records must be found even if it is never called.
         """
-        old = self._states[key]
+        old = self[key]
         state = HandlerState(now(), old.purpose, subrefs=old.subrefs, seen=old.seen)
-        self._states[key] = replace(state, stored=_without_nones(state.build_record()))
+        self[key] = replace(state, stored=_without_nones(state.build_record()))
 
     def store(self, *, body: Body, patch: Patch, storage: ProgressStorage) -> None:
         """Put the changed records into the patch of the object."""
-        for key, state in self._states.items():
+        for key, state in self.items():
             if not state.is_stored:
                 storage.store(key=key, record=state.build_record(), body=body, patch=patch)
         storage.flush()
@@ -241,7 +259,7 @@ class Progress(Mapping[str, HandlerState]):
     ) -> None:
         """Remove the records of these handlers, and of all with a state and their sub-handlers."""
         purged = dict.fromkeys(keys)
-        for key, state in self._states.items():
+        for key, state in self.items():
             purged |= dict.fromkeys((key, *sorted(state.subrefs)))
         for key in purged:
             storage.purge(key=key, body=body, patch=patch)
@@ -249,8 +267,8 @@ class Progress(Mapping[str, HandlerState]):
 
     def list_all(self, *, body: Body, storage: ProgressStorage) -> dict[str, HandlerState]:
         """Return the states of the handlers, and of their sub-handlers as recorded in the body."""
-        children = {key: state.purpose for state in self._states.values() for key in state.subrefs}
-        return self._states | {
+        children = {key: state.purpose for state in self.values() for key in state.subrefs}
+        return self | {
             key: state
             for key in sorted(children)
             if (state := _fetch(storage, key, body)) is not None

@@ -103,6 +103,7 @@ class Client:
         a creation can end in 409, and a JSON patch with a test in 422.
 
     Attributes:
+        options: the timeouts and pauses; they can be replaced.
         counters: counters of the requests.
         limits: the slots for requests with a queue.
         watchers: the running watches.
@@ -119,20 +120,12 @@ class Client:
     ) -> None:
         self.vault = vault
         self.paging_groups: set[str] = set()
-        self._pool = SessionPool(vault, options, transport_factory)
+        self.options = options
+        self._pool = SessionPool(vault, lambda: self.options.trust_env, transport_factory)
         self.counters = RequestCounters()
         self.limits = RequestLimits(self.counters.waits)
         self.watchers: set[Watcher] = set()
         self._logged = Once()
-
-    @property
-    def options(self) -> NetworkOptions:
-        """The timeouts and pauses; they can be replaced."""
-        return self._pool.options
-
-    @options.setter
-    def options(self, options: NetworkOptions) -> None:
-        self._pool.options = options
 
     async def __aenter__(self) -> Self:
         return self

@@ -200,7 +200,7 @@ class Feed:
         return uid if self._number == 0 else (uid, self._number)
 
 
-class Indexes(Mapping[str, Index[Any, Any]]):
+class Indexes(dict[str, ObjectIndex[Any, Any]]):
     """The indexes of an operator by name, as handlers get them as arguments.
 
     Args:
@@ -208,22 +208,13 @@ class Indexes(Mapping[str, Index[Any, Any]]):
     """
 
     def __init__(self, handlers: Iterable[IndexHandler] = ()) -> None:
-        self._indexes: dict[str, ObjectIndex[Any, Any]] = {}
+        super().__init__()
         self._feeds: dict[tuple[Any, str], Feed] = {}
         for handler in handlers:
             if handler.key not in self._feeds:
-                index = self._indexes.setdefault(handler.id, ObjectIndex())
+                index = self.setdefault(handler.id, ObjectIndex())
                 number = sum(feed.index is index for feed in self._feeds.values())
                 self._feeds[handler.key] = Feed(index, number)
-
-    def __len__(self) -> int:
-        return len(self._indexes)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._indexes)
-
-    def __getitem__(self, name: str) -> Index[Any, Any]:
-        return self._indexes[name]
 
     def feed_of(self, handler: IndexHandler) -> Feed:
         """Return the feed of a handler.

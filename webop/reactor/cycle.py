@@ -148,7 +148,7 @@ class _Commits:
         if outcomes:  # else their handlers have not ended
             deliver_results(outcomes, cause.patch)
             writer.take(cause.patch)
-        progress = Progress(dict(states))
+        progress = Progress(states)
         self.mark(progress, states)
         storage = self._ctx.operator.settings.persistence.progress_storage
         progress.store(body=self.sent, patch=writer.records, storage=storage)

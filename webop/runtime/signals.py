@@ -23,6 +23,28 @@ logger = logging.getLogger(__name__)
 # The terminal has been closed. Windows has no such signal.
 _HANGUPS = [number for number in signal.Signals if number.name == "SIGHUP"]
 _HURRY_TIMEOUT = 5.0  # seconds; for tasks that do not end even when they are cancelled twice
+_handled: set[signal.Signals] = set()
+
+
+def _reset_in_child() -> None:
+    """Give a forked child the default handlers: ours would tell the event loop of its parent."""
+    if _handled:
+        signal.set_wakeup_fd(-1)
+    for number in _handled:
+        is_interrupt = number is signal.SIGINT
+        signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
+    _unblock()
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _handled)
+
+
+os.register_at_fork(
+    before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, _handled),
+    after_in_parent=_unblock,
+    after_in_child=_reset_in_child,
+)
 
 
 @contextlib.contextmanager
@@ -56,11 +78,13 @@ class _Listening:
         self.is_signaled = False
         numbers = [signal.SIGINT, signal.SIGTERM, *_find_hangup()]
         self._previous = {number: signal.getsignal(number) for number in numbers}
+        _handled.update(numbers)
         for number in numbers:
             loop.add_signal_handler(number, self._notify, number)
 
     def end(self, loop: asyncio.AbstractEventLoop) -> None:
         """Restore the previous handlers."""
+        _handled.difference_update(self._previous)
         for number, previous in self._previous.items():
             loop.remove_signal_handler(number)
             signal.signal(number, previous or signal.SIG_DFL)
@@ -103,10 +127,12 @@ def retiring_at_signals(retire: Callable[[], Awaitable[None]]) -> Iterator[None]
     numbers[signal.SIGTERM] = previous
     for number in numbers:
         signal.signal(number, deferral.handle)
+    _handled.update(numbers)
     try:
         yield
     finally:
         deferral.close()
+        _handled.difference_update(numbers)
         for number, handler in numbers.items():
             if signal.getsignal(number) == deferral.handle:
                 signal.signal(number, handler)

@@ -11,6 +11,7 @@ import contextlib
 import datetime as dt
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
@@ -19,14 +20,9 @@ import time
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any, cast
 
-from webop.client.auth.expiration import (
-    choose_earliest,
-    parse_certificate_lifetime,
-    parse_moment,
-    parse_token_lifetime,
-)
+from webop.client.auth.expiration import detect_expiration, parse_moment
 from webop.errors import LoginError
 from webop.logs.escaping import escape, hide_secrets
 
@@ -45,6 +41,8 @@ _CLUSTER_KEYS = (
 # Seconds. At a terminal, people need time to type.
 _TIME_LIMIT = 60.0
 _TYPING_LIMIT = 300.0
+_OUTPUT_LIMIT = 4 << 20  # bytes; credentials have some thousands
+_CHUNK = 1 << 16  # bytes
 _POLLING = 0.2  # how often to check whether the operator still waits for the plugin
 
 login_is_over: ContextVar[threading.Event | None] = ContextVar("login_is_over", default=None)
@@ -52,16 +50,6 @@ login_is_over: ContextVar[threading.Event | None] = ContextVar("login_is_over", 
 
 _KIND = "The exec plugin failed."
 _TEXT_LIMIT = 500  # characters of a plugin's error output in error messages
-
-
-@dataclass(frozen=True)
-class PluginCredentials:
-    """The credentials from a plugin: a token, or a certificate with its key, or both."""
-
-    token: str | None = field(default=None, repr=False)
-    certificate: str | None = field(default=None, repr=False)
-    key: str | None = field(default=None, repr=False)
-    expiration: dt.datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -84,8 +72,8 @@ class Plugin:
     def __str__(self) -> str:
         return f"The exec plugin {self.command!r} of {self.owner}"
 
-    def fetch(self, *, time_limit: float | None = None) -> PluginCredentials:
-        """Run the plugin and return its credentials; this blocks.
+    def fetch(self, *, time_limit: float | None = None) -> dict[str, Any]:
+        """Run the plugin and return its credentials as arguments of ConnectionInfo; this blocks.
 
         Args:
             time_limit: in seconds; by default one minute, or five minutes at a terminal.
@@ -126,17 +114,20 @@ class Plugin:
             raise self._fail(reason) from exc
         try:
             output, errors = _communicate(process, limit)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, OverflowError) as exc:
             _kill(process, is_alone=not is_interactive)
-            reason = f"did not finish in {limit:g} s and was stopped. Run it by hand to see why."
+            what = f"did not finish in {limit:g} s"
+            if isinstance(exc, OverflowError):
+                what = f"printed more than {_OUTPUT_LIMIT >> 20} MiB"
+            reason = f"{what} and was stopped. Run it by hand to see why."
             raise self._fail(reason) from None  # the cause would show the arguments
         if process.returncode:
             silence = "see its output above" if is_interactive else "it printed no reason"
-            reason = _shorten(errors or b"") or silence
+            reason = _shorten(errors) or silence
             raise self._fail(f"failed with exit code {process.returncode}: {reason}")
         return output.decode("utf-8", "replace")
 
-    def _parse(self, output: str) -> PluginCredentials:
+    def _parse(self, output: str) -> dict[str, Any]:
         try:
             credential = json.loads(output)
         except (ValueError, RecursionError):
@@ -156,7 +147,7 @@ class Plugin:
             raise self._fail("printed an ExecCredential without a status.")
         return self._parse_status(status)
 
-    def _parse_status(self, status: Mapping[str, Any]) -> PluginCredentials:
+    def _parse_status(self, status: Mapping[str, Any]) -> dict[str, Any]:
         names = ("token", "clientCertificateData", "clientKeyData")
         wrong = [name for name in names if not isinstance(status.get(name) or "", str)]
         token, certificate, key = (status.get(name) or None for name in names)
@@ -179,11 +170,13 @@ class Plugin:
                 f"{now:%Y-%m-%dT%H:%M:%SZ}. Check the cache of the plugin, and the clock."
             )
         if expiration is None:
-            pem = (certificate or "").encode()
-            lifetimes = (parse_token_lifetime(token), parse_certificate_lifetime(pem))
-            ends = (each.choose_expiration(now.timestamp()) for each in lifetimes if each)
-            expiration = choose_earliest(*ends)
-        return PluginCredentials(token, certificate, key, expiration)
+            expiration = detect_expiration(token, (certificate or "").encode(), str(self))
+        return {
+            "token": token,
+            "certificate_data": certificate,
+            "private_key_data": key,
+            "expiration": expiration,
+        }
 
     def _fail(self, reason: str) -> LoginError:
         return LoginError(f"{self} {reason}", kind=_KIND)
@@ -246,19 +239,34 @@ def _is_variable(item: object) -> bool:
     return isinstance(item["name"], str) and isinstance(item.get("value", ""), str)
 
 
-def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes | None]:
-    """Wait for a process until it ends, the time is over, or the login is cancelled.
+def _communicate(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
+    """Read the output and the errors of a process until it closes both; wait for its end.
 
-    Otherwise, this thread would prevent the process of the operator from ending.
+    Raises:
+        TimeoutExpired: the time is over, or the login is cancelled: otherwise, this thread would
+            prevent the process of the operator from ending.
+        OverflowError: it prints too much.
     """
-    deadline = time.monotonic() + limit
-    is_over = login_is_over.get()
-    while True:
-        try:
-            return process.communicate(timeout=_POLLING)
-        except subprocess.TimeoutExpired:
-            if time.monotonic() >= deadline or (is_over is not None and is_over.is_set()):
-                raise
+    deadline, is_over = time.monotonic() + limit, login_is_over.get() or threading.Event()
+    texts = {stream: bytearray() for stream in (process.stdout, process.stderr) if stream}
+    with selectors.DefaultSelector() as selector:
+        for stream in texts:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            if time.monotonic() >= deadline or is_over.is_set():
+                raise subprocess.TimeoutExpired(process.args, limit)
+            for key, _ in selector.select(_POLLING):
+                stream = cast("IO[bytes]", key.fileobj)
+                chunk = os.read(key.fd, _CHUNK)
+                texts[stream] += chunk
+                if len(texts[stream]) > _OUTPUT_LIMIT:
+                    raise OverflowError
+                if not chunk:
+                    selector.unregister(stream)
+                    stream.close()
+    process.wait(max(0.0, deadline - time.monotonic()))
+    output, errors = [*map(bytes, texts.values()), b""][:2]
+    return output, errors
 
 
 def _kill(process: subprocess.Popen[bytes], *, is_alone: bool) -> None:

@@ -244,13 +244,7 @@ def _read_credentials(choice: Choice) -> dict[str, Any]:
         if path := cluster.get("certificate-authority"):
             content = _read_bytes(path, "certificate-authority", choice.cluster_owner)
             cluster.setdefault("certificate-authority-data", base64.b64encode(content).decode())
-        made = parse_plugin(user["exec"], owner=owner, cluster=cluster).fetch()
-        return {
-            "token": made.token,
-            "certificate_data": made.certificate,
-            "private_key_data": made.key,
-            "expiration": made.expiration,
-        }
+        return parse_plugin(user["exec"], owner=owner, cluster=cluster).fetch()
     certificate, pem = _read_pem(user, "client-certificate", "certificate", owner)
     return {
         "username": user.get("username"),

@@ -171,8 +171,8 @@ class Vault:
     """The valid credentials. Requests take them here, and wait here for the next login.
 
     Flow:
-        1. Requests take credentials with :meth:`get`. They report with :meth:`confirm` that the API
-           server accepts them, and with :meth:`invalidate` that it refuses them.
+        1. Requests take credentials with :meth:`get`. They count in ``confirmations`` that the API
+           server accepts them, and report with :meth:`invalidate` that it refuses them.
         2. When none are left, requests wait, and :meth:`wait_for_emptiness` returns in the task
            that runs the login handlers.
         3. That task calls :meth:`populate`. With new credentials, the requests continue. Without
@@ -271,10 +271,6 @@ class Vault:
                 raise self.build_error()
             await self._settled.wait()
 
-    def confirm(self) -> None:
-        """Note that the API server accepts credentials that were new, or in doubt."""
-        self.confirmations += 1
-
     async def invalidate(
         self, info: ConnectionInfo, *, error: BaseException | None = None
     ) -> ConnectionInfo:
@@ -287,10 +283,7 @@ class Vault:
                 the request.
         """
         if error is not None:
-            self._refusal = f"The last credentials did not work: {str(error).rstrip('.')}."
-            self._kind = "The API server refuses them."
-            if isinstance(error, LoginError):
-                self._kind = error.kind
+            self._explain(error, "The API server refuses them.")
         entry = next((entry for entry in self._current.values() if entry.info is info), None)
         fingerprint = _compute_fingerprint(info) if entry is None else entry.fingerprint
         # A late report about replaced credentials does not concern the new content of their file.
@@ -304,6 +297,14 @@ class Vault:
             return await self.get()
         except LoginError as exc:
             raise exc from error
+
+    def ask_for_login(self, info: ConnectionInfo, *, error: Exception) -> None:
+        """Drop credentials whose CA does not fit the server; the next login reads its file again.
+
+        That login can return the same ones: the reason can be the server.
+        """
+        self._explain(error, "The certificate of the API server is not trusted.")
+        self._drop(lambda entry: entry.info is info)
 
     async def populate(
         self,
@@ -371,6 +372,11 @@ class Vault:
                 self._current[key] = entry
         self._refresh()
         return " ".join(problems)
+
+    def _explain(self, error: BaseException, kind: str) -> None:
+        """Note why the last credentials do not work."""
+        self._refusal = f"The last credentials did not work: {str(error).rstrip('.')}."
+        self._kind = error.kind if isinstance(error, LoginError) else kind
 
     def _drop(self, is_dropped: Callable[[_Entry], bool]) -> None:
         kept = {key: entry for key, entry in self._current.items() if not is_dropped(entry)}

@@ -20,7 +20,7 @@ from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.client.auth.tls import build_ssl_context
 from webop.client.auth.vault import check_proxy
 from webop.client.http.http1 import Connection, HTTPResponse
-from webop.client.http.transport import Request, TransportError
+from webop.client.http.transport import Request, TransportError, UntrustedServerError
 
 if TYPE_CHECKING:
     from webop.client.auth.vault import ConnectionInfo
@@ -267,7 +267,7 @@ def _find_proxy(info: ConnectionInfo, server: _Address) -> _Address | None:
 def _explain(exc: OSError | UnicodeError, server: _Address) -> TransportError:
     """Return an error with the text of the operating system, if it has one."""
     if isinstance(exc, ssl.SSLCertVerificationError):
-        return TransportError(
+        return UntrustedServerError(
             f"the certificate of {server} is not trusted: {exc}. "
             f"Check the CA in the credentials, and the address of the server"
         )

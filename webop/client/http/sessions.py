@@ -11,12 +11,12 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
 from webop.client.auth.vault import check_proxy, find_server_problem, quote_url
-from webop.client.http.transport import Request, Response, Transport
+from webop.client.http.transport import Request, Response, Transport, UntrustedServerError
 from webop.errors import LoginError
 from webop.telemetry.tracing import Description, build_trace_headers
 from webop.version import __version__
@@ -92,9 +92,13 @@ class Session:
             target = f"{target}{'&' if '?' in call.path else '?'}{urlencode(call.params)}"
         key = (call.accept, None if call.content is None else call.content_type)
         headers = (self._headers.get(key) or self._build_headers(*key)) + build_trace_headers()
-        response = await self.transport.send(
-            Request(call.method, target, headers, call.content, connect_timeout)
-        )
+        try:
+            response = await self.transport.send(
+                Request(call.method, target, headers, call.content, connect_timeout)
+            )
+        except UntrustedServerError as exc:
+            self._vault.ask_for_login(self.info, error=exc)
+            raise
         if response.status == 401:
             if self._doubted_since in (None, math.inf):
                 self._doubted_since = _get_time()
@@ -103,7 +107,7 @@ class Session:
         elif self._doubted_since is not None and response.status < 500:
             self._doubted_since = None
             self.is_refused = False
-            self._vault.confirm()
+            self._vault.confirmations += 1
         return response
 
     def describe(self, call: Call) -> Description:
@@ -175,10 +179,10 @@ class SessionPool:
     """The sessions of all credentials of a vault."""
 
     def __init__(
-        self, vault: Vault, options: NetworkOptions, transport_factory: TransportFactory
+        self, vault: Vault, trusts_env: Callable[[], bool], transport_factory: TransportFactory
     ) -> None:
         self._vault = vault
-        self.options = options
+        self._trusts_env = trusts_env
         self._transport_factory = transport_factory
         self._sessions: dict[int, Session] = {}
         self._is_closed = False
@@ -228,7 +232,7 @@ class SessionPool:
         """Open a session for credentials; if they are not usable, return the next ones."""
         try:
             _check(info)
-            trusts_env = info.trust_env or self.options.trust_env
+            trusts_env = info.trust_env or self._trusts_env()
             transport = self._transport_factory(dataclasses.replace(info, trust_env=trusts_env))
         except LoginError as exc:
             return await self._vault.invalidate(info, error=exc)

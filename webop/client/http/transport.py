@@ -19,6 +19,10 @@ class TransportError(OSError):
     """A request got no complete response; the text says why."""
 
 
+class UntrustedServerError(TransportError):
+    """The certificate of the server is not trusted: its CA can have been replaced."""
+
+
 class Request(NamedTuple):
     """An HTTP request.
 
