@@ -14,7 +14,6 @@ from webop.coordination.lease import (
     Record,
     build_times,
     claim,
-    detach,
     is_newer,
     observe,
     release,
@@ -132,12 +131,6 @@ def test_taking_renewing_and_releasing_keep_what_others_have_put_into_the_lease(
     assert released["spec"]["holderIdentity"] == ""
     assert released["spec"]["leaseDurationSeconds"] == 1
     assert before["spec"]["holderIdentity"] == "other"
-
-
-def test_a_deleted_lease_is_made_anew_without_the_marks_of_the_old_one() -> None:
-    raw = detach(claim("mine", build_lease(), "me", 15, NOW))
-    assert raw["metadata"] == {"name": "mine"}
-    assert raw["spec"]["holderIdentity"] == "me"
 
 
 def test_terms_of_the_same_holder_are_told_apart_by_when_they_began() -> None:

@@ -57,6 +57,7 @@ class Elector:
 
     Attributes:
         lease: the namespace and the name of the Lease; empty before :meth:`run`.
+        on_change: called when this replica begins or ends to lead.
         obstacle: a text: which missing permission prevents the leadership; empty if none does.
     """
 
@@ -78,10 +79,10 @@ class Elector:
         self._once = Once()
         self._is_leading = False
         self._stood_down_at = -math.inf
-        self._changed = asyncio.Event()
         self._renewed = asyncio.Event()
         self._logged_at = 0.0
         self.lease = ""
+        self.on_change: Callable[[], None] = lambda: None
         self.obstacle = ""
 
     @property
@@ -92,12 +93,6 @@ class Elector:
     @property
     def is_leading(self) -> bool:
         """Whether this replica holds the Lease and handles objects."""
-        return self._is_leading
-
-    async def wait_for_change(self, *, was_leading: bool) -> bool:
-        """Wait until the leadership differs from ``was_leading``; return the new state."""
-        while self._is_leading is was_leading:
-            await self._changed.wait()
         return self._is_leading
 
     def describe(self) -> str:
@@ -179,7 +174,7 @@ class Elector:
             try:
                 await lease.refresh(if_unwatched=True)
                 self._log_holder(lease)
-                if not lease.wait and await lease.acquire():
+                if await lease.hold():
                     break
                 self._forget_failure()
             except APIError as exc:
@@ -266,15 +261,14 @@ class Elector:
     def _set_leading(self, *, is_leading: bool) -> None:
         if self._is_leading is not is_leading:
             self._is_leading = is_leading
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self.on_change()
 
     async def _keep_renewing(self, lease: ObservedLease, times: LeaseTimes) -> None:
         """Renew the Lease. Another task enforces the times, whatever happens here."""
         while not self._lost:
             await _wait_for(lease.changed, times.period)
             try:
-                if not await lease.renew():
+                if not (lease.is_own and await lease.hold()):
                     self._lost = str(lease.seen.record)
                 self._forget_failure()
             except APIError as exc:

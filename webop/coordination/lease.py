@@ -11,25 +11,17 @@ import datetime as dt
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from webop.errors import ConfigurationError
 from webop.objects.names import SUBDOMAIN
+from webop.settings import LeadershipSettings
 
 _MAX_NAME = 253  # RFC 1123
 
 _MARGIN_SHARE = 0.05  # of the duration: for clocks that run at different speeds
 _MIN_MARGIN = 0.25  # seconds; for ending the process if necessary
 _LAST_MOMENTS = 1.0  # seconds; for the cleanup of cancelled handlers
-
-
-class LeadershipOptions(Protocol):
-    """The settings of the user, such as ``settings.leadership``. Times are in seconds."""
-
-    lease_name: str | None  # the name of the Lease
-    lease_duration: float  # how long other replicas wait after the last renewal that they have seen
-    renew_deadline: float  # how long the holder continues after its last renewal
-    retry_period: float  # the pause between attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +45,7 @@ class LeaseTimes:
     request_timeout: float
 
 
-def build_times(options: LeadershipOptions) -> LeaseTimes:
+def build_times(options: LeadershipSettings) -> LeaseTimes:
     """Return the times that follow from the settings.
 
     Raises:
@@ -190,11 +182,6 @@ def release(raw: Mapping[str, Any], now: dt.datetime) -> dict[str, Any]:
     return _write(
         raw, holderIdentity="", leaseDurationSeconds=1, acquireTime=moment, renewTime=moment
     )
-
-
-def detach(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Lease for a new creation, after somebody has deleted it."""
-    return {**raw, "metadata": {"name": raw["metadata"]["name"]}}
 
 
 def format_time(moment: dt.datetime) -> str:

@@ -18,7 +18,6 @@ from webop.coordination.lease import (
     Observation,
     Record,
     claim,
-    detach,
     is_newer,
     observe,
     release,
@@ -26,7 +25,7 @@ from webop.coordination.lease import (
 )
 from webop.coordination.requests import LeaseAccess
 
-_ATTEMPTS = 3  # of a renewal, if others have changed other fields of the Lease
+_ATTEMPTS = 3  # of a write, if others have changed other fields of the Lease
 
 
 class ObservedLease:
@@ -45,7 +44,6 @@ class ObservedLease:
         self._identity = identity
         self._fence = fence
         self.claimed: Record | None = None
-        self._stored: dict[str, Any] = {}
         self._is_listed = False
         self.seen = Observation()
         self.sent_at = 0.0
@@ -62,7 +60,7 @@ class ObservedLease:
     @property
     def is_own(self) -> bool:
         """Whether its holder is the last claim of this process, with or without a response."""
-        return self.seen.raw is not None and self.seen.record.is_of_term(self.claimed)
+        return self.seen.record.is_of_term(self.claimed)
 
     @property
     def wait(self) -> float:
@@ -84,39 +82,29 @@ class ObservedLease:
         if not if_unwatched or not self._access.is_watched:
             self._observe(await self._access.read())
 
-    async def acquire(self) -> bool:
-        """Try to acquire it; return whether this process holds it now.
+    async def hold(self) -> bool:
+        """Acquire it, or renew it; return whether this process holds it now.
+
+        If somebody has deleted it, its holder creates it again. If somebody else has held it in
+        between, it must be acquired again.
 
         Raises:
-            APIError: it cannot be acquired; or it was, but the response was lost.
+            APIError: it cannot be written; or it was, but the response was lost.
         """
-        before, now = self.seen.raw, dt.datetime.now(dt.UTC)
-        if before is not None and self.is_own:  # the response was lost, or the renewal was late
-            raw = renew(before, self._times.duration, now)
-        else:
-            raw = claim(self._access.name, before, self._identity, self._times.duration, now)
-        self.claimed = Record.parse(raw)
-        if await self._write(raw):
-            return True
-        await self.refresh()
-        return False
-
-    async def renew(self) -> bool:
-        """Renew it; return whether this process still holds it.
-
-        Raises:
-            APIError: it could not be renewed, or the response was lost.
-        """
+        was_own = self.is_own
         for _ in range(_ATTEMPTS):
-            raw = self.seen.raw
-            if raw is None:  # somebody has deleted it
-                raw = detach(self._stored)
-            elif not self.is_own:
+            if self.wait or self.is_own is not was_own:
                 return False
-            if await self._write(renew(raw, self._times.duration, dt.datetime.now(dt.UTC))):
+            before, now = self.seen.raw, dt.datetime.now(dt.UTC)
+            if was_own and before is not None:
+                raw = renew(before, self._times.duration, now)
+            else:
+                raw = claim(self._access.name, before, self._identity, self._times.duration, now)
+            self.claimed = Record.parse(raw)
+            if await self._write(raw):
                 return True
             await self.refresh()
-        return self.seen.raw is None or self.is_own
+        return was_own and self.is_own
 
     async def release(self) -> bool:
         """Release it; return whether this process held it.
@@ -138,7 +126,6 @@ class ObservedLease:
         stored = await self._access.write(raw)
         if stored is None:
             return False
-        self._stored = stored
         self._observe(stored)
         self.sent_at = sent_at
         self._fence.ends_at = sent_at + self._times.end
@@ -162,5 +149,5 @@ class ObservedLease:
 
     def _note_change(self, raw: dict[str, Any] | None) -> None:
         self._observe(raw)
-        if not self.is_own:
+        if raw is None or not self.is_own:
             self.changed.set()
