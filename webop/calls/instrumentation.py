@@ -23,9 +23,7 @@ from webop.handlers.model import (
     ActivityHandler,
     ChangeHandler,
     DaemonHandler,
-    EventHandler,
     Handler,
-    IndexHandler,
     TimerHandler,
     WebhookHandler,
 )
@@ -38,15 +36,6 @@ if TYPE_CHECKING:
 DONE = Outcome(final=True)  # the outcome of most calls
 CANCELLED = Outcome(final=True)
 _STATEFUL = (ChangeHandler, DaemonHandler, TimerHandler)  # others are called for each event
-_TYPES: dict[type[Handler], str] = {
-    ActivityHandler: "activity",
-    ChangeHandler: "change",
-    DaemonHandler: "daemon",
-    EventHandler: "event",
-    IndexHandler: "index",
-    TimerHandler: "timer",
-    WebhookHandler: "webhook",
-}
 
 
 def record_begin(invocation: Invocation) -> Span | None:
@@ -61,7 +50,7 @@ def _describe(invocation: Invocation) -> Description:
     name = _name(handler, invocation.options)
     attributes: dict[str, str | int | None] = {
         "webop.handler.id": name,
-        "webop.handler.type": name_type(handler),
+        "webop.handler.type": handler.family,
         "webop.retry": invocation.state.retries,
     }
     if isinstance(cause, ResourceCause):
@@ -80,15 +69,15 @@ def record_end(
     handler, options = invocation.handler, invocation.options
     counters, status = options.counters, options.status
     if (row := counters.rows.get(handler)) is None:
-        row = counters.durations.find(_name(handler, options), name_type(handler))
+        row = counters.durations.find(_name(handler, options), handler.family)
         if not options.parents and not isinstance(handler, ActivityHandler):
             counters.rows[handler] = row  # other handlers are new objects in each call
     add(row, seconds)
     how = "" if outcome is DONE else _name_failure(handler, outcome)
     if how:
-        counters.failures[_name(handler, options), name_type(handler), how] += 1
+        counters.failures[_name(handler, options), handler.family, how] += 1
         if failure is not None and how != "denied":
-            counters.note_error(_name(handler, options), name_type(handler), _name_error(failure))
+            counters.note_error(_name(handler, options), handler.family, _name_error(failure))
     if how == "failure" or (counters.failed.calls and outcome is not CANCELLED):
         _record_failed(invocation, failure if how == "failure" else None)
     if status is not None:
@@ -128,11 +117,6 @@ def _name_error(failure: Exception) -> str:
 def _name(handler: Handler, options: CallOptions) -> str:
     """Return the id; ids of sub-handlers can contain values of objects, so "/*" replaces them."""
     return f"{next(iter(options.parents))}/*" if options.parents else handler.id
-
-
-def name_type(handler: Handler) -> str:
-    """Return "change" for a ChangeHandler, and so on."""
-    return _TYPES[type(handler)]
 
 
 def _name_failure(handler: Handler, outcome: Outcome) -> str:

@@ -32,8 +32,6 @@ V = TypeVar("V")
 Owner = str | tuple[str, int]
 """The owner of a value: the uid of an object, with the feed's number except for the first feed."""
 
-_NOTHING: Any = object()
-
 
 class Store(Collection[V], Generic[V]):
     """All values under one key of an index, without an order.
@@ -55,50 +53,25 @@ class Index(Mapping[K, Store[V]], Generic[K, V]):
 
 
 class ObjectStore(Store[V]):
-    """A store that knows the object of each value.
+    """A store that knows the object of each value."""
 
-    Most stores have one value; a dict for it would take four times the memory of the rest.
-    """
-
-    __slots__ = ("_others", "_owner", "_value", "key")
+    __slots__ = ("key", "values")
 
     def __init__(self, key: Any) -> None:
         self.key = key
-        self._owner: Owner | None = None
-        self._value: V = _NOTHING
-        self._others: dict[Owner, V] | None = None
+        self.values: dict[Owner, V] = {}
 
     def __len__(self) -> int:
-        return (self._value is not _NOTHING) + len(self._others or ())
+        return len(self.values)
 
     def __iter__(self) -> Iterator[V]:
-        value, others = self._value, self._others
-        values = [] if others is None else list(others.values())
-        return iter(values if value is _NOTHING else [value, *values])
+        return iter(list(self.values.values()))
 
     def __contains__(self, value: object) -> bool:
         return any(own is value or own == value for own in self)
 
     def __repr__(self) -> str:
         return repr(list(self))
-
-    def put(self, owner: Owner, value: V) -> None:
-        """Add the value of an object, or replace it in the same position."""
-        if self._owner == owner or not self:
-            self._owner, self._value = owner, value
-        elif self._others is None:
-            self._others = {owner: value}
-        else:
-            self._others[owner] = value
-
-    def drop(self, owner: Owner) -> None:
-        """Remove the value of an object."""
-        if self._owner == owner:
-            self._owner, self._value = None, _NOTHING
-        elif self._others is not None:
-            self._others.pop(owner, None)
-            if not self._others:
-                self._others = None
 
 
 class ObjectIndex(Index[K, V]):
@@ -142,7 +115,7 @@ class ObjectIndex(Index[K, V]):
         stores: list[ObjectStore[V]] = []
         for key, value in values.items():
             store = self._stores.get(key) or ObjectStore(key)
-            store.put(owner, value)  # first, as stores in the index are never empty
+            store.values[owner] = value  # first, as stores in the index are never empty
             self._stores[key] = store
             stores.append(store)
         if stores:
@@ -165,7 +138,7 @@ class ObjectIndex(Index[K, V]):
         for store in stores:
             if len(store) == 1:  # the store becomes empty
                 self._stores.pop(store.key, None)
-            store.drop(owner)
+            store.values.pop(owner, None)
 
 
 class Feed:

@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 _WHO = "leadership"
 _JITTER = 1.2  # as in client-go, so that replicas do not try all at once
 _POLLING = 0.02  # seconds; while waiting for the end of handlers
-_REMINDER = 60.0  # seconds; until a missing permission is logged again
 _HUNG_TIMEOUT = 5.0  # seconds; for daemons at the shutdown, as without a Lease
 _UNWINDING = 1.0  # seconds; for cancelled handlers to end
 _RESUMPTION = 10.0  # seconds; then handlers that still run, if any, hold up only their objects
@@ -80,7 +79,6 @@ class Elector:
         self._is_leading = False
         self._stood_down_at = -math.inf
         self._renewed = asyncio.Event()
-        self._logged_at = 0.0
         self.lease = ""
         self.on_change: Callable[[], None] = lambda: None
         self.obstacle = ""
@@ -160,15 +158,15 @@ class Elector:
             watching = group.create_task(lease.watch(options), name="watch of the lease")
             try:
                 while True:
-                    await self._acquire(lease, times)
-                    await self._lead(lease, times, group)
+                    await self._acquire(lease)
+                    await self._lead(lease, group)
                     await self._wait_until_stopped()
             finally:
                 watching.cancel()
                 if self._operator.pausing.is_idle:
                     watchdog.stop()  # otherwise handlers still run
 
-    async def _acquire(self, lease: ObservedLease, times: LeaseTimes) -> None:
+    async def _acquire(self, lease: ObservedLease) -> None:
         """Wait until the Lease is free, and acquire it."""
         while True:
             try:
@@ -179,7 +177,7 @@ class Elector:
                 self._forget_failure()
             except APIError as exc:
                 self._log_failure(lease, "acquired", exc)
-            pause = times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
+            pause = lease.times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
             await _wait_for(lease.changed, min(pause, lease.wait or pause))
         self._forget_failure()
 
@@ -190,24 +188,23 @@ class Elector:
         if record.holder and not lease.is_own and self._once.is_new("holder", term):
             logger.info("Standing by: the lease %s is %s.", lease, record)
 
-    async def _lead(
-        self, lease: ObservedLease, times: LeaseTimes, group: asyncio.TaskGroup
-    ) -> None:
+    async def _lead(self, lease: ObservedLease, group: asyncio.TaskGroup) -> None:
         """Lead as long as the Lease is renewed in time; when cancelled, hand over."""
         self._lost = ""
-        renewal = self._keep_renewing(lease, times)
+        renewal = self._keep_renewing(lease)
         renewing = group.create_task(renewal, name="renewal of the lease")
         try:
-            await self._enforce_times(lease, times)
+            await self._enforce_times(lease)
         except asyncio.CancelledError:
-            await self._hand_over(lease, times, renewing)
+            await self._hand_over(lease, renewing)
             raise
         finally:
             renewing.cancel()
             self._pause("the lease is not held")
 
-    async def _enforce_times(self, lease: ObservedLease, times: LeaseTimes) -> None:
+    async def _enforce_times(self, lease: ObservedLease) -> None:
         """Pause and cancel in time, until the Lease is over or lost."""
+        times = lease.times
         while not self._lost and lease.age < times.end:
             if lease.age < times.deadline:
                 is_acting = self._is_leading or self._resume(lease)
@@ -263,10 +260,10 @@ class Elector:
             self._is_leading = is_leading
             self.on_change()
 
-    async def _keep_renewing(self, lease: ObservedLease, times: LeaseTimes) -> None:
+    async def _keep_renewing(self, lease: ObservedLease) -> None:
         """Renew the Lease. Another task enforces the times, whatever happens here."""
         while not self._lost:
-            await _wait_for(lease.changed, times.period)
+            await _wait_for(lease.changed, lease.times.period)
             try:
                 if not (lease.is_own and await lease.hold()):
                     self._lost = str(lease.seen.record)
@@ -275,11 +272,9 @@ class Elector:
                 self._log_failure(lease, "renewed", exc)
             self._renewed.set()
 
-    async def _hand_over(
-        self, lease: ObservedLease, times: LeaseTimes, renewing: asyncio.Task[None]
-    ) -> None:
+    async def _hand_over(self, lease: ObservedLease, renewing: asyncio.Task[None]) -> None:
         """Release the Lease as soon as all handlers have ended, and renew it until then."""
-        pausing = self._operator.pausing
+        pausing, times = self._operator.pausing, lease.times
         self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
         timeout = max(self._operator.settings.batching.exit_timeout, _HUNG_TIMEOUT)
         if not await self._wait_until_idle(timeout, times.end - times.cancellation):
@@ -295,7 +290,7 @@ class Elector:
         await asyncio.wait({renewing}, timeout=times.request_timeout)
         if not self._lost and self._fence.rest > 0:
             self._fence.ends_at = 0.0
-            await self._release(lease, times)
+            await self._release(lease)
 
     async def _wait_until_idle(self, timeout: float, spare: float = 0.0) -> bool:
         """Wait until no handlers run, but not beyond the Lease; return whether none run.
@@ -309,14 +304,14 @@ class Elector:
             await asyncio.sleep(_POLLING)
         return pausing.is_idle
 
-    async def _release(self, lease: ObservedLease, times: LeaseTimes) -> None:
+    async def _release(self, lease: ObservedLease) -> None:
         try:
             if await lease.release():
                 logger.info("Released the lease %s.", lease)
         except APIError as exc:
             logger.warning(
                 "Cannot release the lease %s. Another replica takes over in %d seconds: %s",
-                *(lease, times.duration, exc),
+                *(lease, lease.times.duration, exc),
             )
 
     async def _wait_until_stopped(self) -> None:
@@ -342,18 +337,15 @@ class Elector:
 
     def _log_failure(self, lease: ObservedLease, what: str, exc: APIError) -> None:
         """Log a failure once for each type of error; a missing permission once a minute."""
-        text, now = str(exc), self._fence.clock()
-        level, self.obstacle = logging.WARNING, ""
-        if is_denied := isinstance(exc, APIForbiddenError):
-            level = logging.ERROR
+        text, level, minute, self.obstacle = str(exc), logging.WARNING, 0.0, ""
+        if isinstance(exc, APIForbiddenError):
+            level, minute = logging.ERROR, self._fence.clock() // 60
             text = (
                 f"{text.rstrip('.')}. Needed: get, create and update; better also list and watch."
             )
             self.obstacle = f"the lease {lease} cannot be {what}: {text}"
-        is_due = is_denied and now >= self._logged_at + _REMINDER
-        if self._once.is_new("problem", type(exc)) or is_due:
+        if self._once.is_new("problem", (type(exc), minute)):
             logger.log(level, "The lease %s cannot be %s: %s", lease, what, text)
-            self._logged_at = now
         self._problem = text
 
     def _forget_failure(self) -> None:

@@ -32,6 +32,7 @@ class ObservedLease:
     """A Lease that this process holds or wants to hold.
 
     Attributes:
+        times: when what must have happened.
         claimed: the last claim; it can have succeeded although its response was lost.
         seen: the newest known state.
         sent_at: when the last successful claim or renewal was sent, by the clock of the fence.
@@ -40,7 +41,7 @@ class ObservedLease:
 
     def __init__(self, access: LeaseAccess, times: LeaseTimes, identity: str, fence: Fence) -> None:
         self._access = access
-        self._times = times
+        self.times = times
         self._identity = identity
         self._fence = fence
         self.claimed: Record | None = None
@@ -97,9 +98,9 @@ class ObservedLease:
                 return False
             before, now = self.seen.raw, dt.datetime.now(dt.UTC)
             if was_own and before is not None:
-                raw = renew(before, self._times.duration, now)
+                raw = renew(before, self.times.duration, now)
             else:
-                raw = claim(self._access.name, before, self._identity, self._times.duration, now)
+                raw = claim(self._access.name, before, self._identity, self.times.duration, now)
             self.claimed = Record.parse(raw)
             if await self._write(raw):
                 return True
@@ -128,11 +129,11 @@ class ObservedLease:
             return False
         self._observe(stored)
         self.sent_at = sent_at
-        self._fence.ends_at = sent_at + self._times.end
+        self._fence.ends_at = sent_at + self.times.end
         return True
 
     def _observe(self, raw: dict[str, Any] | None) -> None:
-        self.seen = observe(self.seen, raw, self._fence.clock(), self._times.duration)
+        self.seen = observe(self.seen, raw, self._fence.clock(), self.times.duration)
 
     def _process(self, item: WatchItem) -> None:
         """Process an item of the watch, which can be older than our last response."""

@@ -17,7 +17,6 @@ from enum import Enum
 from itertools import chain, product
 from typing import TYPE_CHECKING, NamedTuple
 
-from webop.calls.instrumentation import name_type
 from webop.calls.threads import count_calls
 from webop.client.watch import State
 from webop.telemetry.counters import Labels, Timings
@@ -77,7 +76,7 @@ def read_calls(operator: Operator) -> Values:
 
 def _name_outcomes(handler: Handler, *others: str) -> Iterator[Labels]:
     for outcome in ("success", "failure", *others):
-        yield handler.id, name_type(handler), outcome
+        yield handler.id, handler.family, outcome
 
 
 def read_rejections(operator: Operator) -> Values:
