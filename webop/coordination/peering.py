@@ -13,7 +13,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import Any
 
 from webop.aio.backoff import Backoff, Once
@@ -37,6 +37,7 @@ from webop.coordination.peers import (
 from webop.coordination.requests import perform_once
 from webop.errors import APIError, APIForbiddenError, APINotFoundError
 from webop.handlers.stopping import DaemonStoppingReason
+from webop.objects.names import join_names
 from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,6 @@ _DAEMONS_TIMEOUT = 5.0  # seconds; for daemons at the shutdown
 _UNWINDING = 1.0  # seconds; for cancelled handlers to end
 _POLLING = 10.0  # seconds; for a kind that must exist
 _MAX_WAIT = 30.0  # seconds; the clock can be set while this waits until a record expires
-_SHOWN = 5  # names in one line of the log
 
 
 class PeeringObject:
@@ -404,7 +404,7 @@ class Peering:
         if not lacking:
             return ""
         if kinds := self._list_kinds():
-            where = f" in {_enumerate(map(str, lacking))}" if lacking[0] else ""
+            where = f" in {join_names(map(str, lacking))}" if lacking[0] else ""
             command = build_creation_command(kinds[0], lacking[0], name)
             return f"there is no peering object {name!r}{where}: {command}"
         kind = build_kinds(clusterwide=self.settings.clusterwide)[0].kind
@@ -421,7 +421,7 @@ class Peering:
         if obstacle:
             text = f"The operator is paused: {obstacle}"
         elif there:
-            text = f"The operator belongs to the peering {name!r} {_enumerate(there)}. {problems}"
+            text = f"The operator belongs to the peering {name!r} {join_names(there)}. {problems}"
         elif self._list_namespaces():
             what = "Default peering object" if name == "default" else f"Peering object {name!r}"
             why = "cannot be read" if problems else "is not found"
@@ -439,7 +439,7 @@ class Peering:
     def _report_rivals(self, rivals: tuple[Peer, ...]) -> None:
         """Log once per change which peers this operator pauses for; renewals are no change."""
         news = [(peer.identity, peer.priority, peer.message) for peer in rivals]
-        priority, names = self.settings.priority, _enumerate(map(str, rivals))
+        priority, names = self.settings.priority, join_names(map(str, rivals))
         if not rivals:
             if self._once.forget("rivals"):
                 logger.info("Resuming: no other operator has a higher or the same priority.")
@@ -493,10 +493,3 @@ async def _within(limit: float | None, awaitable: Awaitable[Any]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit):
             await awaitable
-
-
-def _enumerate(names: Iterable[str]) -> str:
-    """Return names for a log line; if there are many, only some of them."""
-    known = list(names)
-    more = [f"{len(known) - _SHOWN} more"] if len(known) > _SHOWN else []
-    return ", ".join([*known[:_SHOWN], *more])

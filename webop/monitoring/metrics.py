@@ -137,10 +137,6 @@ def read_ages(operator: Operator) -> Values:
     return ages
 
 
-def _read_busy_slots(operator: Operator) -> Values:
-    return {(queue,): count for queue, count in operator.client.limits.active.items()}
-
-
 def _read_waiting_requests(operator: Operator) -> Values:
     waiting = operator.client.limits.count_waiting()
     return {(queue,): waiting.get(queue, 0) for queue in operator.client.limits.active}
@@ -169,18 +165,6 @@ def measure_pools(operator: Operator) -> Iterator[tuple[str, int | None, int, in
         calls, size = count_calls(pool), pool.max_workers
         busy = calls if size is None else min(calls, size)
         yield pool.threads.name, size, busy, calls - busy
-
-
-def _read_sizes(operator: Operator) -> Values:
-    return {(name,): size for name, size, _, _ in measure_pools(operator) if size is not None}
-
-
-def _read_busy_threads(operator: Operator) -> Values:
-    return {(name,): busy for name, _, busy, _ in measure_pools(operator)}
-
-
-def _read_queued_calls(operator: Operator) -> Values:
-    return {(name,): queued for name, _, _, queued in measure_pools(operator)}
 
 
 _COUNTER, _GAUGE, _HISTOGRAM = MetricType.COUNTER, MetricType.GAUGE, MetricType.HISTOGRAM
@@ -269,7 +253,9 @@ DEFINITIONS = (
         *("webop_client_slots_busy", _GAUGE, ("resource",)),
         "Requests about objects in progress: at most 16 per resource. "
         "Resources handlers, reviews: those of the client of handlers.",
-        _read_busy_slots,
+        lambda operator: {
+            (queue,): count for queue, count in operator.client.limits.active.items()
+        },
     ),
     Definition(
         *("webop_client_slots_waiting", _GAUGE, ("resource",)),
@@ -308,16 +294,18 @@ DEFINITIONS = (
     Definition(
         *("webop_threads", _GAUGE, ("pool",)),
         "Number of sync handlers that can run at once. Pools: handlers, daemons, admission.",
-        _read_sizes,
+        lambda operator: {
+            (name,): size for name, size, _, _ in measure_pools(operator) if size is not None
+        },
     ),
     Definition(
         *("webop_threads_busy", _GAUGE, ("pool",)),
         "Number of running sync handlers, including those that run on after their timeout.",
-        _read_busy_threads,
+        lambda operator: {(name,): busy for name, _, busy, _ in measure_pools(operator)},
     ),
     Definition(
         *("webop_threads_queued", _GAUGE, ("pool",)),
         "Number of sync handlers that wait for a thread.",
-        _read_queued_calls,
+        lambda operator: {(name,): queued for name, _, _, queued in measure_pools(operator)},
     ),
 )
