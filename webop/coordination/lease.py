@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from webop.client.watch_events import parse_number, parse_version
 from webop.errors import ConfigurationError
 from webop.objects.names import SUBDOMAIN
 from webop.settings import LeadershipSettings
@@ -207,12 +208,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def is_newer(version: object, raw: Mapping[str, Any] | None) -> bool:
+def is_newer(version: str | None, raw: dict[str, Any] | None) -> bool:
     """Return whether a version is later than that of an object; True if it is not a number."""
-    known = None if raw is None else raw["metadata"].get("resourceVersion")
-    return _parse_version(version) > _parse_version(known, -1)
-
-
-def _parse_version(version: object, default: float = math.inf) -> float:
-    text = str(version or "")
-    return int(text) if text.isdecimal() and len(text) < 100 else default
+    number = parse_number(version)
+    return number == 0 or raw is None or number > parse_version(raw)
