@@ -34,14 +34,12 @@ from webop.coordination.observed_lease import ObservedLease
 from webop.coordination.requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
 from webop.errors import APIError, APIForbiddenError, ConfigurationError
-from webop.handlers.stopping import DaemonStoppingReason
 
 logger = logging.getLogger(__name__)
 
 _WHO = "leadership"
 _JITTER = 1.2  # as in client-go, so that replicas do not try all at once
 _POLLING = 0.02  # seconds; while waiting for the end of handlers
-_HUNG_TIMEOUT = 5.0  # seconds; for daemons at the shutdown, as without a Lease
 _UNWINDING = 1.0  # seconds; for cancelled handlers to end
 _RESUMPTION = 10.0  # seconds; then handlers that still run, if any, hold up only their objects
 
@@ -246,12 +244,10 @@ class Elector:
             why = f": {self._problem}" if self._problem else "."
             logger.error("Leadership is lost: the lease %s %s%s", lease, text, why)
 
-    def _pause(
-        self, why: str, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING
-    ) -> bool:
+    def _pause(self, why: str) -> bool:
         """Call no new handlers; return whether it was leading before."""
         was_leading = self._is_leading
-        self._operator.pausing.pause(_WHO, why, reason)
+        self._operator.pausing.pause(_WHO, why)
         self._set_leading(is_leading=False)
         return was_leading
 
@@ -273,36 +269,19 @@ class Elector:
             self._renewed.set()
 
     async def _hand_over(self, lease: ObservedLease, renewing: asyncio.Task[None]) -> None:
-        """Release the Lease as soon as all handlers have ended, and renew it until then."""
-        pausing, times = self._operator.pausing, lease.times
-        self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
-        timeout = max(self._operator.settings.batching.exit_timeout, _HUNG_TIMEOUT)
-        if not await self._wait_until_idle(timeout, times.end - times.cancellation):
-            pausing.cancel()
-        if not await self._wait_until_idle(_UNWINDING):
+        """Release the Lease, unless handlers still run."""
+        if not self._operator.pausing.is_idle:
             logger.error(
                 "The lease %s is not released: there is work that cannot be stopped. Another "
                 "replica takes over in %d seconds.",
-                *(lease, times.duration),
+                *(lease, lease.times.duration),
             )
             return
         renewing.cancel()
-        await asyncio.wait({renewing}, timeout=times.request_timeout)
+        await asyncio.wait({renewing}, timeout=lease.times.request_timeout)
         if not self._lost and self._fence.rest > 0:
             self._fence.ends_at = 0.0
             await self._release(lease)
-
-    async def _wait_until_idle(self, timeout: float, spare: float = 0.0) -> bool:
-        """Wait until no handlers run, but not beyond the Lease; return whether none run.
-
-        It returns at the latest ``spare`` seconds before the end of the Lease.
-        """
-        pausing, until = self._operator.pausing, self._fence.clock() + timeout
-        while not pausing.is_idle and not self._lost and self._fence.rest > spare:
-            if self._fence.clock() >= until:
-                break
-            await asyncio.sleep(_POLLING)
-        return pausing.is_idle
 
     async def _release(self, lease: ObservedLease) -> None:
         try:

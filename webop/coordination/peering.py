@@ -36,7 +36,6 @@ from webop.coordination.peers import (
 )
 from webop.coordination.requests import perform_once
 from webop.errors import APIError, APIForbiddenError, APINotFoundError
-from webop.handlers.stopping import DaemonStoppingReason
 from webop.objects.names import join_names
 from webop.objects.resources import Resource
 
@@ -47,8 +46,6 @@ _LOSS_PAUSE = 5.0  # seconds; between a renewal and the next one if the record i
 _ROUNDING = 1.0  # seconds; more than the difference between a moment and its text
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; after failures
 _TIMEOUT = 5.0  # seconds; of a request
-_DAEMONS_TIMEOUT = 5.0  # seconds; for daemons at the shutdown
-_UNWINDING = 1.0  # seconds; for cancelled handlers to end
 _POLLING = 10.0  # seconds; for a kind that must exist
 _MAX_WAIT = 30.0  # seconds; the clock can be set while this waits until a record expires
 
@@ -308,6 +305,11 @@ class Peering:
         self._once = Once()
 
     @property
+    def has_records(self) -> bool:
+        """Whether there are records to remove at the end."""
+        return any(found.has_record for found in self._objects.values())
+
+    @property
     def identity(self) -> str:
         """The name of our record: replicas that share a Lease are one peer."""
         return f"lease/{self._elector.lease}" if self.is_replicated else self.operator.identity
@@ -331,22 +333,19 @@ class Peering:
             self._pause("the other operators are not known yet")
 
     async def run(self, client: Client) -> None:
-        """Pause and resume forever; when cancelled, wait for handlers, remove our records."""
+        """Pause and resume forever; when cancelled, remove our records."""
         if self.settings.standalone:
             return
         async with asyncio.TaskGroup() as group:
             group.create_task(self._look_for_kinds(client), name="kinds for peering")
-            try:
-                while True:
-                    self.changed.clear()
-                    self._adjust(group, client)
-                    now = time.time()  # one moment for both: nobody expires in between, unread
-                    if any(rival.deadline <= now for rival in self._rivals):
-                        for found in list(self._objects.values()):
-                            await found.look_again(client)
-                    await _within(self._decide(now), self.changed.wait())
-            finally:
-                await self._finish_work()
+            while True:
+                self.changed.clear()
+                self._adjust(group, client)
+                now = time.time()  # one moment for both: nobody expires in between, unread
+                if any(rival.deadline <= now for rival in self._rivals):
+                    for found in list(self._objects.values()):
+                        await found.look_again(client)
+                await _within(self._decide(now), self.changed.wait())
 
     def _adjust(self, group: asyncio.TaskGroup, client: Client) -> None:
         """Watch the peering objects of the existing kinds and namespaces."""
@@ -469,23 +468,8 @@ class Peering:
                     self._polled = (await discover(client, GROUPS)).resources
                     self.changed.set()
 
-    async def _finish_work(self) -> None:
-        """Wait until no handlers run, before peers start; but not forever."""
-        pausing = self.operator.pausing
-        self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
-        if not any(found.has_record for found in self._objects.values()):
-            return
-        limit = self.operator.settings.batching.exit_timeout + _DAEMONS_TIMEOUT
-        await _within(limit, pausing.wait_until_idle())
-        if not pausing.is_idle:
-            logger.warning("The handlers have not ended in %g s. Cancelling them.", limit)
-            pausing.cancel()
-            await _within(_UNWINDING, pausing.wait_until_idle())
-
-    def _pause(
-        self, why: str, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING
-    ) -> None:
-        self.operator.pausing.pause("peering", why, reason)
+    def _pause(self, why: str) -> None:
+        self.operator.pausing.pause("peering", why)
 
 
 async def _within(limit: float | None, awaitable: Awaitable[Any]) -> None:
