@@ -75,9 +75,10 @@ def record_end(
     add(row, seconds)
     how = "" if outcome is DONE else _name_failure(handler, outcome)
     if how:
-        counters.failures[_name(handler, options), handler.family, how] += 1
+        labels = _name(handler, options), handler.family
+        counters.failures[*labels, how] += 1
         if failure is not None and how != "denied":
-            counters.note_error(_name(handler, options), handler.family, _name_error(failure))
+            counters.errors[labels] = _name_error(failure), time.monotonic()
     if how == "failure" or (counters.failed.calls and outcome is not CANCELLED):
         _record_failed(invocation, failure if how == "failure" else None)
     if status is not None:

@@ -123,13 +123,14 @@ class Pausing:
 
         What still runs after so many seconds is cancelled, and has a moment to end.
         """
-        await self._wait_until_idle(limit)
+        await self.wait_until_idle(limit)
         if not self.is_idle:
             logger.warning("The handlers have not ended in %g s. Cancelling them.", limit)
             self.cancel()
-            await self._wait_until_idle(_UNWINDING)
+            await self.wait_until_idle(_UNWINDING)
 
-    async def _wait_until_idle(self, limit: float) -> None:
+    async def wait_until_idle(self, limit: float | None = None) -> None:
+        """Wait until no work runs, for at most so many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 while not self.is_idle:  # noqa: ASYNC110  a callback for each task costs more

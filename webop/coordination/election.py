@@ -279,11 +279,9 @@ class Elector:
             return
         renewing.cancel()
         await asyncio.wait({renewing}, timeout=lease.times.request_timeout)
-        if not self._lost and self._fence.rest > 0:
-            self._fence.ends_at = 0.0
-            await self._release(lease)
-
-    async def _release(self, lease: ObservedLease) -> None:
+        if self._lost or self._fence.rest <= 0:
+            return
+        self._fence.ends_at = 0.0
         try:
             if await lease.release():
                 logger.info("Released the lease %s.", lease)
@@ -295,13 +293,11 @@ class Elector:
 
     async def _wait_until_stopped(self) -> None:
         """Wait until no handlers run; that should be soon, as they are fenced."""
-        pausing, until = self._operator.pausing, self._fence.clock() + _UNWINDING
-        has_reported = False
-        while not pausing.is_idle:
-            if self._fence.clock() >= until and not has_reported:
-                self._end_overrun()
-                has_reported = True
-            await asyncio.sleep(_POLLING)
+        pausing = self._operator.pausing
+        await pausing.wait_until_idle(_UNWINDING)
+        if not pausing.is_idle:
+            self._end_overrun()
+            await pausing.wait_until_idle()
 
     def _end_overrun(self) -> None:
         """End the process if handlers run without the Lease; or only log it, by the settings."""

@@ -266,7 +266,7 @@ def detect_name(fn: HandlerFn) -> str:
     Raises:
         ConfigurationError: the callable has no such name.
     """
-    fn = unwrap(fn)
+    fn = list_layers(fn)[-1]
     if isinstance(fn, FunctionType) and fn.__name__ == "<lambda>":
         return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
     if isinstance(fn, (FunctionType, MethodType)):
@@ -277,15 +277,17 @@ def detect_name(fn: HandlerFn) -> str:
     )
 
 
-def unwrap(fn: HandlerFn) -> HandlerFn:
-    """Return the function behind decorators and partials."""
+def list_layers(fn: HandlerFn) -> list[HandlerFn]:
+    """Return a function with those behind its decorators and partials, the innermost one last."""
+    layers = [fn]
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
         elif hasattr(fn, "__wrapped__"):
             fn = fn.__wrapped__
         else:
-            return fn
+            return layers
+        layers.append(fn)
 
 
 def name_decorator(handler: Handler) -> str:

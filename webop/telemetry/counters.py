@@ -7,7 +7,6 @@ prometheus-client (including labels).
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import Counter
 from typing import NamedTuple
@@ -101,10 +100,6 @@ class CallCounters:
         self.rows: dict[object, Row] = {}
         self.failures: Counter[Labels] = Counter()
         self.errors: dict[Labels, tuple[str, float]] = {}
-
-    def note_error(self, handler: str, kind: str, error: str) -> None:
-        """Record the type of the last error of a handler."""
-        self.errors[handler, kind] = error, time.monotonic()
 
     def count_outcomes(self) -> Counter[Labels]:
         """Return the number of calls, by handler, type and outcome."""
