@@ -123,13 +123,13 @@ def count_calls(pool: Pool) -> int:
 
 
 async def call_in_thread(
-    fn: Callable[..., Any], kwargs: Mapping[str, Any], pool: Pool, *, is_patient: bool = False
+    fn: Callable[..., Any], kwargs: Mapping[str, Any], pool: Pool, *, waits_for_end: bool = False
 ) -> Any:
     """Run a sync function in a pool, with the caller's context variables.
 
     If a daemon must stop before it has a thread, it is not called. If the caller is cancelled while
-    the function runs, the call is abandoned; a patient caller waits for its end, which keeps an
-    object busy, but not after a second cancellation.
+    the function runs, the call is abandoned; with ``waits_for_end``, the caller waits,
+    which keeps an object busy, but not after a second cancellation.
     """
     executor = pool.executor
     usage = _usages.get(executor) or _usages.setdefault(executor, _Usage())
@@ -146,7 +146,7 @@ async def call_in_thread(
     except asyncio.CancelledError:
         cancellations = count_cancellations()
         if not submitted.cancelled() or cancellations:
-            if is_patient and cancellations == 1 and not submitted.done():
+            if waits_for_end and cancellations == 1 and not submitted.done():
                 await asyncio.gather(asyncio.wrap_future(submitted), return_exceptions=True)
             raise
         return None  # the daemon had to stop while it waited for a thread

@@ -98,7 +98,7 @@ class Elector:
         lease = self.lease or self._settings.lease_name
         if self._is_leading:
             return f"leading by the lease {lease}"
-        record = NOTHING if self._observed is None else self._observed.seen.record
+        record = NOTHING if self._observed is None else self._observed.record
         problem = f" ({self._problem})" if self._problem else ""
         return f"standing by; the lease {lease} is {record}{problem}"
 
@@ -181,7 +181,7 @@ class Elector:
 
     def _log_holder(self, lease: ObservedLease) -> None:
         """Log the holder that this replica stands by for, once for each."""
-        record = lease.seen.record
+        record = lease.record
         term = (record.holder, record.acquired_at)
         if record.holder and not lease.is_own and self._once.is_new("holder", term):
             logger.info("Standing by: the lease %s is %s.", lease, record)
@@ -262,7 +262,7 @@ class Elector:
             await _wait_for(lease.changed, lease.times.period)
             try:
                 if not (lease.is_own and await lease.hold()):
-                    self._lost = str(lease.seen.record)
+                    self._lost = str(lease.record)
                 self._forget_failure()
             except APIError as exc:
                 self._log_failure(lease, "renewed", exc)

@@ -123,39 +123,6 @@ class Record:
 NOTHING = Record(holder="", duration=None, acquired_at="", renewed_at="")
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The newest known state of a Lease.
-
-    Attributes:
-        raw: the object; None if it does not exist.
-        record: its content.
-        free_at: when it can be acquired, by the clock of this process.
-    """
-
-    raw: dict[str, Any] | None = None
-    record: Record = NOTHING
-    free_at: float = -math.inf
-
-
-def observe(
-    before: Observation, raw: dict[str, Any] | None, now: float, duration: float
-) -> Observation:
-    """Return the new observation when the object, or its absence, is seen.
-
-    A Lease can be deleted while its holder acts, so a deleted Lease still counts until its end.
-    ``duration`` is used if the object has none.
-    """
-    if raw is None:
-        return Observation(None, before.record, before.free_at)
-    record = Record.parse(raw)
-    if not record.holder:
-        return Observation(raw, record)
-    if record == before.record:
-        return Observation(raw, record, before.free_at)
-    return Observation(raw, record, now + (record.duration or duration))
-
-
 def claim(
     name: str, raw: Mapping[str, Any] | None, holder: str, duration: int, now: dt.datetime
 ) -> dict[str, Any]:

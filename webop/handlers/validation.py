@@ -170,16 +170,10 @@ def _find_unpaced_timers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
     for handler in handlers:
         if not isinstance(handler, TimerHandler) or handler.idle is not None:
             continue
-        if handler.interval is None:
-            yield (
-                f"{handler} is called only once for each object. Add interval= or idle= "
-                f"in seconds{_locate(handler.fn)}."
-            )
-        elif handler.interval == 0:
-            yield (
-                f"{handler} is called repeatedly without a pause. Set a longer interval= "
-                f"in seconds{_locate(handler.fn)}."
-            )
+        if not handler.interval:
+            how = "only once for each object" if handler.interval is None else "without a pause"
+            place = _locate(handler.fn)
+            yield f"{handler} is called {how}. Set interval= or idle= in seconds{place}."
 
 
 def _get_arguments(family: type[Handler]) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """Keeping the operator logged in: run the login handlers whenever no credentials are left.
 
-Place in the flow: :class:`webop.runtime.operator.Operator` runs one :class:`LoginKeeper` in a task.
+Place in the flow: :class:`webop.runtime.operator.Operator` runs the :class:`Authenticator`.
 Requests take credentials from the :class:`~webop.client.auth.vault.Vault` and report those that are
-refused; when none are left, the keeper runs the login handlers (chapter "Authentication",
+refused; when none are left, the authenticator runs the login handlers (chapter "Authentication",
 "Credentials lifecycle").
 """
 
@@ -38,7 +38,7 @@ _USELESS = (
 )
 
 
-class LoginKeeper:
+class Authenticator:
     """Fills the vault with credentials whenever it is empty and they are needed.
 
     Flow:
@@ -50,21 +50,25 @@ class LoginKeeper:
         4. Without credentials to try, the requests fail, and so does the operator. The same happens
            if all credentials are refused, login after login; there are pauses between these logins.
 
-    A patient keeper retries instead of failing, for an operator that can serve admission without a
-    cluster.
+    Args:
+        context: of the operator.
+        vault: where the credentials go.
+        keeps_trying: whether to retry instead of failing, for an operator that can serve admission
+            without a cluster.
 
     Attributes:
-        vault: where the credentials go.
-        wanted: set by anything that needs the cluster; the keeper waits for it.
+        wanted: set by anything that needs the cluster; the first login waits for it.
         logged_in: set while there are credentials that may be valid.
     """
 
-    def __init__(self, context: OperatorContext, vault: Vault, *, is_patient: bool = False) -> None:
+    def __init__(
+        self, context: OperatorContext, vault: Vault, *, keeps_trying: bool = False
+    ) -> None:
         self.vault = vault
         self.wanted = asyncio.Event()
         self.logged_in = asyncio.Event()
         self._context = context
-        self._is_patient = is_patient
+        self._keeps_trying = keeps_trying
         self._backoff: Backoff | None = None  # while no credentials from the login are accepted
         self._problem = ""
         self._said, self._pauses = Once(), Backoff(_PAUSES)
@@ -83,8 +87,8 @@ class LoginKeeper:
                 handlers decide. If not, the operator does not end without credentials.
 
         Raises:
-            LoginError: there are no credentials (unless patient).
-            ActivityError: a login handler failed for good (unless patient).
+            LoginError: there are no credentials (unless it keeps trying).
+            ActivityError: a login handler failed for good (unless it keeps trying).
         """
         await self.wanted.wait()
         over = threading.Event()
@@ -104,7 +108,7 @@ class LoginKeeper:
                     await self._outlast_credentials()
                 await self._log_in()
             except (LoginError, ActivityError) as exc:
-                if not self._is_patient and needs_cluster():
+                if not self._keeps_trying and needs_cluster():
                     raise
                 self.logged_in.clear()
                 view.is_awaited = False
@@ -171,9 +175,12 @@ class LoginKeeper:
         if has_usable and outcome.explain():
             logger.warning("%s Continuing with other credentials.", outcome.explain())
         # If the server has accepted the operator before, its refusal may have been a mistake.
-        is_pardoning = self.vault.confirmations > 0 or not is_renewal
+        retries_refused = self.vault.confirmations > 0 or not is_renewal
         await self.vault.populate(
-            outcome.infos, reason=outcome.explain(), kind=outcome.kind, is_pardoning=is_pardoning
+            outcome.infos,
+            reason=outcome.explain(),
+            kind=outcome.kind,
+            retries_refused=retries_refused,
         )
         if self.vault.is_empty():
             raise self.vault.build_error()
