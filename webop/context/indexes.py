@@ -55,10 +55,9 @@ class Index(Mapping[K, Store[V]], Generic[K, V]):
 class ObjectStore(Store[V]):
     """A store that knows the object of each value."""
 
-    __slots__ = ("key", "values")
+    __slots__ = ("values",)
 
-    def __init__(self, key: Any) -> None:
-        self.key = key
+    def __init__(self) -> None:
         self.values: dict[Owner, V] = {}
 
     def __len__(self) -> int:
@@ -75,16 +74,16 @@ class ObjectStore(Store[V]):
 
 
 class ObjectIndex(Index[K, V]):
-    """An index that knows the stores of each object.
+    """An index that knows the keys of each object.
 
     A change takes time in proportion to the keys of the object, not of the index.
     """
 
-    __slots__ = ("_places", "_stores")
+    __slots__ = ("_keys", "_stores")
 
     def __init__(self) -> None:
         self._stores: dict[K, ObjectStore[V]] = {}
-        self._places: dict[Owner, ObjectStore[V] | tuple[ObjectStore[V], ...]] = {}
+        self._keys: dict[Owner, tuple[K, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._stores)
@@ -111,34 +110,19 @@ class ObjectIndex(Index[K, V]):
 
     def replace(self, owner: Owner, values: Mapping[K, V]) -> None:
         """Replace all values of an object."""
-        former = self._stores_of(owner)
-        stores: list[ObjectStore[V]] = []
+        former = self._keys.pop(owner, ())
         for key, value in values.items():
-            store = self._stores.get(key) or ObjectStore(key)
+            store = self._stores.get(key) or ObjectStore()
             store.values[owner] = value  # first, as stores in the index are never empty
             self._stores[key] = store
-            stores.append(store)
-        if stores:
-            self._places[owner] = stores[0] if len(stores) == 1 else tuple(stores)
-        else:
-            self._places.pop(owner, None)
-        self._drop(owner, (store for store in former if store.key not in values))
-
-    def discard(self, owner: Owner) -> None:
-        """Remove all values of an object."""
-        stores = self._stores_of(owner)
-        self._places.pop(owner, None)
-        self._drop(owner, stores)
-
-    def _stores_of(self, owner: Owner) -> tuple[ObjectStore[V], ...]:
-        place = self._places.get(owner, ())
-        return place if isinstance(place, tuple) else (place,)
-
-    def _drop(self, owner: Owner, stores: Iterable[ObjectStore[V]]) -> None:
-        for store in stores:
-            if len(store) == 1:  # the store becomes empty
-                self._stores.pop(store.key, None)
-            store.values.pop(owner, None)
+        if values:
+            self._keys[owner] = tuple(values)
+        for key in former:
+            if key not in values:
+                store = self._stores[key]
+                if len(store) == 1:  # the store becomes empty
+                    del self._stores[key]
+                del store.values[owner]
 
 
 class Feed:
@@ -162,7 +146,7 @@ class Feed:
 
     def discard(self, uid: str) -> None:
         """Remove the values of an object; keep its failures."""
-        self.index.discard(self._build_owner(uid))
+        self.index.replace(self._build_owner(uid), {})
 
     def forget(self, uid: str) -> None:
         """Remove the values and the failures of an object."""
