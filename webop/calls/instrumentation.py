@@ -20,14 +20,13 @@ from webop.errors import (
 )
 from webop.handlers.causes import ResourceCause
 from webop.handlers.model import (
-    ActivityHandler,
     ChangeHandler,
     DaemonHandler,
     Handler,
     TimerHandler,
     WebhookHandler,
 )
-from webop.telemetry.counters import FailedCall, add
+from webop.telemetry.counters import FailedCall
 from webop.telemetry.tracing import Description, open_span
 
 if TYPE_CHECKING:
@@ -65,17 +64,13 @@ def record_end(
     failure: Exception | None,
     span: Span | None,
 ) -> None:
-    """Record the end of a call. All calls end here, so there is a shortcut to the row."""
+    """Record the end of a call."""
     handler, options = invocation.handler, invocation.options
     counters, status = options.counters, options.status
-    if (row := counters.rows.get(handler)) is None:
-        row = counters.durations.find(_name(handler, options), handler.family)
-        if not options.parents and not isinstance(handler, ActivityHandler):
-            counters.rows[handler] = row  # other handlers are new objects in each call
-    add(row, seconds)
+    labels = _name(handler, options), handler.family
+    counters.durations.add(seconds, *labels)
     how = "" if outcome is DONE else _name_failure(handler, outcome)
     if how:
-        labels = _name(handler, options), handler.family
         counters.failures[*labels, how] += 1
         if failure is not None and how != "denied":
             counters.errors[labels] = _name_error(failure), time.monotonic()
