@@ -121,7 +121,7 @@ class Pausing:
     async def finish(self, limit: float) -> None:
         """Wait until all work has ended while the operator is paused; but not forever.
 
-        What still runs after so many seconds is cancelled, and has a moment to end.
+        Work that still runs after so many seconds is cancelled, and has a moment to end.
         """
         await self.wait_until_idle(limit)
         if not self.is_idle:

@@ -32,7 +32,7 @@ class Recent(Generic[Key]):
             self.end_period()
 
     def end_period(self) -> None:
-        """Remember the totals; forget the oldest ones. What does not change is stored once."""
+        """Remember the totals; forget the oldest ones. Equal totals are stored once."""
         totals = self._read()
         self._totals.append(self._totals[-1] if totals == self._totals[-1] else totals)
 
