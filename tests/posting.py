@@ -11,9 +11,9 @@ from typing import Any, cast
 import webop
 from tests.operating import eventually
 from webop.client.api import Client
-from webop.client.http.requests import Call
-from webop.errors import APIConflictError, APINotFoundError
+from webop.errors import APIConflictError
 from webop.events.loggers import EVENTS, Poster, current_poster
+from webop.objects.resources import Resource
 
 BODY: dict[str, Any] = {
     "apiVersion": "kopf.dev/v1",
@@ -43,25 +43,33 @@ class Recorder:
         self.requests: list[str] = []
         self.failures: list[BaseException] = []
 
-    async def perform(self, call: Call) -> dict[str, Any]:
-        self.requests.append(call.method)
-        assert call.content is not None
-        assert not call.is_retried
+    async def create(
+        self, resource: Resource, namespace: str, body: dict[str, Any], **options: Any
+    ) -> dict[str, Any]:
+        self._accept("POST", resource, options)
+        name = body["metadata"]["name"]
+        if name in self.stored:
+            raise APIConflictError("exists", status=409)
+        assert namespace == body["metadata"]["namespace"]
+        self.stored[name] = json.loads(json.dumps(body))
+        return body
+
+    async def patch(
+        self, resource: Resource, namespace: str, name: str, patch: dict[str, Any], **options: Any
+    ) -> dict[str, Any] | None:
+        self._accept("PATCH", resource, options)
+        if name not in self.stored:
+            return None
+        assert namespace == self.stored[name]["metadata"]["namespace"]
+        self.stored[name] |= patch
+        return self.stored[name]
+
+    def _accept(self, method: str, resource: Resource, options: dict[str, Any]) -> None:
+        self.requests.append(method)
+        assert resource == EVENTS
+        assert not options["is_retried"]
         if self.failures:
             raise self.failures.pop(0)
-        body: dict[str, Any] = json.loads(call.content)
-        if call.method == "PATCH":
-            url, _, name = call.path.rpartition("/")
-            if name not in self.stored:
-                raise APINotFoundError("gone", status=404)
-            self.stored[name] |= body
-        else:
-            url, name = call.path, body["metadata"]["name"]
-            if name in self.stored:
-                raise APIConflictError("exists", status=409)
-            self.stored[name] = body
-        assert url == EVENTS.get_url(namespace=self.stored[name]["metadata"]["namespace"])
-        return body
 
     async def wait(self, count: int = 1) -> list[dict[str, Any]]:
         """Wait until so many events are posted, and see that there are no more."""

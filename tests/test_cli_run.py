@@ -52,15 +52,16 @@ async def test_an_operator_under_nohup_survives_its_terminal(workshop: Workshop)
 
 
 @pytest.mark.feature("STA-10")
-async def test_a_second_signal_ends_an_operator_at_once(workshop: Workshop) -> None:
-    code = """
-import asyncio, webop
+@pytest.mark.parametrize("waiting", ["await asyncio.Event().wait()", "time.sleep(1000)"])
+async def test_a_second_signal_ends_an_operator_at_once(workshop: Workshop, waiting: str) -> None:
+    code = f"""
+import asyncio, time, webop
 @webop.on.startup()
 async def start(**_): ...
 @webop.on.cleanup()
 async def clean(**_):
     print('cleaning', flush=True)
-    await asyncio.Event().wait()
+    {waiting}
 """
     async with workshop.start("-A", workshop.write(code)) as command:
         await command.wait_for("'start' succeeded")

@@ -318,9 +318,7 @@ class _Running:
             await self._made.retire()
 
     def _handle_signal(self, number: signal.Signals) -> None:
-        """Stop gracefully at the first signal, at once at the second."""
-        if self._stopped.is_set():
-            os._exit(128 + number)
+        """Stop gracefully; a second signal ends the process."""
         advice = " Press Ctrl-C again to stop at once." if number is signal.SIGINT else ""
         logger.info("Stopping (%s).%s", number.name, advice)
         self._received.append(number)

@@ -14,6 +14,7 @@ import webop
 from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
 from webop.context.memos import Memos
 from webop.context.operator_context import OperatorContext
+from webop.coordination.coordinator import finish_work
 from webop.coordination.election import Elector
 from webop.coordination.lease import LeaseTimes, build_times
 from webop.errors import APIConnectionError, APIForbiddenError
@@ -206,6 +207,7 @@ class Candidate:
 
     def start(self) -> None:
         """Stand as a candidate."""
+        self.context.pausing.resume("exit")
         self.elector.begin()
         self._task = asyncio.create_task(self._run())
 
@@ -225,9 +227,11 @@ class Candidate:
         async with asyncio.TaskGroup() as group:
             working = group.create_task(self._work(group))
             access: Any = self.access
+            group.create_task(self.elector.campaign(access, self.times))
             try:
-                await self.elector.campaign(access, self.times)
+                await asyncio.Event().wait()
             finally:
+                await finish_work(self.context)
                 working.cancel()
                 pausing.cancel()
 

@@ -239,15 +239,16 @@ async def test_work_that_does_not_end_is_cancelled_before_the_lease_is_given_bac
 
 
 @in_virtual_time
-async def test_waiting_for_a_change_of_leadership_ends_with_it() -> None:
+async def test_a_change_of_leadership_is_told() -> None:
     _, (leader,) = build(1)
+    changes: list[bool] = []
+    leader.elector.on_change = lambda: changes.append(leader.elector.is_leading)
     async with standing(leader):
-        assert await leader.elector.wait_for_change(was_leading=False) is True
-        waiting = asyncio.create_task(leader.elector.wait_for_change(was_leading=True))
+        await until(lambda: changes == [True])
         await asyncio.sleep(5)
-        assert not waiting.done()
+        assert changes == [True]
         leader.access.is_cut = True
-        assert await waiting is False
+        await until(lambda: changes == [True, False])
 
 
 @pytest.mark.parametrize("seed", range(6))

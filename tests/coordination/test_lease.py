@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 
 import webop
+from webop.aio.work_deadline import Fence
 from webop.coordination.lease import (
-    Observation,
     Record,
     build_times,
     claim,
-    detach,
     is_newer,
-    observe,
     release,
     renew,
 )
+from webop.coordination.observed_lease import ObservedLease
 from webop.errors import ConfigurationError
 from webop.settings import LeadershipSettings
 
@@ -134,12 +133,6 @@ def test_taking_renewing_and_releasing_keep_what_others_have_put_into_the_lease(
     assert before["spec"]["holderIdentity"] == "other"
 
 
-def test_a_deleted_lease_is_made_anew_without_the_marks_of_the_old_one() -> None:
-    raw = detach(claim("mine", build_lease(), "me", 15, NOW))
-    assert raw["metadata"] == {"name": "mine"}
-    assert raw["spec"]["holderIdentity"] == "me"
-
-
 def test_terms_of_the_same_holder_are_told_apart_by_when_they_began() -> None:
     record = Record.parse(build_lease("me"))
     assert record.is_of_term(Record.parse(build_lease("me", renewTime=TIME)))
@@ -148,28 +141,39 @@ def test_terms_of_the_same_holder_are_told_apart_by_when_they_began() -> None:
     assert not record.is_of_term(None)
 
 
+def observe(*states: tuple[float, Json | None]) -> ObservedLease:
+    """Return a Lease as it was observed at some moments."""
+    moments = [0.0]
+    access: Any = None  # nothing is sent
+    times = build_times(LeadershipSettings(lease_name="mine"))
+    lease = ObservedLease(access, times, "me", Fence(lambda: moments[-1]))
+    for moment, raw in states:
+        moments.append(moment)
+        lease.observe(raw)
+    return lease
+
+
 def test_a_lease_is_free_so_long_after_it_was_last_seen_to_change() -> None:
-    seen = observe(Observation(), build_lease(renewTime="1"), 100, 15)
-    assert seen.free_at == 110
+    seen = 100, build_lease(renewTime="1")
+    assert observe(seen).free_at == 110
     # Nothing has changed, or nothing that counts: not even if the clocks of others say so.
-    assert observe(seen, build_lease(renewTime="1", version=8), 105, 15).free_at == 110
-    assert observe(seen, build_lease(renewTime="2"), 105, 15).free_at == 115
-    assert observe(seen, build_lease("third"), 105, 15).free_at == 115
-    assert observe(seen, build_lease(leaseDurationSeconds=60), 105, 15).free_at == 165
-    assert observe(seen, build_lease(leaseDurationSeconds=None), 105, 15).free_at == 120
+    assert observe(seen, (105, build_lease(renewTime="1", version=8))).free_at == 110
+    assert observe(seen, (105, build_lease(renewTime="2"))).free_at == 115
+    assert observe(seen, (105, build_lease("third"))).free_at == 115
+    assert observe(seen, (105, build_lease(leaseDurationSeconds=60))).free_at == 165
+    assert observe(seen, (105, build_lease(leaseDurationSeconds=None))).free_at == 120
 
 
 def test_a_lease_of_nobody_is_free_at_once() -> None:
-    seen = observe(Observation(), build_lease(), 100, 15)
-    assert observe(seen, build_lease(""), 101, 15).free_at < 0
-    assert observe(Observation(), None, 100, 15).free_at < 0
+    assert observe((100, build_lease()), (101, build_lease(""))).free_at < 0
+    assert observe((100, None)).free_at < 0
 
 
 def test_a_lease_that_vanishes_is_held_as_long_as_if_it_was_there() -> None:
-    seen = observe(observe(Observation(), build_lease(), 100, 15), None, 103, 15)
+    seen = observe((100, build_lease()), (103, None))
     assert seen.raw is None
     assert seen.free_at == 110
-    assert observe(observe(Observation(), build_lease(""), 100, 15), None, 101, 15).free_at < 0
+    assert observe((100, build_lease("")), (101, None)).free_at < 0
 
 
 @pytest.mark.parametrize(

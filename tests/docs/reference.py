@@ -154,7 +154,7 @@ def build_metrics(_: Iterable[str]) -> Iterator[str]:
     for name, kind, labels, text, _read in DEFINITIONS:
         shown = ", ".join(f"`{label}`" for label in labels)
         meaning = _format_text(text).replace("<", "&lt;")
-        yield f"| `{name}` | {kind.value} | {shown} | {meaning} |"
+        yield f"| `{name}` | {kind} | {shown} | {meaning} |"
     yield ""
 
 

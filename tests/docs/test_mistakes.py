@@ -48,7 +48,7 @@ CODE = {
     "webop.WebhookServer()": f"{STARTUP}admission.server = webop.WebhookServer(prot=9443)",
     "Two handlers": f"{CREATE}def fn(**_): ...\n{CREATE}def fn(**_): ...",
     "Timer 'fn' is called only": f"@webop.timer('pods'){FN}",
-    "Timer 'fn' is called repeatedly": f"@webop.timer('pods', interval=0){FN}",
+    "Timer 'fn' is called without a pause": f"@webop.timer('pods', interval=0){FN}",
     "Ignoring the unknown environment": f"@webop.on.create('pods'){FN}",
     "… No module named 'kopf'": (
         "import sys\n"

@@ -13,10 +13,10 @@ from webop.cli.doctor.findings import (
     build_text,
     describe_seconds,
     fail,
-    join_names,
     note,
     warn,
 )
+from webop.objects.names import join_names
 
 REPORT = {
     "API server": [approve("server", "is there")],

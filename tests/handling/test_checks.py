@@ -323,4 +323,4 @@ def test_a_timer_without_a_pause_is_suspicious() -> None:
     registry = webop.OperatorRegistry()
     webop.timer("kex", id="fn", registry=registry, interval=0)(lambda **_: None)
     (text,) = check_registry(registry)
-    assert text.startswith("Timer 'fn' is called repeatedly without a pause")
+    assert text.startswith("Timer 'fn' is called without a pause")

@@ -109,7 +109,7 @@ async def test_no_handler_is_called_in_a_step_in_which_the_loop_was_blocked_beyo
         await attempt(handler, build_change(build_body()), state, options)
 
     async with doing(pausing, work()):
-        await pausing.wait_until_idle()
+        await pausing.finish(5)
     assert (len(blocked), len(steps.moments)) == (1, 1)
 
 
@@ -243,7 +243,8 @@ async def test_a_call_in_a_thread_is_counted_until_the_thread_has_ended_it(
         async with doing(pausing, call_in_thread(ended.wait, {}, pool)):
             assert len(pausing.fence.threads) == 1
             pausing.cancel()
-            await pausing.wait_until_idle()
+            while any(task.get_name() == "work" for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.01)
             assert is_at_work(pausing)  # nobody waits for the thread any more
             ended.set()
             while is_at_work(pausing):

@@ -26,7 +26,7 @@ from webop.context.operator_context import OperatorContext
 from webop.errors import APIUnauthorizedError
 from webop.events.loggers import Poster
 from webop.handlers.model import Activity
-from webop.runtime.authentication import LoginKeeper
+from webop.runtime.authentication import Authenticator
 
 ACTIVITY = "webop.activities.authentication"
 
@@ -36,8 +36,8 @@ def build_info(token: str = "t", **values: Any) -> ConnectionInfo:
 
 
 def build_keeper(
-    registry: webop.OperatorRegistry, *, is_patient: bool = False, **networking: Any
-) -> LoginKeeper:
+    registry: webop.OperatorRegistry, *, keeps_trying: bool = False, **networking: Any
+) -> Authenticator:
     settings = webop.OperatorSettings()
     for name, value in networking.items():
         setattr(settings.networking, name, value)
@@ -49,11 +49,11 @@ def build_keeper(
         identity="me",
         poster=Poster(settings),
     )
-    return LoginKeeper(context, Vault(), is_patient=is_patient)
+    return Authenticator(context, Vault(), keeps_trying=keeps_trying)
 
 
 @contextlib.asynccontextmanager
-async def keeping(keeper: LoginKeeper) -> AsyncIterator[asyncio.Task[None]]:
+async def keeping(keeper: Authenticator) -> AsyncIterator[asyncio.Task[None]]:
     """Run a keeper while somebody needs the cluster."""
     keeper.wanted.set()
     task = asyncio.create_task(keeper.run(needs_cluster=lambda: True), name="keeper under test")
@@ -337,7 +337,7 @@ async def test_an_operator_that_can_do_without_a_cluster_says_what_is_missing(
     registry: webop.OperatorRegistry, plugin: PluginFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     plugin.write_kubeconfig(command="no-such-plugin")
-    keeper = build_keeper(registry, is_patient=True)
+    keeper = build_keeper(registry, keeps_trying=True)
     async with keeping(keeper) as task:
         await eventually(lambda: keeper.problem)
         assert not task.done()
@@ -366,7 +366,7 @@ async def test_new_tokens_that_are_refused_at_once_are_asked_for_with_pauses_and
 class Server:
     """Accepts the tokens that are good at the moment; counts the requests that it refuses."""
 
-    def __init__(self, keeper: LoginKeeper, *good: str) -> None:
+    def __init__(self, keeper: Authenticator, *good: str) -> None:
         self.good = set(good)
         self.refused = 0
         factory = answer_by(self._answer)
@@ -434,7 +434,7 @@ async def test_an_operator_that_can_do_without_a_cluster_logs_in_soon_after_a_sh
     registry: webop.OperatorRegistry,
 ) -> None:
     provide(registry, None, None, build_info())
-    keeper = build_keeper(registry, is_patient=True)
+    keeper = build_keeper(registry, keeps_trying=True)
     async with keeping(keeper):
         await eventually(keeper.logged_in.is_set, timeout=4)
 
@@ -443,7 +443,7 @@ async def test_an_operator_that_can_do_without_a_cluster_tries_a_refused_token_a
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     provide(registry, build_info("t"))
-    keeper = build_keeper(registry, is_patient=True, error_backoffs=[0.01])
+    keeper = build_keeper(registry, keeps_trying=True, error_backoffs=[0.01])
     server = Server(keeper)
     async with server.client, keeping(keeper):
         with pytest.raises(webop.LoginError, match="only credentials that were refused before"):

@@ -17,10 +17,10 @@ from tests.admissions import post_review
 from tests.docs.pages import ROOT
 from tests.metrics.scraping import OPENMETRICS, Scrape, find_port, scrape, scrape_until
 from tests.operating import Objects, RunOperator, build_settings
-from webop.monitoring.metrics import DEFINITIONS, MetricType
+from webop.monitoring.metrics import DEFINITIONS
 
 MONITORING = ROOT / "manifests" / "monitoring"
-SUFFIXES = {MetricType.HISTOGRAM: ("_bucket", "_count", "_sum")}
+SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
 # Of prometheus-client and of Prometheus itself.
 FOREIGN = {"process_resident_memory_bytes", "process_cpu_seconds_total", "up"}
 

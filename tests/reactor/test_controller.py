@@ -544,7 +544,7 @@ async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
 ) -> None:
     released = threading.Event()
     reconciler.work = lambda obj: call_in_thread(
-        lambda: released.wait(10), {}, NO_POOL, is_patient=True
+        lambda: released.wait(10), {}, NO_POOL, waits_for_end=True
     )
     controller.apply_event("ADDED", build("a", 1))
     await settle()

@@ -87,7 +87,7 @@ class AdmissionService:
             names = (handler.id, build_typed_id(handler))
             for name in dict.fromkeys((*names, *map(build_service_id, names))):
                 self._named.setdefault(name, []).append(handler)
-        self._counters.begin({name: handlers[0].id for name, handlers in self._named.items()})
+        self._counters.names = {name: found[0].id for name, found in self._named.items()}
 
     @property
     def ids(self) -> list[str]:

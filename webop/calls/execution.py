@@ -125,8 +125,8 @@ async def attempt(
         kwargs = _build_kwargs(handler, cause, state, runtime)
         if not is_async(handler.fn):
             pool = choose_pool(handler, options.settings)
-            is_patient = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
-            result = await call_in_thread(handler.fn, kwargs, pool, is_patient=is_patient)
+            waits_for_end = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
+            result = await call_in_thread(handler.fn, kwargs, pool, waits_for_end=waits_for_end)
         else:
             call = call_apart(handler.fn, kwargs, invocation)
             del kwargs  # daemons run for long

@@ -20,16 +20,13 @@ from webop.errors import (
 )
 from webop.handlers.causes import ResourceCause
 from webop.handlers.model import (
-    ActivityHandler,
     ChangeHandler,
     DaemonHandler,
-    EventHandler,
     Handler,
-    IndexHandler,
     TimerHandler,
     WebhookHandler,
 )
-from webop.telemetry.counters import FailedCall, add
+from webop.telemetry.counters import FailedCall
 from webop.telemetry.tracing import Description, open_span
 
 if TYPE_CHECKING:
@@ -38,15 +35,6 @@ if TYPE_CHECKING:
 DONE = Outcome(final=True)  # the outcome of most calls
 CANCELLED = Outcome(final=True)
 _STATEFUL = (ChangeHandler, DaemonHandler, TimerHandler)  # others are called for each event
-_TYPES: dict[type[Handler], str] = {
-    ActivityHandler: "activity",
-    ChangeHandler: "change",
-    DaemonHandler: "daemon",
-    EventHandler: "event",
-    IndexHandler: "index",
-    TimerHandler: "timer",
-    WebhookHandler: "webhook",
-}
 
 
 def record_begin(invocation: Invocation) -> Span | None:
@@ -61,7 +49,7 @@ def _describe(invocation: Invocation) -> Description:
     name = _name(handler, invocation.options)
     attributes: dict[str, str | int | None] = {
         "webop.handler.id": name,
-        "webop.handler.type": name_type(handler),
+        "webop.handler.type": handler.family,
         "webop.retry": invocation.state.retries,
     }
     if isinstance(cause, ResourceCause):
@@ -76,19 +64,16 @@ def record_end(
     failure: Exception | None,
     span: Span | None,
 ) -> None:
-    """Record the end of a call. All calls end here, so there is a shortcut to the row."""
+    """Record the end of a call."""
     handler, options = invocation.handler, invocation.options
     counters, status = options.counters, options.status
-    if (row := counters.rows.get(handler)) is None:
-        row = counters.durations.find(_name(handler, options), name_type(handler))
-        if not options.parents and not isinstance(handler, ActivityHandler):
-            counters.rows[handler] = row  # other handlers are new objects in each call
-    add(row, seconds)
+    labels = _name(handler, options), handler.family
+    counters.durations.add(seconds, *labels)
     how = "" if outcome is DONE else _name_failure(handler, outcome)
     if how:
-        counters.failures[_name(handler, options), name_type(handler), how] += 1
+        counters.failures[*labels, how] += 1
         if failure is not None and how != "denied":
-            counters.note_error(_name(handler, options), name_type(handler), _name_error(failure))
+            counters.errors[labels] = _name_error(failure), time.monotonic()
     if how == "failure" or (counters.failed.calls and outcome is not CANCELLED):
         _record_failed(invocation, failure if how == "failure" else None)
     if status is not None:
@@ -128,11 +113,6 @@ def _name_error(failure: Exception) -> str:
 def _name(handler: Handler, options: CallOptions) -> str:
     """Return the id; ids of sub-handlers can contain values of objects, so "/*" replaces them."""
     return f"{next(iter(options.parents))}/*" if options.parents else handler.id
-
-
-def name_type(handler: Handler) -> str:
-    """Return "change" for a ChangeHandler, and so on."""
-    return _TYPES[type(handler)]
 
 
 def _name_failure(handler: Handler, outcome: Outcome) -> str:

@@ -6,7 +6,6 @@ and its object in the current :class:`Invocation`, also in the threads of sync h
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -24,6 +23,7 @@ from webop.handlers.model import (
     DaemonHandler,
     Handler,
     WebhookHandler,
+    list_layers,
 )
 from webop.logs.reviews import call_of_the_moment
 from webop.settings import OperatorSettings
@@ -72,15 +72,9 @@ def is_async(fn: Callable[..., Any]) -> bool:
 
 
 def _detect_async(fn: Callable[..., Any]) -> bool:
-    while True:
-        if inspect.iscoroutinefunction(fn):
-            return True
-        if isinstance(fn, functools.partial):
-            fn = fn.func
-        elif hasattr(fn, "__wrapped__"):
-            fn = fn.__wrapped__
-        else:
-            return inspect.iscoroutinefunction(getattr(type(fn), "__call__", None))  # noqa: B004
+    layers = list_layers(fn)
+    own_call = getattr(type(layers[-1]), "__call__", None)  # noqa: B004
+    return any(map(inspect.iscoroutinefunction, [*layers, own_call]))
 
 
 _known: WeakKeyDictionary[Callable[..., Any], bool] = WeakKeyDictionary()

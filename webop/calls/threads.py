@@ -9,12 +9,11 @@ ends. An abandoned call keeps its thread and is counted.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -59,63 +58,83 @@ NO_POOL: Pool = _NoPool()
 
 
 class _Usage:
-    """The unfinished calls of an executor; changed in the loop only."""
+    """The unfinished calls of an executor. They end in its threads; all else is in the loop."""
 
     __slots__ = ("calls", "full_since")
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.calls: set[Future[Any]] = set()
         self.full_since: float | None = None
 
-    def add(self, pool: Pool) -> None:
-        """Count a call; if it waits for a thread, check later whether calls still wait."""
-        self.calls += 1
-        if self.full_since is None and _is_full(self, pool):
+    def add(self, call: Future[Any], pool: Pool) -> None:
+        """Count a call until it ends; if it waits for a thread, check later whether calls do."""
+        self.calls.add(call)
+        call.add_done_callback(partial(self._remove, pool=pool))
+        if self.full_since is None and self.count_waiting(pool) > 0:
             loop = asyncio.get_running_loop()
             self.full_since = loop.time()
-            loop.call_later(_TOLERANCE, _warn_if_full, self, pool, self.full_since)
+            loop.call_later(_TOLERANCE, self._warn_if_full, pool, self.full_since)
 
-    def remove(self, pool: Pool) -> None:
-        """Count a call that has ended."""
-        self.calls -= 1
-        if not _is_full(self, pool):
+    def count_waiting(self, pool: Pool) -> int:
+        """Return the number of calls that wait for a thread."""
+        size = pool.max_workers
+        return 0 if size is None else max(0, len(self.calls) - size)
+
+    def _remove(self, call: Future[Any], pool: Pool) -> None:
+        self.calls.discard(call)
+        if self.count_waiting(pool) == 0:
             self.full_since = None
+
+    def _warn_if_full(self, pool: Pool, since: float) -> None:
+        """Warn if a pool has been full since then, and schedule the next check."""
+        if self.full_since != since:
+            return
+        logger.warning(
+            "All %d threads for sync %s are busy; %d more calls are waiting. Make them async, "
+            "or increase settings.%s.max_workers.",
+            pool.max_workers,
+            pool.threads.calls,
+            self.count_waiting(pool),
+            pool.threads.group,
+        )
+        loop = asyncio.get_running_loop()
+        loop.call_later(_WARNING_INTERVAL, self._warn_if_full, pool, since)
 
 
 _usages: WeakKeyDictionary[Executor, _Usage] = WeakKeyDictionary()
-_abandoned: Counter[int] = Counter()  # by the id() of the function; changed in the loop only
+_abandoned: dict[Future[Any], Callable[..., Any]] = {}
 
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
     """Return the number of abandoned calls of a function that still run."""
-    return _abandoned[id(fn)] if _abandoned else 0
+    return sum(abandoned is fn for abandoned in list(_abandoned.values()))
 
 
 def is_crowded(pool: Pool) -> bool:
     """Return whether so many calls wait for a thread that no new work should start."""
-    usage, size = _usages.get(pool.executor), pool.max_workers
-    return usage is not None and size is not None and usage.calls > size + _MAX_WAITING
+    usage = _usages.get(pool.executor)
+    return usage is not None and usage.count_waiting(pool) > _MAX_WAITING
 
 
 def count_calls(pool: Pool) -> int:
     """Return the number of unfinished calls of a pool."""
     usage = _usages.get(pool.executor)
-    return 0 if usage is None else usage.calls
+    return 0 if usage is None else len(usage.calls)
 
 
 async def call_in_thread(
-    fn: Callable[..., Any], kwargs: Mapping[str, Any], pool: Pool, *, is_patient: bool = False
+    fn: Callable[..., Any], kwargs: Mapping[str, Any], pool: Pool, *, waits_for_end: bool = False
 ) -> Any:
     """Run a sync function in a pool, with the caller's context variables.
 
     If a daemon must stop before it has a thread, it is not called. If the caller is cancelled while
-    the function runs, the call is abandoned; a patient caller waits for its end, which keeps an
-    object busy, but not after a second cancellation.
+    the function runs, the call is abandoned; with ``waits_for_end``, the caller waits,
+    which keeps an object busy, but not after a second cancellation.
     """
     executor = pool.executor
     usage = _usages.get(executor) or _usages.setdefault(executor, _Usage())
     submitted = executor.submit(contextvars.copy_context().run, _call, fn, kwargs)
-    usage.add(pool)
+    usage.add(submitted, pool)
     if (fence := current_fence.get()) is not None:
         fence.count(submitted)
     stopped = kwargs.get("stopped")
@@ -127,34 +146,14 @@ async def call_in_thread(
     except asyncio.CancelledError:
         cancellations = count_cancellations()
         if not submitted.cancelled() or cancellations:
-            if is_patient and cancellations == 1 and not submitted.done():
+            if waits_for_end and cancellations == 1 and not submitted.done():
                 await asyncio.gather(asyncio.wrap_future(submitted), return_exceptions=True)
             raise
         return None  # the daemon had to stop while it waited for a thread
     finally:
-        if submitted.done():
-            usage.remove(pool)
-        else:
-            _abandon(fn, submitted, usage, pool)
-
-
-def _abandon(fn: Callable[..., Any], submitted: Future[Any], usage: _Usage, pool: Pool) -> None:
-    """Count a call until it ends in its thread."""
-    loop = asyncio.get_running_loop()
-    _abandoned[id(fn)] += 1
-
-    def finish() -> None:
-        usage.remove(pool)
-        _abandoned[id(fn)] -= 1
-        if not _abandoned[id(fn)]:
-            del _abandoned[id(fn)]
-
-    submitted.add_done_callback(lambda _: _call_in_loop(loop, finish))
-
-
-def _call_in_loop(loop: asyncio.AbstractEventLoop, fn: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody needs it
-        loop.call_soon_threadsafe(fn)
+        if not submitted.done():
+            _abandoned[submitted] = fn
+            submitted.add_done_callback(_abandoned.pop)
 
 
 def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
@@ -162,25 +161,3 @@ def _call(fn: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
         return fn(**kwargs)
     except (StopIteration, GeneratorExit) as exc:  # coroutines cannot pass them on
         raise RuntimeError(f"The handler raised {exc!r}.") from exc
-
-
-def _is_full(usage: _Usage, pool: Pool) -> bool:
-    size = pool.max_workers
-    return size is not None and usage.calls > size
-
-
-def _warn_if_full(usage: _Usage, pool: Pool, full_since: float) -> None:
-    """Warn if a pool has been full since then, and schedule the next check."""
-    if usage.full_since != full_since:
-        return
-    size = pool.max_workers or 0
-    logger.warning(
-        "All %d threads for sync %s are busy; %d more calls are waiting. Make them async, "
-        "or increase settings.%s.max_workers.",
-        size,
-        pool.threads.calls,
-        usage.calls - size,
-        pool.threads.group,
-    )
-    loop = asyncio.get_running_loop()
-    loop.call_later(_WARNING_INTERVAL, _warn_if_full, usage, pool, full_since)

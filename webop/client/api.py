@@ -77,11 +77,13 @@ class ObjectOptions(TypedDict, total=False):
         is_retried: whether network errors and 5xx are retried; by default, they are.
         keeps_managed_fields: whether the response keeps its ``metadata.managedFields``; by default,
             it does.
+        timeout: of one attempt, in seconds; by default ``options.request_timeout``.
     """
 
     is_queued: bool
     is_retried: bool
     keeps_managed_fields: bool
+    timeout: float
 
 
 class Client:
@@ -270,12 +272,15 @@ class Client:
                 break
 
     async def create(
-        self, resource: Resource, namespace: str | None, body: Mapping[str, Any]
+        self,
+        resource: Resource,
+        namespace: str | None,
+        body: Mapping[str, Any],
+        **options: Unpack[ObjectOptions],
     ) -> dict[str, Any]:
         """Create an object, return it as stored."""
         path = resource.get_url(namespace=namespace)
-        result: dict[str, Any] = await self.request("POST", path, body=body)
-        return result
+        return await self._on_object("POST", resource, path, options, encode_body(body))
 
     async def replace(
         self, resource: Resource, namespace: str | None, name: str, body: Mapping[str, Any]
@@ -338,7 +343,8 @@ class Client:
     ) -> dict[str, Any]:
         queue = resource.plural_name if options.get("is_queued") else None
         is_retried = options.get("is_retried", True)
-        call = Call(method, path, None, content, content_type, is_retried=is_retried, queue=queue)
+        timeout = options.get("timeout")
+        call = Call(method, path, None, content, content_type, JSON, timeout, is_retried, queue)
         result: dict[str, Any] = await self.perform(call)
         if result and not options.get("keeps_managed_fields", True):
             result.get("metadata", {}).pop("managedFields", None)

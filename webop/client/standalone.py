@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from webop.client import current_client
 from webop.client.api import Client
-from webop.client.auth.logins import describe_failure, get_default_logins
+from webop.client.auth.logins import call_default_logins
 from webop.client.auth.vault import Vault
 from webop.client.objects import AsyncClient
 from webop.errors import LoginError
@@ -79,22 +79,12 @@ async def connect(*, field_manager: str = "webop") -> AsyncIterator[AsyncClient]
 
 
 async def _log_in() -> Vault:
-    infos, problems = {}, []
-    for login in get_default_logins():
-        try:
-            info = await asyncio.to_thread(login, logger=logger)
-        except LoginError as exc:
-            problems.append(str(exc))
-        except Exception as exc:  # noqa: BLE001 - any error of a client library
-            problems.append(f"{describe_failure(login, exc)}.")
-        else:
-            if info is not None:
-                infos[login.__name__] = info
-    if not infos:
-        why = " ".join(dict.fromkeys(problems)) or "there are no credentials"
+    outcome = await call_default_logins(logger)
+    if not outcome.infos:
+        why = outcome.explain() or "there are no credentials"
         place = f"KUBECONFIG is {os.environ.get('KUBECONFIG', 'not set')}"
         raise LoginError(f"Cannot log in to the cluster ({place}): {why}")
-    return Vault(infos)
+    return Vault(outcome.infos)
 
 
 async def _give_up(vault: Vault) -> None:

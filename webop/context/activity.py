@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 from weakref import WeakSet
@@ -18,7 +19,10 @@ from webop.aio.cancellation import WorkerGroup
 from webop.aio.work_deadline import Fence, Fenced, current_fence
 from webop.handlers.stopping import DaemonStoppingReason
 
+logger = logging.getLogger(__name__)
+
 _POLLING = 0.02  # seconds
+_UNWINDING = 1.0  # seconds; for cancelled handlers to end
 
 Listener = Callable[[DaemonStoppingReason | None], None]
 """Called at each change: with the reason of the pause, or with None when the operator resumes."""
@@ -82,18 +86,11 @@ class Pausing:
         while not self.is_active:
             await self._changed.wait()
 
-    async def wait_until_idle(self) -> None:
-        """Wait until all tasks have ended; abandoned threads can still run.
-
-        Unless the operator is paused, new tasks can start at any time.
-        """
-        while self._has_tasks():  # noqa: ASYNC110  a callback for each of the tasks costs more
-            await asyncio.sleep(_POLLING)
-
     @property
     def is_idle(self) -> bool:
         """Whether no task runs and, if there is a fence, no thread either."""
-        return not self._has_tasks() and not (self.fence and self.fence.threads)
+        has_threads = self.fence is not None and bool(self.fence.threads)
+        return not has_threads and all(task.done() for task in self._tasks)
 
     def spawn(
         self,
@@ -121,11 +118,26 @@ class Pausing:
         for task in self._tasks:
             task.cancel()
 
+    async def finish(self, limit: float) -> None:
+        """Wait until all work has ended while the operator is paused; but not forever.
+
+        Work that still runs after so many seconds is cancelled, and has a moment to end.
+        """
+        await self.wait_until_idle(limit)
+        if not self.is_idle:
+            logger.warning("The handlers have not ended in %g s. Cancelling them.", limit)
+            self.cancel()
+            await self.wait_until_idle(_UNWINDING)
+
+    async def wait_until_idle(self, limit: float | None = None) -> None:
+        """Wait until no work runs, for at most so many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                while not self.is_idle:  # noqa: ASYNC110  a callback for each task costs more
+                    await asyncio.sleep(_POLLING)
+
     def _change(self, reason: DaemonStoppingReason | None) -> None:
         for listener in list(self._listeners):
             listener(reason)
         self._changed.set()
         self._changed = asyncio.Event()
-
-    def _has_tasks(self) -> bool:
-        return any(not task.done() for task in self._tasks)

@@ -21,7 +21,7 @@ class ClusterView:
         self.namespaces: frozenset[str] | None = None
         self.groups: frozenset[str] = frozenset()
         self.served_groups: frozenset[str] = frozenset()
-        self._moved = asyncio.Event()
+        self._has_namespaces = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
         self._listeners: list[Callable[[], None]] = []
         self.is_known = False
@@ -37,8 +37,7 @@ class ClusterView:
         self._resources = {resource: resource for resource in resources}
         self.served_groups = frozenset(groups)
         self.is_known, self.is_awaited = True, False
-        for listener in self._listeners:
-            listener()
+        self._call_listeners()
 
     def find(self, resource: Resource) -> Resource:
         """Return the discovered resource equal to this one; this one if there is none."""
@@ -49,7 +48,7 @@ class ClusterView:
         return resource in self._resources
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Call a function after each discovery."""
+        """Call a function after each discovery, and when other namespaces are served."""
         self._listeners.append(listener)
 
     def demand(self, groups: Iterable[str]) -> None:
@@ -59,11 +58,13 @@ class ClusterView:
     def serve(self, namespaces: frozenset[str]) -> None:
         """Set the served namespaces."""
         self.namespaces = namespaces
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self._has_namespaces.set()
+        self._call_listeners()
 
-    async def wait_for_namespaces(self, known: frozenset[str] | None = None) -> frozenset[str]:
-        """Wait until the served namespaces differ from those that the caller knows; return them."""
-        while self.namespaces is None or self.namespaces == known:
-            await self._moved.wait()
-        return self.namespaces
+    async def wait_for_namespaces(self) -> None:
+        """Wait until the served namespaces are known."""
+        await self._has_namespaces.wait()
+
+    def _call_listeners(self) -> None:
+        for listener in self._listeners:
+            listener()

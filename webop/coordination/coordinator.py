@@ -1,7 +1,8 @@
 """The decision whether an operator handles objects, from its start to its handover.
 
 Flow: :meth:`Coordinator.begin` pauses the operator if it has a Lease or a peering.
-:meth:`Coordinator.run` pauses and resumes it, and hands over when it is cancelled.
+:meth:`Coordinator.run` pauses and resumes it. When it is cancelled, it waits for the handlers; then
+the Lease and the records are given up.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from webop.client.api import Client
 from webop.context.operator_context import OperatorContext
 from webop.coordination.election import Elector
 from webop.coordination.peering import Peering
+from webop.handlers.stopping import DaemonStoppingReason
+
+_DAEMONS_TIMEOUT = 5.0  # seconds; as without a Lease or a peering
 
 
 class Coordinator:
@@ -23,9 +27,9 @@ class Coordinator:
     def __init__(self, operator: OperatorContext, namespace: str | None = None) -> None:
         self._operator = operator
         self._elector = Elector(operator, namespace)
-        peering = Peering(operator, self._elector)
+        self._peering = Peering(operator, self._elector)
         # The elector comes first: it knows the name of the Lease when peering begins.
-        self._coordinators: tuple[Elector | Peering, ...] = (self._elector, peering)
+        self._coordinators: tuple[Elector | Peering, ...] = (self._elector, self._peering)
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -43,6 +47,11 @@ class Coordinator:
         async with asyncio.TaskGroup() as group:
             for coordinator in self._coordinators:
                 group.create_task(coordinator.run(client), name=type(coordinator).__name__.lower())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                if self._elector.is_enabled or self._peering.has_records:
+                    await finish_work(self._operator)
 
     def describe(self) -> str:
         """Return a text: the role of this replica; empty without a Lease."""
@@ -64,3 +73,10 @@ class Coordinator:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+
+
+async def finish_work(operator: OperatorContext) -> None:
+    """Wait for the handlers before others may act; meanwhile the Lease is renewed."""
+    exiting = DaemonStoppingReason.OPERATOR_EXITING
+    operator.pausing.pause("exit", "the operator is stopping", exiting)
+    await operator.pausing.finish(max(operator.settings.batching.exit_timeout, _DAEMONS_TIMEOUT))

@@ -34,15 +34,12 @@ from webop.coordination.observed_lease import ObservedLease
 from webop.coordination.requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
 from webop.errors import APIError, APIForbiddenError, ConfigurationError
-from webop.handlers.stopping import DaemonStoppingReason
 
 logger = logging.getLogger(__name__)
 
 _WHO = "leadership"
 _JITTER = 1.2  # as in client-go, so that replicas do not try all at once
 _POLLING = 0.02  # seconds; while waiting for the end of handlers
-_REMINDER = 60.0  # seconds; until a missing permission is logged again
-_HUNG_TIMEOUT = 5.0  # seconds; for daemons at the shutdown, as without a Lease
 _UNWINDING = 1.0  # seconds; for cancelled handlers to end
 _RESUMPTION = 10.0  # seconds; then handlers that still run, if any, hold up only their objects
 
@@ -57,6 +54,7 @@ class Elector:
 
     Attributes:
         lease: the namespace and the name of the Lease; empty before :meth:`run`.
+        on_change: called when this replica begins or ends to lead.
         obstacle: a text: which missing permission prevents the leadership; empty if none does.
     """
 
@@ -78,10 +76,9 @@ class Elector:
         self._once = Once()
         self._is_leading = False
         self._stood_down_at = -math.inf
-        self._changed = asyncio.Event()
         self._renewed = asyncio.Event()
-        self._logged_at = 0.0
         self.lease = ""
+        self.on_change: Callable[[], None] = lambda: None
         self.obstacle = ""
 
     @property
@@ -94,12 +91,6 @@ class Elector:
         """Whether this replica holds the Lease and handles objects."""
         return self._is_leading
 
-    async def wait_for_change(self, *, was_leading: bool) -> bool:
-        """Wait until the leadership differs from ``was_leading``; return the new state."""
-        while self._is_leading is was_leading:
-            await self._changed.wait()
-        return self._is_leading
-
     def describe(self) -> str:
         """Return a text: the role of this replica; empty without a Lease."""
         if not self.is_enabled:
@@ -107,7 +98,7 @@ class Elector:
         lease = self.lease or self._settings.lease_name
         if self._is_leading:
             return f"leading by the lease {lease}"
-        record = NOTHING if self._observed is None else self._observed.seen.record
+        record = NOTHING if self._observed is None else self._observed.record
         problem = f" ({self._problem})" if self._problem else ""
         return f"standing by; the lease {lease} is {record}{problem}"
 
@@ -165,54 +156,53 @@ class Elector:
             watching = group.create_task(lease.watch(options), name="watch of the lease")
             try:
                 while True:
-                    await self._acquire(lease, times)
-                    await self._lead(lease, times, group)
+                    await self._acquire(lease)
+                    await self._lead(lease, group)
                     await self._wait_until_stopped()
             finally:
                 watching.cancel()
                 if self._operator.pausing.is_idle:
                     watchdog.stop()  # otherwise handlers still run
 
-    async def _acquire(self, lease: ObservedLease, times: LeaseTimes) -> None:
+    async def _acquire(self, lease: ObservedLease) -> None:
         """Wait until the Lease is free, and acquire it."""
         while True:
             try:
                 await lease.refresh(if_unwatched=True)
                 self._log_holder(lease)
-                if not lease.wait and await lease.acquire():
+                if await lease.hold():
                     break
                 self._forget_failure()
             except APIError as exc:
                 self._log_failure(lease, "acquired", exc)
-            pause = times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
+            pause = lease.times.period * random.uniform(1.0, _JITTER)  # noqa: S311 - no secret
             await _wait_for(lease.changed, min(pause, lease.wait or pause))
         self._forget_failure()
 
     def _log_holder(self, lease: ObservedLease) -> None:
         """Log the holder that this replica stands by for, once for each."""
-        record = lease.seen.record
+        record = lease.record
         term = (record.holder, record.acquired_at)
         if record.holder and not lease.is_own and self._once.is_new("holder", term):
             logger.info("Standing by: the lease %s is %s.", lease, record)
 
-    async def _lead(
-        self, lease: ObservedLease, times: LeaseTimes, group: asyncio.TaskGroup
-    ) -> None:
+    async def _lead(self, lease: ObservedLease, group: asyncio.TaskGroup) -> None:
         """Lead as long as the Lease is renewed in time; when cancelled, hand over."""
         self._lost = ""
-        renewal = self._keep_renewing(lease, times)
+        renewal = self._keep_renewing(lease)
         renewing = group.create_task(renewal, name="renewal of the lease")
         try:
-            await self._enforce_times(lease, times)
+            await self._enforce_times(lease)
         except asyncio.CancelledError:
-            await self._hand_over(lease, times, renewing)
+            await self._hand_over(lease, renewing)
             raise
         finally:
             renewing.cancel()
             self._pause("the lease is not held")
 
-    async def _enforce_times(self, lease: ObservedLease, times: LeaseTimes) -> None:
+    async def _enforce_times(self, lease: ObservedLease) -> None:
         """Pause and cancel in time, until the Lease is over or lost."""
+        times = lease.times
         while not self._lost and lease.age < times.end:
             if lease.age < times.deadline:
                 is_acting = self._is_leading or self._resume(lease)
@@ -254,86 +244,60 @@ class Elector:
             why = f": {self._problem}" if self._problem else "."
             logger.error("Leadership is lost: the lease %s %s%s", lease, text, why)
 
-    def _pause(
-        self, why: str, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING
-    ) -> bool:
+    def _pause(self, why: str) -> bool:
         """Call no new handlers; return whether it was leading before."""
         was_leading = self._is_leading
-        self._operator.pausing.pause(_WHO, why, reason)
+        self._operator.pausing.pause(_WHO, why)
         self._set_leading(is_leading=False)
         return was_leading
 
     def _set_leading(self, *, is_leading: bool) -> None:
         if self._is_leading is not is_leading:
             self._is_leading = is_leading
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self.on_change()
 
-    async def _keep_renewing(self, lease: ObservedLease, times: LeaseTimes) -> None:
+    async def _keep_renewing(self, lease: ObservedLease) -> None:
         """Renew the Lease. Another task enforces the times, whatever happens here."""
         while not self._lost:
-            await _wait_for(lease.changed, times.period)
+            await _wait_for(lease.changed, lease.times.period)
             try:
-                if not await lease.renew():
-                    self._lost = str(lease.seen.record)
+                if not (lease.is_own and await lease.hold()):
+                    self._lost = str(lease.record)
                 self._forget_failure()
             except APIError as exc:
                 self._log_failure(lease, "renewed", exc)
             self._renewed.set()
 
-    async def _hand_over(
-        self, lease: ObservedLease, times: LeaseTimes, renewing: asyncio.Task[None]
-    ) -> None:
-        """Release the Lease as soon as all handlers have ended, and renew it until then."""
-        pausing = self._operator.pausing
-        self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
-        timeout = max(self._operator.settings.batching.exit_timeout, _HUNG_TIMEOUT)
-        if not await self._wait_until_idle(timeout, times.end - times.cancellation):
-            pausing.cancel()
-        if not await self._wait_until_idle(_UNWINDING):
+    async def _hand_over(self, lease: ObservedLease, renewing: asyncio.Task[None]) -> None:
+        """Release the Lease, unless handlers still run."""
+        if not self._operator.pausing.is_idle:
             logger.error(
                 "The lease %s is not released: there is work that cannot be stopped. Another "
                 "replica takes over in %d seconds.",
-                *(lease, times.duration),
+                *(lease, lease.times.duration),
             )
             return
         renewing.cancel()
-        await asyncio.wait({renewing}, timeout=times.request_timeout)
-        if not self._lost and self._fence.rest > 0:
-            self._fence.ends_at = 0.0
-            await self._release(lease, times)
-
-    async def _wait_until_idle(self, timeout: float, spare: float = 0.0) -> bool:
-        """Wait until no handlers run, but not beyond the Lease; return whether none run.
-
-        It returns at the latest ``spare`` seconds before the end of the Lease.
-        """
-        pausing, until = self._operator.pausing, self._fence.clock() + timeout
-        while not pausing.is_idle and not self._lost and self._fence.rest > spare:
-            if self._fence.clock() >= until:
-                break
-            await asyncio.sleep(_POLLING)
-        return pausing.is_idle
-
-    async def _release(self, lease: ObservedLease, times: LeaseTimes) -> None:
+        await asyncio.wait({renewing}, timeout=lease.times.request_timeout)
+        if self._lost or self._fence.rest <= 0:
+            return
+        self._fence.ends_at = 0.0
         try:
             if await lease.release():
                 logger.info("Released the lease %s.", lease)
         except APIError as exc:
             logger.warning(
                 "Cannot release the lease %s. Another replica takes over in %d seconds: %s",
-                *(lease, times.duration, exc),
+                *(lease, lease.times.duration, exc),
             )
 
     async def _wait_until_stopped(self) -> None:
         """Wait until no handlers run; that should be soon, as they are fenced."""
-        pausing, until = self._operator.pausing, self._fence.clock() + _UNWINDING
-        has_reported = False
-        while not pausing.is_idle:
-            if self._fence.clock() >= until and not has_reported:
-                self._end_overrun()
-                has_reported = True
-            await asyncio.sleep(_POLLING)
+        pausing = self._operator.pausing
+        await pausing.wait_until_idle(_UNWINDING)
+        if not pausing.is_idle:
+            self._end_overrun()
+            await pausing.wait_until_idle()
 
     def _end_overrun(self) -> None:
         """End the process if handlers run without the Lease; or only log it, by the settings."""
@@ -348,18 +312,15 @@ class Elector:
 
     def _log_failure(self, lease: ObservedLease, what: str, exc: APIError) -> None:
         """Log a failure once for each type of error; a missing permission once a minute."""
-        text, now = str(exc), self._fence.clock()
-        level, self.obstacle = logging.WARNING, ""
-        if is_denied := isinstance(exc, APIForbiddenError):
-            level = logging.ERROR
+        text, level, minute, self.obstacle = str(exc), logging.WARNING, 0.0, ""
+        if isinstance(exc, APIForbiddenError):
+            level, minute = logging.ERROR, self._fence.clock() // 60
             text = (
                 f"{text.rstrip('.')}. Needed: get, create and update; better also list and watch."
             )
             self.obstacle = f"the lease {lease} cannot be {what}: {text}"
-        is_due = is_denied and now >= self._logged_at + _REMINDER
-        if self._once.is_new("problem", type(exc)) or is_due:
+        if self._once.is_new("problem", (type(exc), minute)):
             logger.log(level, "The lease %s cannot be %s: %s", lease, what, text)
-            self._logged_at = now
         self._problem = text
 
     def _forget_failure(self) -> None:

@@ -11,25 +11,18 @@ import datetime as dt
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from webop.client.watch_events import parse_number, parse_version
 from webop.errors import ConfigurationError
 from webop.objects.names import SUBDOMAIN
+from webop.settings import LeadershipSettings
 
 _MAX_NAME = 253  # RFC 1123
 
 _MARGIN_SHARE = 0.05  # of the duration: for clocks that run at different speeds
 _MIN_MARGIN = 0.25  # seconds; for ending the process if necessary
 _LAST_MOMENTS = 1.0  # seconds; for the cleanup of cancelled handlers
-
-
-class LeadershipOptions(Protocol):
-    """The settings of the user, such as ``settings.leadership``. Times are in seconds."""
-
-    lease_name: str | None  # the name of the Lease
-    lease_duration: float  # how long other replicas wait after the last renewal that they have seen
-    renew_deadline: float  # how long the holder continues after its last renewal
-    retry_period: float  # the pause between attempts
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +46,7 @@ class LeaseTimes:
     request_timeout: float
 
 
-def build_times(options: LeadershipOptions) -> LeaseTimes:
+def build_times(options: LeadershipSettings) -> LeaseTimes:
     """Return the times that follow from the settings.
 
     Raises:
@@ -130,39 +123,6 @@ class Record:
 NOTHING = Record(holder="", duration=None, acquired_at="", renewed_at="")
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The newest known state of a Lease.
-
-    Attributes:
-        raw: the object; None if it does not exist.
-        record: its content.
-        free_at: when it can be acquired, by the clock of this process.
-    """
-
-    raw: dict[str, Any] | None = None
-    record: Record = NOTHING
-    free_at: float = -math.inf
-
-
-def observe(
-    before: Observation, raw: dict[str, Any] | None, now: float, duration: float
-) -> Observation:
-    """Return the new observation when the object, or its absence, is seen.
-
-    A Lease can be deleted while its holder acts, so a deleted Lease still counts until its end.
-    ``duration`` is used if the object has none.
-    """
-    if raw is None:
-        return Observation(None, before.record, before.free_at)
-    record = Record.parse(raw)
-    if not record.holder:
-        return Observation(raw, record)
-    if record == before.record:
-        return Observation(raw, record, before.free_at)
-    return Observation(raw, record, now + (record.duration or duration))
-
-
 def claim(
     name: str, raw: Mapping[str, Any] | None, holder: str, duration: int, now: dt.datetime
 ) -> dict[str, Any]:
@@ -192,11 +152,6 @@ def release(raw: Mapping[str, Any], now: dt.datetime) -> dict[str, Any]:
     )
 
 
-def detach(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Lease for a new creation, after somebody has deleted it."""
-    return {**raw, "metadata": {"name": raw["metadata"]["name"]}}
-
-
 def format_time(moment: dt.datetime) -> str:
     """Format a time as Kubernetes does in Leases (meta/v1, MicroTime)."""
     return moment.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -220,12 +175,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def is_newer(version: object, raw: Mapping[str, Any] | None) -> bool:
+def is_newer(version: str | None, raw: dict[str, Any] | None) -> bool:
     """Return whether a version is later than that of an object; True if it is not a number."""
-    known = None if raw is None else raw["metadata"].get("resourceVersion")
-    return _parse_version(version) > _parse_version(known, -1)
-
-
-def _parse_version(version: object, default: float = math.inf) -> float:
-    text = str(version or "")
-    return int(text) if text.isdecimal() and len(text) < 100 else default
+    number = parse_number(version)
+    return number == 0 or raw is None or number > parse_version(raw)

@@ -8,46 +8,49 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import math
 from contextlib import aclosing
 from typing import Any
 
 from webop.aio.work_deadline import Fence
 from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
 from webop.coordination.lease import (
+    NOTHING,
     LeaseTimes,
-    Observation,
     Record,
     claim,
-    detach,
     is_newer,
-    observe,
     release,
     renew,
 )
 from webop.coordination.requests import LeaseAccess
 
-_ATTEMPTS = 3  # of a renewal, if others have changed other fields of the Lease
+_ATTEMPTS = 3  # of a write, if others have changed other fields of the Lease
 
 
 class ObservedLease:
     """A Lease that this process holds or wants to hold.
 
     Attributes:
+        times: when what must have happened.
         claimed: the last claim; it can have succeeded although its response was lost.
-        seen: the newest known state.
+        raw: the newest known object; None if it does not exist.
+        record: the newest known content; of a deleted Lease, the last one.
+        free_at: when it can be acquired, by the clock of the fence.
         sent_at: when the last successful claim or renewal was sent, by the clock of the fence.
         changed: set when somebody else has changed the Lease.
     """
 
     def __init__(self, access: LeaseAccess, times: LeaseTimes, identity: str, fence: Fence) -> None:
         self._access = access
-        self._times = times
+        self.times = times
         self._identity = identity
         self._fence = fence
         self.claimed: Record | None = None
-        self._stored: dict[str, Any] = {}
         self._is_listed = False
-        self.seen = Observation()
+        self.raw: dict[str, Any] | None = None
+        self.record = NOTHING
+        self.free_at = -math.inf
         self.sent_at = 0.0
         self.changed = asyncio.Event()
 
@@ -62,12 +65,12 @@ class ObservedLease:
     @property
     def is_own(self) -> bool:
         """Whether its holder is the last claim of this process, with or without a response."""
-        return self.seen.raw is not None and self.seen.record.is_of_term(self.claimed)
+        return self.record.is_of_term(self.claimed)
 
     @property
     def wait(self) -> float:
         """The seconds until it can be acquired, unless it changes; 0 if it is free."""
-        return 0.0 if self.is_own else max(0.0, self.seen.free_at - self._fence.clock())
+        return 0.0 if self.is_own else max(0.0, self.free_at - self._fence.clock())
 
     async def watch(self, options: WatchOptions) -> None:
         """Observe changes forever."""
@@ -82,41 +85,31 @@ class ObservedLease:
             APIError: it cannot be read.
         """
         if not if_unwatched or not self._access.is_watched:
-            self._observe(await self._access.read())
+            self.observe(await self._access.read())
 
-    async def acquire(self) -> bool:
-        """Try to acquire it; return whether this process holds it now.
+    async def hold(self) -> bool:
+        """Acquire it, or renew it; return whether this process holds it now.
 
-        Raises:
-            APIError: it cannot be acquired; or it was, but the response was lost.
-        """
-        before, now = self.seen.raw, dt.datetime.now(dt.UTC)
-        if before is not None and self.is_own:  # the response was lost, or the renewal was late
-            raw = renew(before, self._times.duration, now)
-        else:
-            raw = claim(self._access.name, before, self._identity, self._times.duration, now)
-        self.claimed = Record.parse(raw)
-        if await self._write(raw):
-            return True
-        await self.refresh()
-        return False
-
-    async def renew(self) -> bool:
-        """Renew it; return whether this process still holds it.
+        If somebody has deleted it, its holder creates it again. If somebody else has held it in
+        between, it must be acquired again.
 
         Raises:
-            APIError: it could not be renewed, or the response was lost.
+            APIError: it cannot be written; or it was, but the response was lost.
         """
+        was_own = self.is_own
         for _ in range(_ATTEMPTS):
-            raw = self.seen.raw
-            if raw is None:  # somebody has deleted it
-                raw = detach(self._stored)
-            elif not self.is_own:
+            if self.wait or self.is_own is not was_own:
                 return False
-            if await self._write(renew(raw, self._times.duration, dt.datetime.now(dt.UTC))):
+            before, now = self.raw, dt.datetime.now(dt.UTC)
+            if was_own and before is not None:
+                raw = renew(before, self.times.duration, now)
+            else:
+                raw = claim(self._access.name, before, self._identity, self.times.duration, now)
+            self.claimed = Record.parse(raw)
+            if await self._write(raw):
                 return True
             await self.refresh()
-        return self.seen.raw is None or self.is_own
+        return was_own and self.is_own
 
     async def release(self) -> bool:
         """Release it; return whether this process held it.
@@ -125,7 +118,7 @@ class ObservedLease:
             APIError: it could not be released.
         """
         for _ in range(_ATTEMPTS):
-            raw = self.seen.raw
+            raw = self.raw
             if raw is None or not self.is_own:
                 break
             if await self._access.write(release(raw, dt.datetime.now(dt.UTC))) is not None:
@@ -138,29 +131,37 @@ class ObservedLease:
         stored = await self._access.write(raw)
         if stored is None:
             return False
-        self._stored = stored
-        self._observe(stored)
+        self.observe(stored)
         self.sent_at = sent_at
-        self._fence.ends_at = sent_at + self._times.end
+        self._fence.ends_at = sent_at + self.times.end
         return True
 
-    def _observe(self, raw: dict[str, Any] | None) -> None:
-        self.seen = observe(self.seen, raw, self._fence.clock(), self._times.duration)
+    def observe(self, raw: dict[str, Any] | None) -> None:
+        """Note the present object, or its absence.
+
+        A Lease can be deleted while its holder acts, so a deleted Lease still counts until its end.
+        """
+        self.raw = raw
+        record = self.record if raw is None else Record.parse(raw)
+        if record != self.record:
+            duration = record.duration or self.times.duration
+            self.free_at = self._fence.clock() + duration if record.holder else -math.inf
+            self.record = record
 
     def _process(self, item: WatchItem) -> None:
         """Process an item of the watch, which can be older than our last response."""
         if isinstance(item, ListingStarted):
             self._is_listed = False
         elif isinstance(item, ListingFinished):
-            if not self._is_listed and is_newer(item.resource_version, self.seen.raw):
+            if not self._is_listed and is_newer(item.resource_version, self.raw):
                 self._note_change(None)
         else:
             event_type, raw = item
             self._is_listed = True
-            if is_newer(raw["metadata"].get("resourceVersion"), self.seen.raw):
+            if is_newer(raw["metadata"].get("resourceVersion"), self.raw):
                 self._note_change(None if event_type == "DELETED" else raw)
 
     def _note_change(self, raw: dict[str, Any] | None) -> None:
-        self._observe(raw)
-        if not self.is_own:
+        self.observe(raw)
+        if raw is None or not self.is_own:
             self.changed.set()

@@ -13,7 +13,7 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from typing import Any
 
 from webop.aio.backoff import Backoff, Once
@@ -35,34 +35,33 @@ from webop.coordination.peers import (
     select_rivals,
 )
 from webop.coordination.requests import perform_once
-from webop.errors import APIConflictError, APIError, APIForbiddenError, APINotFoundError
-from webop.handlers.stopping import DaemonStoppingReason
+from webop.errors import APIError, APIForbiddenError, APINotFoundError
+from webop.objects.names import join_names
 from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
 
 _HEADROOM = (5.0, 10.0)  # seconds; so long before it expires, a record is renewed
 _LOSS_PAUSE = 5.0  # seconds; between a renewal and the next one if the record is lost
-_LOSS_HEADROOM = 2.0  # seconds; so long before it expires, a record that was set back is renewed
+_ROUNDING = 1.0  # seconds; more than the difference between a moment and its text
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; after failures
 _TIMEOUT = 5.0  # seconds; of a request
-_DAEMONS_TIMEOUT = 5.0  # seconds; for daemons at the shutdown
-_UNWINDING = 1.0  # seconds; for cancelled handlers to end
 _POLLING = 10.0  # seconds; for a kind that must exist
 _MAX_WAIT = 30.0  # seconds; the clock can be set while this waits until a record expires
-_SHOWN = 5  # names in one line of the log
 
 
 class PeeringObject:
     """A peering object, which can be created and deleted at any time: all records, and our own.
 
+    A list shows the present. An event, and the response to a request of ours, can be older than
+    what is known: then it is ignored, because the records of running peers look expired in it.
+
     Attributes:
-        peers: the peers by their identities. If the object is deleted, they count until their
-            records expire, because these operators still run.
+        peers: the peers by their identities. After the object was deleted, or restored from a
+            backup, those that it does not show count until their records expire: they still run.
         is_settled: whether peers could see this operator; it acts only after that.
         has_record: whether there is a record to remove at the end.
         problem: a text: which permission is missing.
-        moved: set to renew our record now.
     """
 
     def __init__(self, kind: Resource, namespace: str | None, peering: Peering) -> None:
@@ -72,17 +71,16 @@ class PeeringObject:
         self.is_settled = False
         self.has_record = False
         self.problem = ""
-        self.moved = asyncio.Event()
         self._peering = peering
         self._name = peering.settings.name
-        self._is_known = False
         self._uid = ""
         self._version = 0
-        self._deleted: dict[str, Peer] = {}
-        self._renewed = 0.0
-        self._written = 0  # the version with our record; 0 while a renewal runs, or has failed
-        self._end = 0.0  # of our record in the newest state: a Unix timestamp; 0 for no record
-        self._timer: asyncio.TimerHandle | None = None
+        self._former: dict[str, Peer] = {}
+        self._renewed = -math.inf  # when the last renewal was sent, by the loop's clock
+        self._pause = 0.0  # seconds between that one and the next
+        self._written_end = 0.0  # when the record expires that was written last, Unix timestamp
+        self._shown_end = 0.0  # the same, of the record in the newest state; 0 for no record
+        self._changed = asyncio.Event()
         self._invalid: dict[str, str] = {}
         self._once = Once()
 
@@ -94,63 +92,35 @@ class PeeringObject:
         """Whether the object exists."""
         return self._uid != ""
 
-    async def watch(self, client: Client) -> None:
-        """Read the records of peers, forever; remove expired records."""
-        await self._look(client)
-        is_listed, known = False, 0
-        options = self._peering.operator.settings.watching
-        items = watch(client, self.kind, self.namespace, options, name=self._name)
-        async with contextlib.aclosing(items):
-            async for item in items:
-                if isinstance(item, ListingStarted):
-                    is_listed, known = False, self._version
-                elif isinstance(item, ListingFinished):
-                    version = parse_number(item.resource_version)
-                    if not is_listed and not self._is_older(version, known):
-                        self._version = version
-                        self._lose()
-                    known = 0
-                else:
-                    is_listed = True
-                    await self._accept(client, item, known)
-
-    async def keep_alive(self, client: Client) -> None:
-        """Renew our record, forever; when cancelled, remove it."""
-        backoff = Backoff(_PAUSES)
+    async def run(self, client: Client) -> None:
+        """Read the records of peers and renew ours, forever; when cancelled, remove ours."""
         try:
-            while True:
-                self.moved.clear()
-                pause: float | None = None
-                if self.is_there and self._peering.is_speaker:
-                    lifetime = self._peering.settings.lifetime
-                    headroom = random.uniform(*_HEADROOM)  # noqa: S311  not all operators at once
-                    pause = max(0.5, lifetime / 2, lifetime - headroom)
-                    try:
-                        if await self._renew(client):
-                            backoff.reset()
-                        else:
-                            pause = min(pause, backoff.next() or 0)
-                    except APIError as exc:
-                        self._note_failure("Cannot renew the record in the peering", exc)
-                        chosen = choose_pause(backoff, exc, limit=_HEADROOM[0]) or 0
-                        pause = min(pause, chosen, _HEADROOM[0])
-                self.is_settled = self._is_known
-                self._peering.changed.set()
-                await _within(pause, self.moved.wait())
+            await self._look(client)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch(client), name=f"watch of the peering {self}")
+                await self._keep_alive(client)
         finally:
             self._lose()
-            self._stop_timer()
             if self.has_record:
                 try:
                     await self._patch(client, {"status": {self._peering.identity: None}})
+                except APINotFoundError:
+                    pass  # the record is gone with the object
                 except APIError as exc:
                     logger.warning("Cannot remove the record of this operator %s: %s", self, exc)
 
-    def _lose(self) -> None:
-        """Note that the object does not exist; records without an end vanish with it."""
-        self.peers = {key: peer for key, peer in self.peers.items() if peer.deadline < math.inf}
-        self._uid = ""
-        self._peering.changed.set()
+    def renew_now(self) -> None:
+        """Renew our record at once."""
+        self._renewed = -math.inf
+        self._note_change()
+
+    async def look_again(self, client: Client) -> None:
+        """Read it again before peers count as expired: maybe the watch is stuck."""
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                await self._read(client)
+        except (APIError, TimeoutError) as exc:
+            logger.debug("Cannot read the peering %r %s again: %s", self._name, self, exc)
 
     async def _look(self, client: Client) -> None:
         """Read the object for the first time; a watch does not report a 403."""
@@ -162,50 +132,100 @@ class PeeringObject:
                 break  # the kind does not exist (yet): the watch waits for it
             except APIError as exc:
                 self._note_failure("Cannot read the peering", exc)
-                self.moved.set()
+                self.is_settled = self.problem != ""
+                self._note_change()
                 await asyncio.sleep(choose_pause(backoff, exc) or 0)
             else:
                 break
-        self.problem, self._is_known = "", True
-        if not self.is_there:
-            self.moved.set()
+        self.problem = ""
 
-    async def look_again(self, client: Client) -> None:
-        """Read it again before peers count as expired: maybe the watch is stuck."""
-        try:
-            async with asyncio.timeout(_TIMEOUT):
-                await self._read(client)
-        except (APIError, TimeoutError) as exc:
-            logger.debug("Cannot read the peering %r %s again: %s", self._name, self, exc)
+    async def _watch(self, client: Client) -> None:
+        is_listed = False
+        options = self._peering.operator.settings.watching
+        items = watch(client, self.kind, self.namespace, options, name=self._name)
+        async with contextlib.aclosing(items):
+            async for item in items:
+                if isinstance(item, ListingStarted):
+                    is_listed = False
+                elif isinstance(item, ListingFinished):
+                    if not is_listed:
+                        self._version = parse_number(item.resource_version)
+                        self._lose()
+                else:
+                    is_listed = True
+                    await self._accept(client, item)
 
     async def _read(self, client: Client) -> None:
-        selection, known = build_selection(self._name), self._version
+        selection = build_selection(self._name)
         pages = client.list_pages(self.kind, self.namespace, is_retried=False, selection=selection)
         async for page in pages:
             for raw in page.items:
-                await self._accept(client, (None, raw), known)
+                await self._accept(client, ("MODIFIED", raw))  # the watch can know more by now
 
-    async def _accept(self, client: Client, event: WatchEvent, known: int) -> None:
-        """Accept a state of the object; remove expired records from it.
+    async def _keep_alive(self, client: Client) -> None:
+        backoff = Backoff(_PAUSES)
+        while True:
+            while (pause := self._compute_pause()) is not None and pause <= 0:
+                await self._renew(client, backoff)
+            self.is_settled = True
+            self._peering.changed.set()
+            self._changed.clear()
+            await _within(pause, self._changed.wait())
 
-        Args:
-            client: for the removal.
-            event: what a watch or a list shows.
-            known: the version that was known when the list was requested; 0 for no list.
+    def _compute_pause(self) -> float | None:
+        """Return the seconds until our record must be written; None if it must not.
+
+        It must be written before it expires, and if it is lost, as after a restored backup.
         """
+        if not (self.is_there and self._peering.is_speaker):
+            return None
+        is_lost = self._shown_end < self._written_end - _ROUNDING
+        pause = min(self._pause, _LOSS_PAUSE) if is_lost else self._pause
+        return self._renewed + pause - asyncio.get_running_loop().time()
+
+    async def _renew(self, client: Client, backoff: Backoff) -> None:
+        """Write our record, and decide when to do so again."""
+        settings, now = self._peering.settings, time.time()
+        record = build_record(settings.priority, settings.lifetime, now)
+        self._renewed = asyncio.get_running_loop().time()
+        self._written_end = now + settings.lifetime
+        self.has_record = not self._peering.is_replicated  # also if the response is lost
+        headroom = random.uniform(*_HEADROOM)  # noqa: S311  not all operators at once
+        self._pause = max(0.5, settings.lifetime / 2, settings.lifetime - headroom)
+        try:
+            state = await self._patch(client, {"status": {self._peering.identity: record}})
+        except APINotFoundError:
+            self._pause = min(self._pause, backoff.next() or 0)
+            return
+        except APIError as exc:
+            self._note_failure("Cannot renew the record in the peering", exc)
+            chosen = choose_pause(backoff, exc, limit=_HEADROOM[0]) or 0
+            self._pause = min(self._pause, chosen, _HEADROOM[0])
+            return
+        self.problem = ""
+        backoff.reset()
+        self._once.forget("failure")
+        if not settings.stealth:
+            logger.debug("Keep-alive sent to the peering %r %s.", self._name, self)
+        with contextlib.suppress(AttributeError, KeyError, TypeError):  # a proxy can send anything
+            await self._accept(client, ("MODIFIED", state))
+
+    async def _accept(self, client: Client, event: WatchEvent) -> None:
+        """Accept a state of the object; remove expired records from it."""
         event_type, raw = event
         metadata, version = raw["metadata"], parse_version(raw)
-        if self._is_older(version, known):
+        is_older = 0 < version < self._version
+        if is_older and event_type is not None:
             return
-        is_restored, self._version = 0 < version < self._version, version
+        self._version = version
         if event_type == "DELETED":
             self._lose()
             return
-        if metadata["uid"] != self._uid or is_restored:
+        if metadata["uid"] != self._uid:
             self._lose()
-            self._deleted, self._uid, self._is_known = self.peers, metadata["uid"], True
-            self._written = 0
-            self.moved.set()
+            self._former, self._uid, self._renewed = self.peers, metadata["uid"], -math.inf
+        elif is_older:  # a restored backup
+            self._former = self.peers
         peers, problems = parse_peers(raw.get("status"))
         for identity, problem in problems.items():
             if self._invalid.get(identity) != problem:
@@ -213,91 +233,44 @@ class PeeringObject:
                 logger.warning(text, identity, self._name, self, problem)
         self._invalid = problems
         now, own = time.time(), self._peering.identity
-        self._end = peers[own].deadline if own in peers else 0.0
-        self._check_loss()
+        self._shown_end = peers[own].deadline if own in peers else 0.0
         dead = {
             identity for identity, peer in peers.items() if identity != own and peer.deadline <= now
         }
-        self._deleted = {key: peer for key, peer in self._deleted.items() if key not in peers}
-        found = {**self._deleted, **peers}
+        self._former = {key: peer for key, peer in self._former.items() if key not in peers}
+        found = {**self._former, **peers}
         self.peers = {identity: found[identity] for identity in found.keys() - dead}
+        self._note_change()
+        if dead:
+            known = {"resourceVersion": metadata["resourceVersion"]}
+            try:
+                await self._patch(client, {"metadata": known, "status": dict.fromkeys(dead)})
+            except APIError as exc:  # after a conflict, the next event shows what it is now
+                logger.debug("Cannot remove expired records %s: %s", self, exc)
+
+    def _lose(self) -> None:
+        """Note that the object does not exist; records without an end vanish with it."""
+        self.peers = {key: peer for key, peer in self.peers.items() if peer.deadline < math.inf}
+        self._uid = ""
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self._changed.set()
         self._peering.changed.set()
-        if not dead:
-            return
-        known_version = {"resourceVersion": metadata["resourceVersion"]}
-        try:
-            await self._patch(client, {"metadata": known_version, "status": dict.fromkeys(dead)})
-        except APIConflictError:
-            return  # the next event shows what it is now
-        except APIError as exc:
-            logger.debug("Cannot remove expired records %s: %s", self, exc)
-
-    def _check_loss(self) -> None:
-        """Renew our record in time if it is lost, or ends too early, as after a restored backup.
-
-        States that are older than its last write say nothing about it.
-        """
-        self._stop_timer()
-        if 0 < self._written <= self._version and self.is_there and self._peering.is_speaker:
-            loop = asyncio.get_running_loop()
-            rest = self._end - _LOSS_HEADROOM - time.time()
-            at = max(self._renewed + _LOSS_PAUSE, loop.time() + rest)
-            self._timer = loop.call_at(at, self.moved.set)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _is_older(self, version: int, known: int) -> bool:
-        """Return whether a state is older than the present one; for ``known``, see :meth:`_accept`.
-
-        A watch that continues can show what is older than what was read since; in that, records of
-        running peers look expired, and the object deleted. A list can be older after a restored
-        backup: it counts if no other state has arrived since it was requested.
-        """
-        return 0 < version < self._version != known
-
-    async def _renew(self, client: Client) -> bool:
-        """Write our record; return whether the object exists."""
-        settings = self._peering.settings
-        record = build_record(settings.priority, settings.lifetime, time.time())
-        self._written = 0
-        self._stop_timer()
-        self.has_record = not self._peering.is_replicated  # also if the response is lost
-        version = await self._patch(client, {"status": {self._peering.identity: record}})
-        if version is not None:
-            self._written, self._renewed = version, asyncio.get_running_loop().time()
-            self._check_loss()
-        self.problem = ""
-        self._once.forget("failure")
-        if not settings.stealth:
-            logger.debug("Keep-alive sent to the peering %r %s.", self._name, self)
-        return version is not None
 
     def _note_failure(self, what: str, exc: APIError) -> None:
         if isinstance(exc, APIForbiddenError):  # which Peering reports, and may pause for
-            self.problem, self._is_known = str(exc), True
+            self.problem = str(exc)
             return
         level = logging.WARNING if self._once.is_new("failure") else logging.DEBUG
         logger.log(level, "%s %r %s: %s", what, self._name, self, exc)
 
-    async def _patch(self, client: Client, patch: dict[str, Any]) -> int | None:
-        """Patch the object, in one attempt.
-
-        Returns:
-            The new version of the object, 0 if it is not a number; None if there is no object.
-        """
+    async def _patch(self, client: Client, patch: dict[str, Any]) -> Any:
+        """Patch the object, in one attempt; return its new state."""
         subresource = "status" if "status" in self.kind.subresources else None
         path = self.kind.get_url(namespace=self.namespace, name=self._name, subresource=subresource)
         content = encode_body(patch)
-        try:
-            raw = await perform_once(client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT)
-        except APINotFoundError:
-            return None
-        try:
-            return parse_version(raw)
-        except (AttributeError, KeyError, TypeError):  # what comes from a proxy can be anything
-            return 0
+        return await perform_once(client, "PATCH", path, content, MERGE_PATCH, timeout=_TIMEOUT)
 
 
 class Peering:
@@ -326,10 +299,15 @@ class Peering:
         self._elector = elector
         self._polled: frozenset[Resource] = frozenset()
         self._objects: dict[tuple[Resource, str | None], PeeringObject] = {}
-        self._tasks: dict[tuple[Resource, str | None], list[asyncio.Task[None]]] = {}
+        self._tasks: dict[tuple[Resource, str | None], asyncio.Task[None]] = {}
         self._has_decided = False
         self._rivals: tuple[Peer, ...] = ()
         self._once = Once()
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there are records to remove at the end."""
+        return any(found.has_record for found in self._objects.values())
 
     @property
     def identity(self) -> str:
@@ -351,46 +329,37 @@ class Peering:
         if not self.settings.standalone:
             self.operator.cluster_view.demand(GROUPS)
             self.operator.cluster_view.subscribe(self.changed.set)
+            self._elector.on_change = self._note_leadership
             self._pause("the other operators are not known yet")
 
     async def run(self, client: Client) -> None:
-        """Pause and resume forever; when cancelled, wait for handlers, remove our records."""
+        """Pause and resume forever; when cancelled, remove our records."""
         if self.settings.standalone:
             return
-        self._pause("the other operators are not known yet")
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_namespaces(), name="namespaces for peering")
-            group.create_task(self._follow_leadership(), name="leadership for peering")
             group.create_task(self._look_for_kinds(client), name="kinds for peering")
-            try:
-                while True:
-                    self.changed.clear()
-                    self._adjust(group, client)
-                    now = time.time()  # one moment for both: nobody expires in between, unread
-                    if any(rival.deadline <= now for rival in self._rivals):
-                        for found in list(self._objects.values()):
-                            await found.look_again(client)
-                    await _within(self._decide(now), self.changed.wait())
-            finally:
-                await self._finish_work()
+            while True:
+                self.changed.clear()
+                self._adjust(group, client)
+                now = time.time()  # one moment for both: nobody expires in between, unread
+                if any(rival.deadline <= now for rival in self._rivals):
+                    for found in list(self._objects.values()):
+                        await found.look_again(client)
+                await _within(self._decide(now), self.changed.wait())
 
     def _adjust(self, group: asyncio.TaskGroup, client: Client) -> None:
         """Watch the peering objects of the existing kinds and namespaces."""
         served = self._list_namespaces()
         wanted = {(kind, namespace): kind for kind in self._list_kinds() for namespace in served}
         for key in self._tasks.keys() - wanted:
-            for task in self._tasks.pop(key):
-                task.cancel()
+            self._tasks.pop(key).cancel()
         for key in [key for key in self._objects if key[1] not in served]:
             del self._objects[key]  # the records of others count as long as it is served
         for key, kind in wanted.items():
             found = self._objects.setdefault(key, PeeringObject(*key, self))
             found.kind = kind  # it can have a status subresource now
             if key not in self._tasks:
-                self._tasks[key] = [
-                    group.create_task(found.watch(client), name=f"peering {found}"),
-                    group.create_task(found.keep_alive(client), name=f"keep-alive {found}"),
-                ]
+                self._tasks[key] = group.create_task(found.run(client), name=f"peering {found}")
 
     def _list_kinds(self) -> list[Resource]:
         """Return the peering kinds of the cluster: one, or none; two in a migration."""
@@ -434,7 +403,7 @@ class Peering:
         if not lacking:
             return ""
         if kinds := self._list_kinds():
-            where = f" in {_enumerate(map(str, lacking))}" if lacking[0] else ""
+            where = f" in {join_names(map(str, lacking))}" if lacking[0] else ""
             command = build_creation_command(kinds[0], lacking[0], name)
             return f"there is no peering object {name!r}{where}: {command}"
         kind = build_kinds(clusterwide=self.settings.clusterwide)[0].kind
@@ -451,7 +420,7 @@ class Peering:
         if obstacle:
             text = f"The operator is paused: {obstacle}"
         elif there:
-            text = f"The operator belongs to the peering {name!r} {_enumerate(there)}. {problems}"
+            text = f"The operator belongs to the peering {name!r} {join_names(there)}. {problems}"
         elif self._list_namespaces():
             what = "Default peering object" if name == "default" else f"Peering object {name!r}"
             why = "cannot be read" if problems else "is not found"
@@ -469,7 +438,7 @@ class Peering:
     def _report_rivals(self, rivals: tuple[Peer, ...]) -> None:
         """Log once per change which peers this operator pauses for; renewals are no change."""
         news = [(peer.identity, peer.priority, peer.message) for peer in rivals]
-        priority, names = self.settings.priority, _enumerate(map(str, rivals))
+        priority, names = self.settings.priority, join_names(map(str, rivals))
         if not rivals:
             if self._once.forget("rivals"):
                 logger.info("Resuming: no other operator has a higher or the same priority.")
@@ -484,20 +453,11 @@ class Peering:
                 *(priority, names),
             )
 
-    async def _follow_namespaces(self) -> None:
-        known: frozenset[str] | None = None
-        while not self.settings.clusterwide:
-            known = await self.operator.cluster_view.wait_for_namespaces(known)
-            self.changed.set()
-
-    async def _follow_leadership(self) -> None:
+    def _note_leadership(self) -> None:
         """Make a new leader renew the record at once."""
-        is_leading = self._elector.is_leading
-        while self.is_replicated:
-            is_leading = await self._elector.wait_for_change(was_leading=is_leading)
-            for found in self._objects.values():
-                found.moved.set()
-            self.changed.set()
+        for found in self._objects.values():
+            found.renew_now()
+        self.changed.set()
 
     async def _look_for_kinds(self, client: Client) -> None:
         """Find a mandatory kind, also without the permission to watch CRDs."""
@@ -508,23 +468,8 @@ class Peering:
                     self._polled = (await discover(client, GROUPS)).resources
                     self.changed.set()
 
-    async def _finish_work(self) -> None:
-        """Wait until no handlers run, before peers start; but not forever."""
-        pausing = self.operator.pausing
-        self._pause("the operator is stopping", DaemonStoppingReason.OPERATOR_EXITING)
-        if not any(found.has_record for found in self._objects.values()):
-            return
-        limit = self.operator.settings.batching.exit_timeout + _DAEMONS_TIMEOUT
-        await _within(limit, pausing.wait_until_idle())
-        if not pausing.is_idle:
-            logger.warning("The handlers have not ended in %g s. Cancelling them.", limit)
-            pausing.cancel()
-            await _within(_UNWINDING, pausing.wait_until_idle())
-
-    def _pause(
-        self, why: str, reason: DaemonStoppingReason = DaemonStoppingReason.OPERATOR_PAUSING
-    ) -> None:
-        self.operator.pausing.pause("peering", why, reason)
+    def _pause(self, why: str) -> None:
+        self.operator.pausing.pause("peering", why)
 
 
 async def _within(limit: float | None, awaitable: Awaitable[Any]) -> None:
@@ -532,10 +477,3 @@ async def _within(limit: float | None, awaitable: Awaitable[Any]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit):
             await awaitable
-
-
-def _enumerate(names: Iterable[str]) -> str:
-    """Return names for a log line; if there are many, only some of them."""
-    known = list(names)
-    more = [f"{len(known) - _SHOWN} more"] if len(known) > _SHOWN else []
-    return ", ".join([*known[:_SHOWN], *more])

@@ -27,7 +27,6 @@ from webop.errors import (
     APIConflictError,
     APIConnectionError,
     APIError,
-    APINotFoundError,
     APIServerError,
     APIStatusError,
     APITooManyRequestsError,
@@ -41,14 +40,15 @@ from webop.settings import OperatorSettings, PostingSettings
 from webop.settings.sections import check_delays
 
 if TYPE_CHECKING:
-    from webop.client.api import Client
+    from webop.client.api import Client, ObjectOptions
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True)
 
 _MESSAGE_LIMIT = 1024  # core/v1 Event: longer messages are refused
-_TIMEOUT = 30.0  # seconds, of one request
+# The retries are decided here, not by settings.networking.
+_OPTIONS: ObjectOptions = {"timeout": 30.0, "is_retried": False}
 _PAUSES = (1, 2, 4, 8, 16, 30)  # seconds, between the attempts to send one Event
 _MAX_RETRIES = 100  # of one Event, if the pauses are chosen by the user
 
@@ -225,16 +225,15 @@ class Poster:
     async def _perform(self, client: Client, counted: CountedEvent) -> None:
         namespace = _get_namespace(counted)
         if counted.is_posted:
-            path = EVENTS.get_url(namespace=namespace, name=counted.name)
-            with contextlib.suppress(APINotFoundError):
-                await _request(client, "PATCH", path, build_update(counted))
+            update = build_update(counted)
+            if await client.patch(EVENTS, namespace, counted.name, update, **_OPTIONS) is not None:
                 return
             counted.is_posted = False  # events do not live long in a cluster
         # The name is chosen here: a request that is repeated makes no second event.
         counted.name = counted.name or f"{self.settings.posting.event_name_prefix}{token_hex(8)}"
-        path = EVENTS.get_url(namespace=namespace)
         with contextlib.suppress(APIConflictError):
-            await _request(client, "POST", path, build_event(counted, self.settings.posting))
+            event = build_event(counted, self.settings.posting)
+            await client.create(EVENTS, namespace, event, **_OPTIONS)
         counted.is_posted = True
 
     def _report(self, *, is_last: bool = False) -> None:
@@ -397,17 +396,6 @@ def build_update(counted: CountedEvent) -> dict[str, Any]:
     """Return the merge patch for an Event that stands for more messages than before."""
     moment = _format_moment(counted.message.moment, "seconds")
     return {"count": counted.count, "lastTimestamp": moment}
-
-
-async def _request(client: Client, method: str, path: str, body: Mapping[str, Any]) -> None:
-    """Send a request once: the retries are decided here, not by ``settings.networking``."""
-    from webop.client.http import requests  # noqa: PLC0415 - handler files are imported without HTTP
-
-    content_type = requests.MERGE_PATCH if method == "PATCH" else requests.JSON
-    content = requests.encode_body(body)
-    await client.perform(
-        requests.Call(method, path, None, content, content_type, timeout=_TIMEOUT, is_retried=False)
-    )
 
 
 def _cut(text: str) -> str:

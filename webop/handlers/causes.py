@@ -193,6 +193,12 @@ class ChangeCause(DiffCause):
         return self.since(self.known[key]) if key in self.known else self
 
 
+REVIEW_ARGUMENTS = (
+    *("operation", "subresource", "dryrun", "userinfo", "warnings", "audit_annotations"),
+    *("headers", "sslpeer"),
+)
+
+
 @dataclass(kw_only=True)
 class WebhookCause(DiffCause):
     """An admission request, for ``@on.validate`` and ``@on.mutate``.
@@ -216,14 +222,7 @@ class WebhookCause(DiffCause):
         kwargs = super()._build_kwargs()
         kwargs["name"] = kwargs["name"] or self.name
         kwargs["namespace"] = kwargs["namespace"] or self.namespace
-        kwargs["operation"] = self.operation
-        kwargs["subresource"] = self.subresource
-        kwargs["dryrun"] = self.dryrun
-        kwargs["userinfo"] = self.userinfo
-        kwargs["warnings"] = self.warnings
-        kwargs["audit_annotations"] = self.audit_annotations
-        kwargs["headers"] = self.headers
-        kwargs["sslpeer"] = self.sslpeer
+        kwargs.update((name, getattr(self, name)) for name in REVIEW_ARGUMENTS)
         return kwargs
 
 

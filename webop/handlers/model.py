@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from webop.errors import ConfigurationError
 from webop.objects.fields import FieldPath
@@ -84,6 +84,8 @@ class Handler:
     ``timeout`` and ``backoff`` are in seconds, ``retries`` in attempts; None is the default.
     """
 
+    title: ClassVar[str] = "Handler"
+
     id: str
     fn: HandlerFn
     param: Any = None
@@ -93,7 +95,12 @@ class Handler:
     backoff: float | None = None
 
     def __str__(self) -> str:
-        return f"Handler {self.id!r}"
+        return f"{self.title} {self.id!r}"
+
+    @property
+    def family(self) -> str:
+        """The name of its kind of handlers: "change" for a ChangeHandler, and so on."""
+        return type(self).__name__.removesuffix("Handler").lower()
 
     @property
     def key(self) -> tuple[Any, str]:
@@ -166,8 +173,7 @@ class ChangeHandler(ResourceHandler):
 class IndexHandler(ResourceHandler):
     """``@webop.index``: fills an in-memory index named by the id."""
 
-    def __str__(self) -> str:
-        return f"Indexer {self.id!r}"
+    title = "Indexer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -186,24 +192,22 @@ class BackgroundHandler(ResourceHandler):
 class DaemonHandler(BackgroundHandler):
     """``@webop.daemon``; all times in seconds."""
 
+    title = "Daemon"
+
     cancellation_backoff: float | None = None
     cancellation_timeout: float | None = None
     cancellation_polling: float | None = None
-
-    def __str__(self) -> str:
-        return f"Daemon {self.id!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TimerHandler(BackgroundHandler):
     """``@webop.timer``; all times in seconds."""
 
+    title = "Timer"
+
     interval: float | None = None
     sharp: bool = False
     idle: float | None = None
-
-    def __str__(self) -> str:
-        return f"Timer {self.id!r}"
 
 
 class MatchCondition(NamedTuple):
@@ -225,6 +229,8 @@ class WebhookHandler(ResourceHandler):
     means True in a pod, False elsewhere.
     """
 
+    title = "Webhook"
+
     reason: WebhookType
     operations: frozenset[str] = frozenset()
     subresource: str | None = None
@@ -244,9 +250,6 @@ class WebhookHandler(ResourceHandler):
         """Whether the API server allows requests if it gets no response."""
         return self.ignore_failures or self.failure_policy == "Ignore"
 
-    def __str__(self) -> str:
-        return f"Webhook {self.id!r}"
-
 
 def build_id(fn: HandlerFn, *, id: str | None, suffix: FieldPath = ()) -> str:  # noqa: A002
     """Return the id of a handler: the given one or the function's name, with the field appended.
@@ -263,7 +266,7 @@ def detect_name(fn: HandlerFn) -> str:
     Raises:
         ConfigurationError: the callable has no such name.
     """
-    fn = unwrap(fn)
+    fn = list_layers(fn)[-1]
     if isinstance(fn, FunctionType) and fn.__name__ == "<lambda>":
         return f"lambda:{fn.__code__.co_filename}:{fn.__code__.co_firstlineno}"
     if isinstance(fn, (FunctionType, MethodType)):
@@ -274,15 +277,17 @@ def detect_name(fn: HandlerFn) -> str:
     )
 
 
-def unwrap(fn: HandlerFn) -> HandlerFn:
-    """Return the function behind decorators and partials."""
+def list_layers(fn: HandlerFn) -> list[HandlerFn]:
+    """Return a function with those behind its decorators and partials, the innermost one last."""
+    layers = [fn]
     while True:
         if isinstance(fn, functools.partial):
             fn = fn.func
         elif hasattr(fn, "__wrapped__"):
             fn = fn.__wrapped__
         else:
-            return fn
+            return layers
+        layers.append(fn)
 
 
 def name_decorator(handler: Handler) -> str:
@@ -294,7 +299,7 @@ def name_decorator(handler: Handler) -> str:
     if isinstance(handler, ChangeHandler):
         reason = handler.reason.value if handler.reason is not None else "field"
         return "resume" if handler.initial else reason
-    return type(handler).__name__.removesuffix("Handler").lower()
+    return handler.family
 
 
 def name_kind(handler: ResourceHandler) -> str:

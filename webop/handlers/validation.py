@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any, TypeGuard
 
 from webop.errors import ConfigurationError
+from webop.handlers.causes import REVIEW_ARGUMENTS
 from webop.handlers.model import (
     Activity,
     ActivityHandler,
@@ -33,17 +34,13 @@ _OBJECT = _ALL | {
     *("labels", "annotations"),
 }
 _DIFF = _OBJECT | {"old", "new", "diff"}
-_REVIEW = {
-    *("operation", "subresource", "dryrun", "userinfo", "warnings", "audit_annotations"),
-    *("headers", "sslpeer"),
-}
 ARGUMENTS: dict[type[Handler], frozenset[str]] = {
     ActivityHandler: _ALL | {"settings", "activity"},
     IndexHandler: _OBJECT,
     EventHandler: _OBJECT | {"type", "event"},
     BackgroundHandler: _OBJECT | {"stopped"},
     ChangeHandler: _DIFF | {"reason"},
-    WebhookHandler: _DIFF | _REVIEW,
+    WebhookHandler: _DIFF | {*REVIEW_ARGUMENTS},
 }
 """The arguments of the handlers of each family, without the indexes of the operator."""
 
@@ -135,12 +132,11 @@ def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
         if is_by_name and item.default is item.empty and item.name not in given:
             nearest = difflib.get_close_matches(item.name, given, n=1)
             advice = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(given)}."
-            label = family.__name__.removesuffix("Handler").lower()
             kind = getattr(handler, "activity", None) or getattr(handler, "reason", None)
+            label = kind.value if kind else handler.family
             yield (
-                f"The handler {_name(handler.fn)} requires {item.name!r}, but "
-                f"{kind.value if kind else label} handlers have no such argument, and no index has "
-                f"this name: {advice}{place}"
+                f"The handler {_name(handler.fn)} requires {item.name!r}, but {label} handlers "
+                f"have no such argument, and no index has this name: {advice}{place}"
             )
 
 
@@ -174,16 +170,10 @@ def _find_unpaced_timers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
     for handler in handlers:
         if not isinstance(handler, TimerHandler) or handler.idle is not None:
             continue
-        if handler.interval is None:
-            yield (
-                f"{handler} is called only once for each object. Add interval= or idle= "
-                f"in seconds{_locate(handler.fn)}."
-            )
-        elif handler.interval == 0:
-            yield (
-                f"{handler} is called repeatedly without a pause. Set a longer interval= "
-                f"in seconds{_locate(handler.fn)}."
-            )
+        if not handler.interval:
+            how = "only once for each object" if handler.interval is None else "without a pause"
+            place = _locate(handler.fn)
+            yield f"{handler} is called {how}. Set interval= or idle= in seconds{place}."
 
 
 def _get_arguments(family: type[Handler]) -> frozenset[str]:

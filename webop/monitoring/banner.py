@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from webop.handlers.model import name_decorator, name_kind
 from webop.logs.escaping import escape
 from webop.logs.terminal import find_formatter
 from webop.monitoring import metrics
+from webop.objects.names import join_names
 from webop.version import __version__
 
 if TYPE_CHECKING:
@@ -89,21 +90,15 @@ def _describe_handlers(operator: Operator) -> str:
     for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
         found[name_kind(handler)][name_decorator(handler)] = None
     texts = [f"{kind} ({', '.join(names)})" for kind, names in found.items()]
-    return _enumerate(texts) or "none for objects"
+    return join_names(texts, _LIMIT) or "none for objects"
 
 
 def _describe_scope(operator: Operator) -> str:
     """Return the watched kinds and their namespaces."""
     if not operator.watches_objects:
-        return _enumerate(operator.webhooks.review.ids) or "no webhooks"
+        return join_names(operator.webhooks.review.ids, _LIMIT) or "no webhooks"
     kinds = {stream.ctx.resource.name for stream in metrics.list_streams(operator)}
     scope = operator.options.scope
-    places = _enumerate(sorted(map(str, scope.patterns)))
+    places = join_names(sorted(map(str, scope.patterns)), _LIMIT)
     where = "all namespaces" if scope.clusterwide else f"namespaces: {places}"
-    return f"{_enumerate(sorted(kinds)) or 'no kinds yet'} in {where}"
-
-
-def _enumerate(texts: Iterable[str]) -> str:
-    first = list(texts)
-    others = f" and {len(first) - _LIMIT} more" if len(first) > _LIMIT else ""
-    return ", ".join(first[:_LIMIT]) + others
+    return f"{join_names(sorted(kinds), _LIMIT) or 'no kinds yet'} in {where}"

@@ -17,7 +17,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 
 from webop.aio.backoff import Once
-from webop.monitoring.metrics import DEFINITIONS, Definition, MetricType
+from webop.monitoring.metrics import DEFINITIONS, Definition
 from webop.telemetry.counters import BOUNDS, Timings
 
 if TYPE_CHECKING:
@@ -102,14 +102,14 @@ def _log_failure(text: str) -> None:
 def _build_family(definition: Definition, operator: Operator) -> Metric:
     name, kind, labels, text, read = definition
     values = read(operator)
-    if kind is MetricType.HISTOGRAM:
+    if kind == "histogram":
         histogram = HistogramMetricFamily(name, text, labels=labels)
         rows = values.rows if isinstance(values, Timings) else {}
         for key, (*counts, total) in rows.items():
             buckets = list(zip(_BUCKETS, accumulate(counts), strict=True))
             histogram.add_metric(key, buckets, total)
         return histogram
-    build = CounterMetricFamily if kind is MetricType.COUNTER else GaugeMetricFamily
+    build = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
     family = build(name, text, labels=labels)
     for key, value in values.items() if isinstance(values, Mapping) else ():
         family.add_metric(key, value)

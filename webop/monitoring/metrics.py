@@ -13,11 +13,9 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
 from itertools import chain, product
 from typing import TYPE_CHECKING, NamedTuple
 
-from webop.calls.instrumentation import name_type
 from webop.calls.threads import count_calls
 from webop.client.watch import State
 from webop.telemetry.counters import Labels, Timings
@@ -34,27 +32,19 @@ Values = Mapping[Labels, float]
 _USUAL_REJECTIONS = ("denied", "error", "overloaded", "timeout", "unavailable")
 
 
-class MetricType(Enum):
-    """The types of Prometheus that webop uses."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
 class Definition(NamedTuple):
     """One metric.
 
     Attributes:
         name: the name; of a histogram, without ``_bucket``, ``_count`` and ``_sum``.
-        type: the type.
+        type: "counter", "gauge" or "histogram".
         labels: the names of the labels.
         text: the meaning.
         read: returns the values by labels; of a histogram, the timings; None if there are none.
     """
 
     name: str
-    type: MetricType
+    type: str
     labels: Labels
     text: str
     read: Callable[[Operator], Values | Timings | None]
@@ -77,7 +67,7 @@ def read_calls(operator: Operator) -> Values:
 
 def _name_outcomes(handler: Handler, *others: str) -> Iterator[Labels]:
     for outcome in ("success", "failure", *others):
-        yield handler.id, name_type(handler), outcome
+        yield handler.id, handler.family, outcome
 
 
 def read_rejections(operator: Operator) -> Values:
@@ -138,10 +128,6 @@ def read_ages(operator: Operator) -> Values:
     return ages
 
 
-def _read_busy_slots(operator: Operator) -> Values:
-    return {(queue,): count for queue, count in operator.client.limits.active.items()}
-
-
 def _read_waiting_requests(operator: Operator) -> Values:
     waiting = operator.client.limits.count_waiting()
     return {(queue,): waiting.get(queue, 0) for queue in operator.client.limits.active}
@@ -172,44 +158,30 @@ def measure_pools(operator: Operator) -> Iterator[tuple[str, int | None, int, in
         yield pool.threads.name, size, busy, calls - busy
 
 
-def _read_sizes(operator: Operator) -> Values:
-    return {(name,): size for name, size, _, _ in measure_pools(operator) if size is not None}
-
-
-def _read_busy_threads(operator: Operator) -> Values:
-    return {(name,): busy for name, _, busy, _ in measure_pools(operator)}
-
-
-def _read_queued_calls(operator: Operator) -> Values:
-    return {(name,): queued for name, _, _, queued in measure_pools(operator)}
-
-
-_COUNTER, _GAUGE, _HISTOGRAM = MetricType.COUNTER, MetricType.GAUGE, MetricType.HISTOGRAM
-
 DEFINITIONS = (
     Definition(
-        *("webop_info", _GAUGE, ("version",)),
+        *("webop_info", "gauge", ("version",)),
         "The version of webop; the value is always 1.",
         lambda _: {(__version__,): 1},
     ),
     Definition(
-        *("webop_ready", _GAUGE, ()),
+        *("webop_ready", "gauge", ()),
         "1 if this replica is ready, as /readyz reports; else 0.",
         lambda operator: {(): float(not operator.list_obstacles())},
     ),
     Definition(
-        *("webop_acting", _GAUGE, ()),
+        *("webop_acting", "gauge", ()),
         "1 if this replica calls handlers for objects, 0 if it is a standby, is paused, or does "
         "not run.",
         lambda operator: {(): is_acting(operator)},
     ),
     Definition(
-        *("leader_election_master_status", _GAUGE, ("name",)),
+        *("leader_election_master_status", "gauge", ("name",)),
         "1 if this replica holds the Lease of that name, else 0; absent without a Lease.",
         _read_leadership,
     ),
     Definition(
-        *("webop_handler_calls_total", _COUNTER, ("handler", "type", "outcome")),
+        *("webop_handler_calls_total", "counter", ("handler", "type", "outcome")),
         "Finished calls of handlers. Types: activity, change, daemon, event, index, timer, "
         "webhook. Outcomes: success; retry (it will be called again); failure (it will not); "
         "denied (a webhook denied the request); ignored (an error without consequences); "
@@ -217,108 +189,112 @@ DEFINITIONS = (
         read_calls,
     ),
     Definition(
-        *("webop_handler_duration_seconds", _HISTOGRAM, ("handler", "type")),
+        *("webop_handler_duration_seconds", "histogram", ("handler", "type")),
         "Duration of these calls. For sync handlers, including the wait for a thread.",
         lambda operator: operator.context.counters.durations,
     ),
     Definition(
-        *("webop_objects", _GAUGE, ("resource", "state")),
+        *("webop_objects", "gauge", ("resource", "state")),
         "Known objects. States: idle; held (until indexes are filled); waiting (for a slot); "
         "working (a worker processes it, handlers included); resting (until a retry is due).",
         read_objects,
     ),
     Definition(
-        *("webop_objects_oldest_seconds", _GAUGE, ("resource", "state")),
+        *("webop_objects_oldest_seconds", "gauge", ("resource", "state")),
         "Longest time that an object has been held, waiting, or working.",
         read_ages,
     ),
     Definition(
-        *("webop_watches", _GAUGE, ("resource", "state")),
+        *("webop_watches", "gauge", ("resource", "state")),
         "Watches, including those of webop itself. States: listing; watching; reconnecting.",
         read_watches,
     ),
     Definition(
-        *("webop_watch_age_seconds", _GAUGE, ("resource",)),
+        *("webop_watch_age_seconds", "gauge", ("resource",)),
         "Time since the stream of a watch was opened; 0 if it is not open. For several "
         "namespaces: the youngest stream.",
         read_watch_ages,
     ),
     Definition(
-        *("webop_watch_restarts_total", _COUNTER, ("resource", "reason")),
+        *("webop_watch_restarts_total", "counter", ("resource", "reason")),
         "Ended streams of watches. Reasons: ended (API servers end them after some minutes), "
         "failed (any error).",
         lambda operator: operator.client.counters.restarts,
     ),
     Definition(
-        *("rest_client_requests_total", _COUNTER, ("method", "code")),
+        *("rest_client_requests_total", "counter", ("method", "code")),
         "Requests to the API server by HTTP method (WATCH for the streams of watches) and status; "
         "<error> if there was no response. Each retry counts.",
         lambda operator: operator.client.counters.codes,
     ),
     Definition(
-        *("rest_client_request_duration_seconds", _HISTOGRAM, ("verb",)),
+        *("rest_client_request_duration_seconds", "histogram", ("verb",)),
         "Duration of these requests, by the same methods; WATCH: until the stream was accepted.",
         lambda operator: operator.client.counters.durations,
     ),
     Definition(
-        *("webop_client_slot_wait_seconds", _HISTOGRAM, ("resource",)),
+        *("webop_client_slot_wait_seconds", "histogram", ("resource",)),
         "Time that requests about objects waited for a slot. Requests that do not wait are not "
         "counted.",
         lambda operator: operator.client.counters.waits,
     ),
     Definition(
-        *("webop_client_slots_busy", _GAUGE, ("resource",)),
+        *("webop_client_slots_busy", "gauge", ("resource",)),
         "Requests about objects in progress: at most 16 per resource. "
         "Resources handlers, reviews: those of the client of handlers.",
-        _read_busy_slots,
+        lambda operator: {
+            (queue,): count for queue, count in operator.client.limits.active.items()
+        },
     ),
     Definition(
-        *("webop_client_slots_waiting", _GAUGE, ("resource",)),
+        *("webop_client_slots_waiting", "gauge", ("resource",)),
         "Requests about objects that wait for a slot.",
         _read_waiting_requests,
     ),
     Definition(
-        *("webop_webhook_latency_seconds", _HISTOGRAM, ("webhook",)),
+        *("webop_webhook_latency_seconds", "histogram", ("webhook",)),
         "Duration of reviews, from the head of the request to the response. (all): reviews that "
         "name no webhook; (unknown): reviews for webhooks that do not exist.",
         lambda operator: operator.webhooks.hosting.counters.durations,
     ),
     Definition(
-        *("webop_webhook_requests_in_flight", _GAUGE, ("webhook",)),
+        *("webop_webhook_requests_in_flight", "gauge", ("webhook",)),
         "Reviews in progress.",
         read_calls_in_flight,
     ),
     Definition(
-        *("webop_webhook_rejections_total", _COUNTER, ("webhook", "reason")),
+        *("webop_webhook_rejections_total", "counter", ("webhook", "reason")),
         "Requests that were not allowed. Reasons: denied (by a handler, on purpose); error "
         "(a handler or webop failed); timeout; overloaded (429); unavailable (503); "
         "unknown_webhook; unknown_client; malformed; too_large; slow_request.",
         read_rejections,
     ),
     Definition(
-        *("webop_webhook_certificate_expiration_timestamp_seconds", _GAUGE, ()),
+        *("webop_webhook_certificate_expiration_timestamp_seconds", "gauge", ()),
         "When the certificate of the webhook server expires, in Unix time; absent if webop does "
         "not serve TLS.",
         _read_expiry,
     ),
     Definition(
-        *("webop_event_loop_lag_seconds", _HISTOGRAM, ()),
+        *("webop_event_loop_lag_seconds", "histogram", ()),
         "Delay of the event loop, measured twice a second.",
         lambda operator: operator.loop_lag,
     ),
     Definition(
-        *("webop_threads", _GAUGE, ("pool",)),
+        *("webop_threads", "gauge", ("pool",)),
         "Number of sync handlers that can run at once. Pools: handlers, daemons, admission.",
-        _read_sizes,
+        lambda operator: {
+            (name,): size for name, size, _, _ in measure_pools(operator) if size is not None
+        },
     ),
     Definition(
-        *("webop_threads_busy", _GAUGE, ("pool",)),
+        *("webop_threads_busy", "gauge", ("pool",)),
         "Number of running sync handlers, including those that run on after their timeout.",
-        _read_busy_threads,
+        lambda operator: {(name,): busy for name, _, busy, _ in measure_pools(operator)},
     ),
     Definition(
-        *("webop_threads_queued", _GAUGE, ("pool",)),
+        *("webop_threads_queued", "gauge", ("pool",)),
         "Number of sync handlers that wait for a thread.",
-        _read_queued_calls,
+        lambda operator: {(name,): queued for name, _, _, queued in measure_pools(operator)},
     ),
 )

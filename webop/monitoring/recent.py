@@ -14,16 +14,16 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Recent(Generic[Key]):
-    """The growth in periods of 15 s. It reads the counters, so that counting costs nothing more.
+    """The growth since a moment five minutes ago. Counting itself costs nothing more.
 
     Args:
-        read: returns the totals. Values that do not grow need no memory here, except the last one.
+        read: returns the totals.
     """
 
     def __init__(self, read: Callable[[], Mapping[Key, int]]) -> None:
         self._read = read
-        self._last: Mapping[Key, int] = {}  # all that was counted before is new
-        self._periods: deque[dict[Key, int]] = deque(maxlen=_PERIODS)
+        # The totals at the ends of the last periods; all that was counted at first is new.
+        self._totals: deque[Mapping[Key, int]] = deque([{}], maxlen=_PERIODS + 1)
 
     async def run(self) -> None:
         """End a period every 15 s, until cancelled."""
@@ -32,20 +32,12 @@ class Recent(Generic[Key]):
             self.end_period()
 
     def end_period(self) -> None:
-        """Remember the growth since the end of the last period; forget the oldest one."""
-        current = self._read()
-        self._periods.append(_subtract(current, self._last))
-        self._last = current
+        """Remember the totals; forget the oldest ones. Equal totals are stored once."""
+        totals = self._read()
+        self._totals.append(self._totals[-1] if totals == self._totals[-1] else totals)
 
     def compute(self) -> Counter[Key]:
         """Return the growth in the last five minutes, or in up to 15 s more."""
-        growth = Counter(_subtract(self._read(), self._last))
-        for period in self._periods:
-            growth.update(period)
-        return growth
-
-
-def _subtract(current: Mapping[Key, int], last: Mapping[Key, int]) -> dict[Key, int]:
-    return {
-        key: count - last.get(key, 0) for key, count in current.items() if count != last.get(key)
-    }
+        growth = Counter(self._read())
+        growth.subtract(self._totals[0])
+        return +growth  # without zeros

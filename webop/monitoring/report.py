@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from webop.calls.instrumentation import name_type
 from webop.handlers.model import name_kind
 from webop.identities import is_in_pod
 from webop.monitoring import metrics
@@ -161,7 +160,7 @@ def _list_handlers(operator: Operator, growth: Growth) -> list[Row]:
     counters, registry, now = operator.context.counters, operator.context.registry, time.monotonic()
     resources: defaultdict[Labels, dict[str, None]] = defaultdict(dict)
     for handler in (*registry.select_resource_handlers(), *registry.select_webhooks()):
-        resources[handler.id, name_type(handler)][name_kind(handler)] = None
+        resources[handler.id, handler.family][name_kind(handler)] = None
     rows: list[Row] = []
     for labels, calls in _group(metrics.read_calls(operator)).items():
         error = counters.errors.get(labels)

@@ -1,36 +1,31 @@
 """Keeping the operator logged in: run the login handlers whenever no credentials are left.
 
-Place in the flow: :class:`webop.runtime.operator.Operator` runs one :class:`LoginKeeper` in a task.
+Place in the flow: :class:`webop.runtime.operator.Operator` runs the :class:`Authenticator`.
 Requests take credentials from the :class:`~webop.client.auth.vault.Vault` and report those that are
-refused; when none are left, the keeper runs the login handlers (chapter "Authentication",
+refused; when none are left, the authenticator runs the login handlers (chapter "Authentication",
 "Credentials lifecycle").
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from webop.aio.backoff import Backoff, Once
 from webop.client.auth.exec_plugins import login_is_over
 from webop.client.auth.logins import (
     ABSENCE,
-    Login,
+    LoginOutcome,
     build_absence_message,
-    describe_failure,
-    get_default_logins,
+    call_default_logins,
 )
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.context.operator_context import OperatorContext
 from webop.errors import ActivityError, LoginError
-from webop.handlers.model import Activity, ActivityHandler
-from webop.handlers.registry import OperatorRegistry
+from webop.handlers.model import Activity
 from webop.runtime.activity_handlers import run_activity
 
 logger = logging.getLogger(__name__)
@@ -43,7 +38,7 @@ _USELESS = (
 )
 
 
-class LoginKeeper:
+class Authenticator:
     """Fills the vault with credentials whenever it is empty and they are needed.
 
     Flow:
@@ -55,21 +50,25 @@ class LoginKeeper:
         4. Without credentials to try, the requests fail, and so does the operator. The same happens
            if all credentials are refused, login after login; there are pauses between these logins.
 
-    A patient keeper retries instead of failing, for an operator that can serve admission without a
-    cluster.
+    Args:
+        context: of the operator.
+        vault: where the credentials go.
+        keeps_trying: whether to retry instead of failing, for an operator that can serve admission
+            without a cluster.
 
     Attributes:
-        vault: where the credentials go.
-        wanted: set by anything that needs the cluster; the keeper waits for it.
+        wanted: set by anything that needs the cluster; the first login waits for it.
         logged_in: set while there are credentials that may be valid.
     """
 
-    def __init__(self, context: OperatorContext, vault: Vault, *, is_patient: bool = False) -> None:
+    def __init__(
+        self, context: OperatorContext, vault: Vault, *, keeps_trying: bool = False
+    ) -> None:
         self.vault = vault
         self.wanted = asyncio.Event()
         self.logged_in = asyncio.Event()
         self._context = context
-        self._is_patient = is_patient
+        self._keeps_trying = keeps_trying
         self._backoff: Backoff | None = None  # while no credentials from the login are accepted
         self._problem = ""
         self._said, self._pauses = Once(), Backoff(_PAUSES)
@@ -88,8 +87,8 @@ class LoginKeeper:
                 handlers decide. If not, the operator does not end without credentials.
 
         Raises:
-            LoginError: there are no credentials (unless patient).
-            ActivityError: a login handler failed for good (unless patient).
+            LoginError: there are no credentials (unless it keeps trying).
+            ActivityError: a login handler failed for good (unless it keeps trying).
         """
         await self.wanted.wait()
         over = threading.Event()
@@ -109,7 +108,7 @@ class LoginKeeper:
                     await self._outlast_credentials()
                 await self._log_in()
             except (LoginError, ActivityError) as exc:
-                if not self._is_patient and needs_cluster():
+                if not self._keeps_trying and needs_cluster():
                     raise
                 self.logged_in.clear()
                 view.is_awaited = False
@@ -176,104 +175,46 @@ class LoginKeeper:
         if has_usable and outcome.explain():
             logger.warning("%s Continuing with other credentials.", outcome.explain())
         # If the server has accepted the operator before, its refusal may have been a mistake.
-        is_pardoning = self.vault.confirmations > 0 or not is_renewal
+        retries_refused = self.vault.confirmations > 0 or not is_renewal
         await self.vault.populate(
-            outcome.infos, reason=outcome.explain(), kind=outcome.kind, is_pardoning=is_pardoning
+            outcome.infos,
+            reason=outcome.explain(),
+            kind=outcome.kind,
+            retries_refused=retries_refused,
         )
         if self.vault.is_empty():
             raise self.vault.build_error()
 
-    async def _collect(self) -> _LoginOutcome:
-        """Call the login handlers.
+    async def _collect(self) -> LoginOutcome:
+        """Call the login handlers; without any, the default logins.
 
         Raises:
             ActivityError: one of them failed for good.
         """
-        context = self._context
-        has_handlers = bool(context.registry.select_activities(Activity.AUTHENTICATION))
-        if not has_handlers:
-            context = replace(context, registry=_build_default_registry())
+        activity = Activity.AUTHENTICATION
+        if not self._context.registry.select_activities(activity):
+            outcome = await call_default_logins(
+                logging.getLogger(f"webop.activities.{activity.value}")
+            )
+            if not (outcome.infos or outcome.failures):
+                outcome.mistakes[build_absence_message()] = ABSENCE
+            return outcome
         try:
-            results = await run_activity(context, Activity.AUTHENTICATION)
+            results = await run_activity(self._context, activity)
         except ActivityError as exc:
             # No request needs to wait any longer.
-            await self.vault.populate({}, reason=_finish(str(exc)), kind=exc.kind)
+            await self.vault.populate({}, reason=f"{str(exc).rstrip('. ')}.", kind=exc.kind)
             raise
-        outcome = _sort_results(results)
-        if not (outcome.infos or outcome.failures or outcome.mistakes):
-            text, kind = build_absence_message(), ABSENCE
-            if has_handlers:
-                kind = "The login handlers returned nothing."
-                text = (
-                    f"{kind[:-1]}: {', '.join(results)}. One of them must return a ConnectionInfo."
-                )
-            outcome.mistakes[text] = kind
+        outcome = LoginOutcome()
+        for key, value in results.items():
+            if isinstance(value, ConnectionInfo):
+                outcome.infos[key] = value
+            elif value is not None:
+                text = f"The login handler {key!r} must return a ConnectionInfo or None, got"
+                mistake = "A login handler returned a wrong type."
+                outcome.mistakes[f"{text} {type(value).__name__}."] = mistake
+        if not (outcome.infos or outcome.mistakes):
+            what, names = "The login handlers returned nothing", ", ".join(results)
+            text = f"{what}: {names}. One of them must return a ConnectionInfo."
+            outcome.mistakes[text] = f"{what}."
         return outcome
-
-
-@dataclass(frozen=True)
-class _LoginOutcome:
-    """The credentials from the login handlers, and the reasons for missing ones, with kinds."""
-
-    infos: dict[str, ConnectionInfo] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    mistakes: dict[str, str] = field(default_factory=dict)
-
-    def explain(self) -> str:
-        return " ".join(self.failures | self.mistakes)
-
-    @property
-    def kind(self) -> str:
-        """The reasons as probes may show them."""
-        return " ".join(dict.fromkeys((self.failures | self.mistakes).values()))
-
-
-def _sort_results(results: Mapping[str, object]) -> _LoginOutcome:
-    outcome = _LoginOutcome()
-    for key, value in results.items():
-        if isinstance(value, ConnectionInfo):
-            outcome.infos[key] = value
-        elif isinstance(value, _Failure):
-            outcome.failures[value.reason] = value.kind
-        elif value is not None:
-            what = type(value).__name__
-            text = f"The login handler {key!r} must return a ConnectionInfo or None, got {what}."
-            outcome.mistakes[text] = "A login handler returned a wrong type."
-    return outcome
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """The failure of a default login; other ones may have succeeded."""
-
-    reason: str
-    kind: str
-
-
-def _build_default_registry() -> OperatorRegistry:
-    """Return the default logins as handlers, for operators without login handlers."""
-    registry = OperatorRegistry()
-    for login in get_default_logins():
-        handler = ActivityHandler(
-            id=login.__name__, fn=_make_safe(login), activity=Activity.AUTHENTICATION
-        )
-        registry.append(handler)
-    return registry
-
-
-def _make_safe(login: Login) -> Callable[..., ConnectionInfo | _Failure | None]:
-    @functools.wraps(login)
-    def try_to_log_in(**kwargs: Any) -> ConnectionInfo | _Failure | None:
-        try:
-            return login(**kwargs)
-        except LoginError as exc:
-            return _Failure(_finish(str(exc)), exc.kind)
-        except Exception as exc:  # noqa: BLE001 - any error of a client library
-            return _Failure(_finish(describe_failure(login, exc)), "A client library failed.")
-
-    return try_to_log_in
-
-
-def _finish(text: str) -> str:
-    """Return the text with a full stop, so that a sentence can follow."""
-    return text.rstrip(". ") + "."

@@ -39,7 +39,7 @@ from webop.logs import restore_loggers
 from webop.reactor.namespace_patterns import is_exact
 from webop.reactor.observer import Observer, Scope
 from webop.runtime.activity_handlers import run_activity
-from webop.runtime.authentication import LoginKeeper
+from webop.runtime.authentication import Authenticator
 from webop.settings import OperatorSettings
 from webop.telemetry.counters import Timings
 from webop.telemetry.tracing import set_up_tracing
@@ -115,7 +115,7 @@ class Operator:
         )
         self.webhooks = WebhookHost(self.context, is_hosted=options.is_hosted)
         self.coordinator = Coordinator(self.context, _find_only_namespace(options.scope))
-        self.login = LoginKeeper(self.context, vault, is_patient=options.is_hosted)
+        self.login = Authenticator(self.context, vault, keeps_trying=options.is_hosted)
         self.is_started = False
         self.observer: Observer | None = None
         self.loop_lag = Timings()

@@ -13,8 +13,7 @@ import logging
 import os
 import signal
 import threading
-import weakref
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -47,101 +46,6 @@ os.register_at_fork(
 )
 
 
-@contextlib.contextmanager
-def listening_to_signals(listener: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call a function at SIGINT, SIGTERM and SIGHUP; several in one loop are all called.
-
-    SIGHUP keeps its handler if it has one, and stays ignored under ``nohup``.
-
-    Use it in the main thread. After the last block, the previous handlers are restored. But if a
-    signal has ended the blocks, the next signal ends the process at once: something hangs.
-    """
-    loop = asyncio.get_running_loop()
-    listening = _loops.get(loop)
-    if listening is None:
-        listening = _loops[loop] = _Listening(loop)
-    listening.listeners.append(listener)
-    try:
-        yield
-    finally:
-        listening.listeners.remove(listener)
-        if not listening.listeners and not listening.is_signaled:
-            del _loops[loop]
-            listening.end(loop)
-
-
-class _Listening:
-    """The functions of one event loop that listen to signals."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.listeners: list[Callable[[signal.Signals], None]] = []
-        self.is_signaled = False
-        numbers = [signal.SIGINT, signal.SIGTERM, *_find_hangup()]
-        self._previous = {number: signal.getsignal(number) for number in numbers}
-        _handled.update(numbers)
-        for number in numbers:
-            loop.add_signal_handler(number, self._notify, number)
-
-    def end(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Restore the previous handlers."""
-        _handled.difference_update(self._previous)
-        for number, previous in self._previous.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, previous or signal.SIG_DFL)
-
-    def _notify(self, number: signal.Signals) -> None:
-        if self.is_signaled and number in _HANGUPS:
-            return  # shells and the kernel both send it
-        self.is_signaled = True
-        if not self.listeners:
-            os._exit(128 + number)
-        for listener in list(self.listeners):
-            listener(number)
-
-
-_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Listening] = (
-    weakref.WeakKeyDictionary()
-)
-
-
-@contextlib.contextmanager
-def retiring_at_signals(retire: Callable[[], Awaitable[None]]) -> Iterator[None]:
-    """Call a function at SIGTERM, and pass the signal to the previous handler when it has returned.
-
-    A second SIGTERM is passed on at once. The functions of several apps in one loop are called
-    concurrently; the signal is passed on when all have returned. SIGINT (Ctrl-C) is not delayed.
-    SIGHUP counts as SIGTERM, unless it is handled already, or ignored as under ``nohup``.
-    Do nothing outside of the main thread, or if there is no previous handler.
-    """
-    previous = signal.getsignal(signal.SIGTERM)
-    if threading.current_thread() is not threading.main_thread() or not callable(previous):
-        yield
-        return
-    earlier = getattr(previous, "__self__", None)
-    if isinstance(earlier, _Deferral) and earlier.is_for(asyncio.get_running_loop()):
-        with earlier.joined_by(retire):
-            yield
-        return
-    deferral = _Deferral(retire, previous)
-    numbers: dict[signal.Signals, Any] = dict.fromkeys(_find_hangup(), signal.SIG_DFL)
-    numbers[signal.SIGTERM] = previous
-    for number in numbers:
-        signal.signal(number, deferral.handle)
-    _handled.update(numbers)
-    try:
-        yield
-    finally:
-        deferral.close()
-        _handled.difference_update(numbers)
-        for number, handler in numbers.items():
-            if signal.getsignal(number) == deferral.handle:
-                signal.signal(number, handler)
-
-
-def _find_hangup() -> list[signal.Signals]:
-    return [number for number in _HANGUPS if signal.getsignal(number) is signal.SIG_DFL]
-
-
 async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Cancel tasks, and wait for their end.
 
@@ -159,54 +63,130 @@ async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
         raise
 
 
-class _Deferral:
-    """A signal handler that calls functions before it passes the signal to the server."""
+@contextlib.contextmanager
+def listening_to_signals(listener: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Call a function at SIGINT, SIGTERM and SIGHUP; several in one loop are all called.
 
-    def __init__(
-        self,
-        retire: Callable[[], Awaitable[None]],
-        previous: Callable[[int, FrameType | None], Any],
-    ) -> None:
-        self._retirements = [retire]
-        self._previous = previous
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[None] | None = None
+    SIGHUP keeps its handler if it has one, and stays ignored under ``nohup``. A second signal ends
+    the process at once, also if the event loop is blocked.
+
+    Use it in the main thread. After the last block, the previous handlers are restored. But if a
+    signal has ended the blocks, the next signal ends the process at once: something hangs.
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM, *_find_hangup()]
+    with _Listening.calling(listener, numbers):
+        yield
+
+
+@contextlib.contextmanager
+def retiring_at_signals(retire: Callable[[], Awaitable[None]]) -> Iterator[None]:
+    """Call a function at SIGTERM, and pass the signal to the previous handler when it has returned.
+
+    A second SIGTERM is passed on at once. The functions of several apps in one loop are called
+    concurrently; the signal is passed on when all have returned. SIGINT (Ctrl-C) is not delayed.
+    SIGHUP counts as SIGTERM, unless it is handled already, or ignored as under ``nohup``.
+    Do nothing outside of the main thread, or if there is no previous handler.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(signal.getsignal(signal.SIGTERM)):
+        yield
+        return
+    with _Deferral.calling(retire, [signal.SIGTERM, *_find_hangup()]):
+        yield
+
+
+def _find_hangup() -> list[signal.Signals]:
+    return [number for number in _HANGUPS if signal.getsignal(number) is signal.SIG_DFL]
+
+
+class _SignalHandler:
+    """Handles stop signals for the functions of one event loop."""
+
+    def __init__(self, numbers: Iterable[signal.Signals]) -> None:
+        self._functions: list[Callable[..., Any]] = []
         self._is_signaled = False
+        self.loop = asyncio.get_running_loop()
+        self._previous: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in numbers}
+        _handled.update(self._previous)
+        for number in self._previous:
+            signal.signal(number, self._handle)
 
-    def is_for(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether the functions run in that loop."""
-        return self._loop is loop
-
+    @classmethod
     @contextlib.contextmanager
-    def joined_by(self, retire: Callable[[], Awaitable[None]]) -> Iterator[None]:
-        """Also call another function, during a block."""
-        self._retirements.append(retire)
+    def calling(
+        cls, function: Callable[..., Any], numbers: Iterable[signal.Signals]
+    ) -> Iterator[None]:
+        """Call a function at signals during a block, together with others of the loop."""
+        present = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+        if not isinstance(present, cls) or present.loop is not asyncio.get_running_loop():
+            present = cls(numbers)
+        present._functions.append(function)
         try:
             yield
         finally:
-            self._retirements.remove(retire)
+            present._functions.remove(function)
+            if not present._functions:
+                present._end()
 
-    def handle(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal; Python calls this between any two instructions of the main thread."""
-        if self._is_signaled and number in _HANGUPS:
-            return  # shells and the kernel both send it
-        if self._is_signaled:
-            self._previous(signal.SIGTERM, frame)
-        else:
+        if self.loop.is_closed():
+            self._end()
+            signal.raise_signal(number)
+        elif not self._is_signaled:
             self._is_signaled = True
-            self._loop.call_soon_threadsafe(self._begin)
+            self.loop.call_soon_threadsafe(self._begin, signal.Signals(number))
+        elif number not in _HANGUPS:  # shells and the kernel both send it
+            self._repeat(number, frame)
 
-    def close(self) -> None:
-        """Cancel pending calls: the app has ended."""
+    def _begin(self, number: signal.Signals) -> None:
+        raise NotImplementedError
+
+    def _repeat(self, number: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """Restore the previous handlers."""
+        _handled.difference_update(self._previous)
+        for number, previous in self._previous.items():
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, previous or signal.SIG_DFL)
+
+
+class _Listening(_SignalHandler):
+    """Calls functions; the next signal ends the process."""
+
+    def _begin(self, number: signal.Signals) -> None:
+        for function in list(self._functions):
+            function(number)
+
+    def _repeat(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        os._exit(128 + number)
+
+    def _end(self) -> None:
+        if not self._is_signaled or self.loop.is_closed():
+            super()._end()
+
+
+class _Deferral(_SignalHandler):
+    """Awaits functions before it passes the signal to the server; the next one at once."""
+
+    _task: asyncio.Task[None] | None = None
+
+    def _begin(self, number: signal.Signals) -> None:  # noqa: ARG002
+        self._task = self.loop.create_task(self._retire_first(), name="retirement")
+
+    def _repeat(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._previous[signal.SIGTERM](signal.SIGTERM, frame)
+
+    def _end(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-
-    def _begin(self) -> None:
-        self._task = self._loop.create_task(self._retire_first(), name="retirement")
+            self._task.cancel()  # the app has ended
+        super()._end()
 
     async def _retire_first(self) -> None:
-        retirements = [retire() for retire in self._retirements]
+        retirements = [retire() for retire in self._functions]
         for result in await asyncio.gather(*retirements, return_exceptions=True):
             if isinstance(result, Exception):
                 logger.error("The shutdown delay was cut short by an error.", exc_info=result)
-        self._previous(signal.SIGTERM, None)
+        self._repeat(signal.SIGTERM, None)

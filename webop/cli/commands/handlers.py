@@ -20,8 +20,8 @@ from webop.handlers.model import (
     Handler,
     MetaFilterToken,
     ResourceHandler,
+    list_layers,
     name_decorator,
-    unwrap,
 )
 from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import advise_about_kopf
@@ -163,7 +163,7 @@ def describe_handler(handler: Handler) -> dict[str, Any]:
             for name, value in given.items()
             if value not in (None, (), {})
         }
-    plain = unwrap(handler.fn)
+    plain = list_layers(handler.fn)[-1]
     code = getattr(plain, "__code__", None)
     return {
         "handler": name_decorator(handler),
@@ -201,7 +201,7 @@ def describe_value(value: Any) -> Any:
 
 
 def _detect_full_name(fn: Callable[..., Any]) -> str:
-    plain = unwrap(fn)
+    plain = list_layers(fn)[-1]
     name = getattr(plain, "__qualname__", type(plain).__qualname__)
     module = getattr(plain, "__module__", None)
     return f"{module}.{name}" if module else str(name)

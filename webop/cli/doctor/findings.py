@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -70,13 +70,6 @@ def build_json(report: Report) -> str:
     sections = [{"title": title, "findings": found} for title, found in report.items()]
     document = {"healthy": not counts[Level.FAILURE], "counts": counts, "sections": sections}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
-
-
-def join_names(names: Iterable[str], limit: int = 5) -> str:
-    """Return names separated by commas; beyond the limit, only the number of the others."""
-    listed = list(dict.fromkeys(names))
-    more = len(listed) - limit
-    return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 def describe_seconds(seconds: float) -> str:

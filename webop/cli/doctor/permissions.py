@@ -10,8 +10,9 @@ from itertools import product
 from webop.admission.configurations.building import GROUP, KINDS
 from webop.aio.concurrency import run_concurrently
 from webop.cli.doctor.context import Context, Json
-from webop.cli.doctor.findings import Finding, Level, approve, join_names, warn
+from webop.cli.doctor.findings import Finding, Level, approve, warn
 from webop.coordination.requests import LEASES
+from webop.objects.names import join_names
 from webop.objects.rights import parse_right
 
 _API = "authorization.k8s.io"

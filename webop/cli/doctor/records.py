@@ -21,7 +21,6 @@ from webop.cli.doctor.findings import (
     approve,
     describe_seconds,
     fail,
-    join_names,
     note,
     warn,
 )
@@ -30,6 +29,7 @@ from webop.coordination.peers import build_creation_command, build_kinds, parse_
 from webop.coordination.requests import LEASES
 from webop.errors import APIForbiddenError
 from webop.handlers.model import WebhookType
+from webop.objects.names import join_names
 
 _TOO_LONG = dt.timedelta(seconds=60)  # a deletion is stuck after that; handlers need some time
 

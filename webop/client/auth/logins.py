@@ -19,10 +19,13 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.client.auth.expiration import choose_earliest, detect_expiration
 from webop.client.auth.vault import ConnectionInfo, find_server_problem
 from webop.errors import LoginError
@@ -106,13 +109,6 @@ def build_absence_message() -> str:
     )
 
 
-def describe_failure(login: Login, exc: Exception) -> str:
-    """Return where a library failed; without its message, which can quote the kubeconfig."""
-    place = traceback.extract_tb(exc.__traceback__)[-1]
-    name = type(exc).__name__
-    return f"{login.__name__} failed: {name} in {place.filename}, line {place.lineno}"
-
-
 def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="utf-8").strip() or None
@@ -133,6 +129,48 @@ def get_default_logins() -> tuple[Login, ...]:
         libraries["kubernetes_asyncio"] = login_via_async_client_in_thread
     installed = tuple(login for name, login in libraries.items() if find_spec(name) is not None)
     return installed or (login_with_service_account, login_with_kubeconfig)
+
+
+@dataclass(frozen=True)
+class LoginOutcome:
+    """The credentials from logins by name, and the reasons for missing ones, with their kinds.
+
+    Failures can pass; mistakes must be corrected first.
+    """
+
+    infos: dict[str, ConnectionInfo] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    mistakes: dict[str, str] = field(default_factory=dict)
+
+    def explain(self) -> str:
+        """Return the reasons as text; empty if there are none."""
+        return " ".join(self.failures | self.mistakes)
+
+    @property
+    def kind(self) -> str:
+        """The reasons as probes may show them."""
+        return " ".join(dict.fromkeys((self.failures | self.mistakes).values()))
+
+
+async def call_default_logins(logger: Logger) -> LoginOutcome:
+    """Call the default logins in threads; if one fails, the others may succeed."""
+    outcome = LoginOutcome()
+    for login in get_default_logins():
+        name = login.__name__
+        logger.debug("Calling %s().", name)
+        try:
+            info = await call_in_dedicated_thread(partial(login, logger=logger))
+        except LoginError as exc:
+            outcome.failures[f"{str(exc).rstrip('. ')}."] = exc.kind
+        except Exception as exc:  # noqa: BLE001 - any error of a client library
+            # Without its message, which can quote the kubeconfig.
+            place, error = traceback.extract_tb(exc.__traceback__)[-1], type(exc).__name__
+            text = f"{name} failed: {error} in {place.filename}, line {place.lineno}."
+            outcome.failures[text] = "A client library failed."
+        else:
+            if info is not None:
+                outcome.infos[name] = info
+    return outcome
 
 
 def login_via_pykube(*, logger: Logger, **_: Any) -> ConnectionInfo | None:

@@ -312,7 +312,7 @@ class Vault:
         *,
         reason: str = "",
         kind: str = "",
-        is_pardoning: bool = False,
+        retries_refused: bool = False,
     ) -> None:
         """Accept the results of login handlers, and let the waiting requests continue or fail.
 
@@ -324,13 +324,13 @@ class Vault:
             reason: for error messages: why the login handlers returned no more credentials, and
                 what to do.
             kind: the same in a sentence that quotes nothing, for probes.
-            is_pardoning: whether to accept refused credentials again if there are no others.
+            retries_refused: whether to accept refused credentials again if there are no others.
 
         Raises:
             TypeError: a login handler returned something other than a ConnectionInfo.
         """
         self._lack = " ".join(
-            filter(None, (reason, self._accept(source, is_pardoning=is_pardoning)))
+            filter(None, (reason, self._accept(source, retries_refused=retries_refused)))
         )
         self._advice = "" if reason else _ADVICE
         self._kind = kind or self._kind
@@ -342,7 +342,7 @@ class Vault:
         """Wait until a login is necessary; for the task that runs the login handlers."""
         await self._needed.wait()
 
-    def _accept(self, source: Mapping[str, object], *, is_pardoning: bool = False) -> str:
+    def _accept(self, source: Mapping[str, object], *, retries_refused: bool = False) -> str:
         """Accept new credentials; return what is wrong with the others."""
         problems: dict[str, None] = {}
         infos: dict[str, ConnectionInfo] = {}
@@ -352,7 +352,7 @@ class Vault:
                 message = f"Login handlers must return ConnectionInfo or None, not a {kind}."
                 raise TypeError(message)
             infos[key] = info
-        if is_pardoning and not self._current and not any(map(self.is_usable, infos.values())):
+        if retries_refused and not self._current and not any(map(self.is_usable, infos.values())):
             self._refused.clear()
             # Copies, so that late reports from before the pardon do not concern them.
             infos = {key: dataclasses.replace(info) for key, info in infos.items()}
