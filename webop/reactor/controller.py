@@ -15,7 +15,7 @@ import enum
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, KeysView, Sequence
+from collections.abc import Callable, Coroutine, KeysView
 from functools import partial
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from webop.client.watch_events import get_uid, parse_version
 from webop.errors import APIError
 from webop.handlers.stopping import DaemonStoppingReason
 from webop.objects.body import RawEventType
+from webop.objects.names import join_names
 from webop.reactor.daemons import Daemons
 from webop.reactor.decision import Decision
 from webop.reactor.failures import Pause
@@ -521,7 +522,7 @@ class Controller:
                 "cannot be cancelled: the process ends when they end.",
                 len(hung),
                 _HUNG_TIMEOUT,
-                _join(hung),
+                join_names(hung, _NAMED),
             )
         return max(1.0, since + _HUNG_TIMEOUT - loop.time()) if late else _HUNG_TIMEOUT
 
@@ -563,7 +564,3 @@ class Controller:
         }
         idle = len(self._objects) - sum(map(len, busy.values()))
         return {**measured, "idle": (idle, 0.0)}
-
-
-def _join(items: Sequence[object]) -> str:
-    return ", ".join(map(str, items[:_NAMED])) + (", …" if len(items) > _NAMED else "")

@@ -18,6 +18,7 @@ from webop.client.discovery import discover
 from webop.context.operator_context import OperatorContext
 from webop.errors import APIError
 from webop.handlers.registry import ResourceHandlers
+from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
 from webop.reactor.cluster_changes import (
     DEFINITIONS,
@@ -36,7 +37,6 @@ from webop.reactor.supervision import keep_running
 
 logger = logging.getLogger(__name__)
 
-_SHOWN = 5  # names in one line of the log
 _SETTLING = 0.2  # seconds; CRDs and namespaces often change in groups
 _PATIENCE = 10.0  # seconds; then the log says what handlers wait for
 _RESCANS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; while something is missing
@@ -181,8 +181,8 @@ class Observer:
         """Log once what is served: a silent operator would seem to hang."""
         if not self._operator.registry.select_resource_handlers():
             return  # the webhooks were logged already
-        places = _enumerate(self._operator.cluster_view.namespaces or ())
-        kinds = _enumerate({resource.name for resource, _ in self._streams})
+        places = join_names(sorted(self._operator.cluster_view.namespaces or ()))
+        kinds = join_names(sorted(resource.name for resource, _ in self._streams))
         if not self._scope.clusterwide and not places:
             logger.warning(
                 "The operator is running, but no namespace matches %s. webop serves namespaces as "
@@ -283,7 +283,7 @@ class Observer:
             elif self._reports.forget(selector) and found:
                 logger.info(
                     "The cluster has %s now. Handling it.",
-                    _enumerate({resource.name for resource in found}),
+                    join_names(sorted(resource.name for resource in found)),
                 )
             for resource in found:
                 if not resource.verbs or {"list", "watch"} <= resource.verbs:
@@ -385,10 +385,3 @@ class Observer:
         if selected != self._operator.cluster_view.namespaces:
             self._operator.cluster_view.serve(selected)
             self._changed.set()
-
-
-def _enumerate(names: Collection[str]) -> str:
-    """Return names for a log line, shortened if there are many."""
-    shown = sorted(names)[:_SHOWN]
-    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-    return ", ".join([*shown, *more])

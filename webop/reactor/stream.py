@@ -17,6 +17,7 @@ from webop.calls.invocation import is_async
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.context.indexes import Feed
 from webop.handlers.stopping import DaemonStoppingReason
+from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.index_gate import IndexGate
@@ -135,7 +136,7 @@ class Stream:
                         "%d cancelled handlers or daemons still run, for %s. Do not catch "
                         "asyncio.CancelledError.",
                         len(hung),
-                        ", ".join(hung[:_NAMED]),
+                        join_names(hung, _NAMED),
                     )
 
     def _switch(self, reason: DaemonStoppingReason | None) -> None:
