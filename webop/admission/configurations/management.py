@@ -326,8 +326,8 @@ class ConfigurationManager:
     ) -> Plan | None:
         assert self._offer is not None  # noqa: S101 - for the type checker
         present, notes = found[WebhookType.VALIDATING].records, found[WebhookType.VALIDATING].notes
-        if self._key not in present:
-            return None  # it was never there, or others have decided without it
+        if self._key not in present and not self.is_applied.is_set():
+            return None  # it was never there
         others = self._list_others(present)
         webhooks = {kind: found[kind].webhooks for kind in found}
         decision = decide(
