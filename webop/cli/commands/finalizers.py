@@ -6,21 +6,23 @@ import asyncio
 import datetime as dt
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from webop.cli.options import check_names, choose_scope, confirm
+from webop.cli.doctor.finalizer_removal import HeldObject, Search, find_held, remove_finalizer
+from webop.cli.doctor.findings import describe_seconds
+from webop.cli.options import choose_scope, confirm, scope_options
 from webop.cli.tables import build_table
-from webop.errors import APIConnectionError, APIError, LoginError
+from webop.client.api import Client
+from webop.client.discovery import discover
+from webop.client.standalone import connect_command
+from webop.errors import APIStatusError
+from webop.objects.resources import Resource, parse_selector
+from webop.settings import OperatorSettings
 
-if TYPE_CHECKING:
-    from webop.cli.doctor.finalizer_removal import HeldObject, Search
-    from webop.client.api import Client
-    from webop.objects.resources import Resource
 
-
-@click.group(short_help="Find and release objects that a finalizer blocks.")
+@click.group()
 def finalizers() -> None:
     """Find objects that have an operator's finalizer, and remove it.
 
@@ -40,18 +42,7 @@ def _selection(fn: Callable[..., None]) -> Callable[..., None]:
     """Add the options and the argument that select objects."""
 
     @click.argument("kinds", nargs=-1)
-    @click.option(
-        "-A", "--all-namespaces", "clusterwide", is_flag=True, help="Search the whole cluster."
-    )
-    @click.option(
-        "-n",
-        "--namespace",
-        "namespaces",
-        multiple=True,
-        metavar="NAMESPACE",
-        callback=check_names,
-        help="Search a namespace; repeatable.",
-    )
+    @scope_options(click.option, "Search the whole cluster.", "Search a namespace; repeatable.")
     @click.option(
         "--finalizer",
         metavar="NAME",
@@ -61,7 +52,6 @@ def _selection(fn: Callable[..., None]) -> Callable[..., None]:
     def wrapper(
         clusterwide: bool, namespaces: tuple[str, ...], finalizer: str | None, **options: Any
     ) -> None:
-        from webop.settings import OperatorSettings  # noqa: PLC0415 - keeps --help fast
 
         context = click.get_current_context()
         clusterwide, namespaces = choose_scope(context, clusterwide, namespaces)
@@ -79,7 +69,6 @@ def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, *
     KINDS are as for kubectl: pods, Pod, databases.example.com, databases.v1.example.com. The
     default is all kinds in all namespaces.
     """
-    from webop.client.standalone import connect_command  # noqa: PLC0415 - keeps --help fast
 
     async def search() -> Search:
         async with connect_command() as client:
@@ -131,8 +120,6 @@ def release(
     external resources of the objects can remain. KINDS are as for 'webop finalizers list'; the
     default is all kinds. Other finalizers stay. The command asks before it changes anything.
     """
-    from webop.client.standalone import connect_command  # noqa: PLC0415 - keeps --help fast
-
     if not clusterwide and not namespaces:
         raise click.UsageError("Add -A/--all-namespaces or -n/--namespace.")
 
@@ -161,15 +148,12 @@ def release(
 async def _release_all(
     client: Client, chosen: list[HeldObject], finalizer: str, *, everything: bool, dry: bool
 ) -> None:
-    from webop.cli.doctor.finalizer_removal import release as release_one  # noqa: PLC0415 - keeps --help fast
 
     failures = []
     for one in chosen:
         try:
-            outcome = await release_one(client, one, finalizer, everything=everything, dry=dry)
-        except (APIConnectionError, LoginError):
-            raise  # the other objects would fail in the same way
-        except APIError as exc:
+            outcome = await remove_finalizer(client, one, finalizer, everything=everything, dry=dry)
+        except APIStatusError as exc:  # after others, all objects would fail in the same way
             failures.append(f"{one.kind} {one.path}: {exc}")
         else:
             click.echo(f"{one.kind} {one.path}: {outcome}{' (dry run)' if dry else ''}")
@@ -180,9 +164,6 @@ async def _release_all(
 async def _search(
     client: Client, kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str
 ) -> Search:
-    from webop.cli.doctor.finalizer_removal import find_held  # noqa: PLC0415
-    from webop.client.discovery import discover  # noqa: PLC0415 - keeps --help fast
-    from webop.objects.resources import parse_selector  # noqa: PLC0415
 
     known = (await discover(client)).resources
     chosen: set[Resource] = set()
@@ -201,7 +182,6 @@ async def _search(
 
 
 def _print_table(held: list[HeldObject]) -> None:
-    from webop.cli.doctor.findings import describe_seconds  # noqa: PLC0415 - keeps --help fast
 
     now = dt.datetime.now(dt.UTC)
     rows = [("KIND", "OBJECT", "STATE", "OTHER FINALIZERS")]

@@ -11,24 +11,25 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from webop.cli.layout import SectionCommand, build_option
+from webop.cli.manifests.chart import build_chart, prepare
+from webop.cli.manifests.image import build_dockerfile, list_own_files
+from webop.cli.manifests.planning import Request, build_manifests
 from webop.cli.options import (
     CLIControls,
     choose_scope,
     load_quietly,
-    place_options,
+    scope_options,
     source_options,
     startup_option,
 )
+from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import advise_about_kopf
 from webop.logs.escaping import escape
-
-if TYPE_CHECKING:
-    from webop.handlers.registry import OperatorRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class _RememberingCommand(SectionCommand):
         return super().parse_args(ctx, args)
 
 
-@click.command(cls=_RememberingCommand, short_help="Print the manifests of an operator.")
+@click.command(cls=_RememberingCommand)
 @source_options(_kinds)
 @_kinds(
     "--crd", "crds", multiple=True, metavar="PATH", type=click.Path(path_type=Path),
@@ -109,7 +110,7 @@ class _RememberingCommand(SectionCommand):
 )  # fmt: skip
 @_names("--create-namespace", "creates_namespace", is_flag=True, help="Also write the namespace.")
 @_names("--image", metavar="IMAGE", help="The image, by default NAME:0.1.0 (see 'webop image').")
-@place_options(_scope)
+@scope_options(_scope)
 @_others(
     "--replicas", type=click.IntRange(min=1), metavar="NUMBER",
     help="The number of pods; by default 2, or 1 with --no-lease if there are objects to handle.",
@@ -183,9 +184,6 @@ def manifests(
         webop manifests --kustomize deploy/base handlers.py
         webop manifests --helm chart handlers.py
     """  # noqa: D301  \b keeps click from wrapping the lines
-    from webop.cli.manifests.chart import build_chart, prepare  # noqa: PLC0415 - keeps --help fast
-    from webop.cli.manifests.planning import Request, build_manifests  # noqa: PLC0415
-
     _, sources, name = _locate(paths, modules, options.pop("name"))
     _, namespaces = choose_scope(ctx, clusterwide, options.pop("namespaces"))
     if no_lease and options["lease"]:
@@ -252,7 +250,7 @@ def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
     click.echo(f"Wrote {len(texts)} files to {folder}.", err=True)
 
 
-@click.command(cls=_RememberingCommand, short_help="Print a Dockerfile for an operator.")
+@click.command(cls=_RememberingCommand)
 @source_options()
 @click.option("--name", metavar="NAME", callback=_check_name, help="As for 'webop manifests'.")
 @click.option(
@@ -284,8 +282,6 @@ def image(
         webop image handlers.py > Dockerfile
         docker build -t my-operator:0.1.0 .
     """  # noqa: D301  \b keeps click from wrapping the lines
-    from webop.cli.manifests.image import build_dockerfile, list_own_files  # noqa: PLC0415
-
     root, sources, name = _locate(paths, modules, name)
     _load(paths, modules, controls)
     files = list_own_files(root)

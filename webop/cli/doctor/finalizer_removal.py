@@ -110,7 +110,7 @@ async def _list_held(
             return found
 
 
-async def release(
+async def remove_finalizer(
     client: Client, one: HeldObject, finalizer: str, *, everything: bool, dry: bool
 ) -> str:
     """Remove a finalizer from an object, even if others change it; return what happened.
