@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _KEPT_LOGS = 10  # of finished test runs
+_TAIL_SIZE = 64 * 1024
 
 
 def get_root() -> Path:
@@ -100,3 +101,21 @@ def prune_logs() -> None:
                 finished[folder] = folder.stat().st_mtime
     for folder in sorted(finished, key=finished.__getitem__, reverse=True)[_KEPT_LOGS:]:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_last_lines(log: Path, count: int = 15) -> list[str]:
+    """Return the last lines of a log; none if the file does not exist."""
+    try:
+        with log.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - _TAIL_SIZE))
+            text = stream.read().decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+
+
+def describe_log(log: Path) -> str:
+    """Return the end of an error message: the path and the last lines of a log."""
+    lines = "".join(f"\n    {line}" for line in read_last_lines(log))
+    return f"The log {log} " + (f"ends with:{lines}" if lines else "is empty.")

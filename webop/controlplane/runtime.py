@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from webop.errors import ClusterError
 
 from .binaries import APISERVER, CONTROLLER_MANAGER, ETCD, Binaries, provide_controller_manager
+from .cache import describe_log, read_last_lines
 from .credentials import (
     CredentialFiles,
     ServerNames,
@@ -26,10 +27,8 @@ from .requests import AdminClient, find_free_port
 from .state import (
     POLL_INTERVAL,
     ClusterState,
-    describe_log,
     end_process,
     is_running,
-    read_last_lines,
     save_state,
     start_process,
 )
