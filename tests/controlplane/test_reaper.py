@@ -45,8 +45,8 @@ def _make_state(cache: Path, *processes: Process, owner: Process | None) -> Clus
     make_private_folder(folder)
     state = ClusterState(
         name="one",
-        folder=str(folder),
-        logs=str(cache / "logs" / "one"),
+        folder=folder,
+        logs=cache / "logs" / "one",
         created=time.time(),
         owner=owner,
         processes=processes,

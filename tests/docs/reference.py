@@ -35,8 +35,7 @@ from webop.handlers.model import (
     WebhookHandler,
 )
 from webop.monitoring.metrics import DEFINITIONS
-from webop.settings import PoolSection, Section
-from webop.settings.sections import find_setters
+from webop.settings.sections import PoolSection, Section, find_setters
 
 PAGES = tuple(
     DOCS / f"{name}.md"

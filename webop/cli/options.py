@@ -170,17 +170,11 @@ def _is_on_command_line(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-class LogFormatParamType(click.Choice[str]):
+class LogFormatParamType(click.Choice[LogFormat]):
     """The names of the log formats, converted to :class:`webop.LogFormat`."""
 
     def __init__(self) -> None:
-        super().__init__(choices=[item.name.lower() for item in LogFormat])
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the format of a name."""
-        if isinstance(value, LogFormat):
-            return value
-        return LogFormat[super().convert(value, param, ctx).upper()]
+        super().__init__(LogFormat, case_sensitive=False)
 
 
 def logging_options(fn: Callable[..., Any]) -> Callable[..., Any]:

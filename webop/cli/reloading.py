@@ -117,43 +117,40 @@ class _Child:
         self.process.wait()
 
 
-def supervise(folders: Iterable[Path]) -> int:
-    """Run the command of this process in children until a signal comes; return the exit code.
+class Supervisor:
+    """Runs the command of this process in children until a signal comes.
 
     Args:
         folders: the folders to scan for Python files, with all folders below.
     """
-    if is_in_pod():
-        logger.warning("--reload is for development. In a pod, replace the image instead.")
-    return _Supervisor(sorted({folder.resolve() for folder in folders})).run()
 
-
-class _Supervisor:
     def __init__(self, folders: Iterable[Path]) -> None:
-        self._folders = list(folders)
+        self._folders = sorted({folder.resolve() for folder in folders})
         self._is_stopping = False
         self._running: _Child | None = None
         self._loading: _Child | None = None
         self._code = 0
 
     def run(self) -> int:
+        """Return the exit code of the last child."""
+        if is_in_pod():
+            logger.warning("--reload is for development. In a pod, replace the image instead.")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle_signal)
-        before = dict(_scan(self._folders))
+        loaded = seen = dict(_scan(self._folders))
         self._loading = _Child()
-        has_changed = False
         while True:
             started = time.monotonic()
             files = dict(_scan(self._folders))
             time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - started)))
             if self._is_stopping:
                 break  # the child has got the same Ctrl-C, and may already have exited
-            if files != before:
-                changed = sorted(name for name, _ in {*files.items()} ^ {*before.items()})
+            if files != seen:
+                changed = sorted(name for name, _ in {*files.items()} ^ {*seen.items()})
                 logger.info("%s has changed. Loading the handlers.", os.path.relpath(changed[0]))
-                before, has_changed = files, True
-            elif has_changed:  # no change since the last scan: all files are written
-                has_changed = False
+                seen = files
+            elif files != loaded:  # no change since the last scan: all files are written
+                loaded = files
                 self._drop()
                 self._loading = _Child()
             else:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from webop.errors import ClusterError, ConfigurationError, SourceError
 
 from . import build, cache, download
-from .versions import Wanted, choose_for_build, detect_platform, parse_wanted
+from .versions import choose_for_build, detect_platform, is_met_by, parse_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -62,7 +62,7 @@ class Binaries:
     source: str
 
 
-def get_wanted(version: str | None = None) -> Wanted:
+def get_wanted(version: str | None = None) -> str:
     """Return the wanted version: the given one, or that of WEBOP_KUBERNETES, or the default."""
     return parse_wanted(version or os.environ.get(VERSION_VARIABLE) or None)
 
@@ -93,7 +93,7 @@ def find_binaries(version: str | None = None) -> Binaries | None:
             )
     if version or os.environ.get(VERSION_VARIABLE):
         found = detect_version(folder)
-        if not wanted.is_met_by(found):
+        if not is_met_by(wanted, found):
             raise ConfigurationError(
                 f"Kubernetes {wanted} is required, but {ASSETS_VARIABLE} ({folder}) contains "
                 f"{found}. Unset the variable, or do not choose a version."
@@ -161,7 +161,7 @@ def detect_version(folder: Path) -> str:
     return found[1] if found else ""
 
 
-def _find_in_cache(wanted: Wanted, names: Collection[str]) -> Binaries | None:
+def _find_in_cache(wanted: str, names: Collection[str]) -> Binaries | None:
     version = cache.find_cached_version(wanted, names)
     if version is None:
         return None
@@ -172,7 +172,7 @@ def _find_in_cache(wanted: Wanted, names: Collection[str]) -> Binaries | None:
 
 
 def _provide(
-    names: Collection[str], wanted: Wanted, fetch: Callable[[Path], str], progress: Progress
+    names: Collection[str], wanted: str, fetch: Callable[[Path], str], progress: Progress
 ) -> Binaries:
     """Get binaries from the first source that has them, unless another process just did."""
     with _lock(progress):
@@ -202,7 +202,7 @@ def _provide(
 
 def _try_sources(
     names: Collection[str],
-    wanted: Wanted,
+    wanted: str,
     folder: Path,
     fetch: Callable[[Path], str],
     progress: Progress,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from webop.errors import ConfigurationError
 
-from .versions import Wanted, choose_newest, detect_platform
+from .versions import choose_newest, detect_platform
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -76,7 +76,7 @@ def get_binaries_folder(version: str) -> Path:
     return get_root() / "bin" / "-".join((version, *detect_platform()))
 
 
-def find_cached_version(wanted: Wanted, names: Collection[str]) -> str | None:
+def find_cached_version(wanted: str, names: Collection[str]) -> str | None:
     """Find the newest fitting version that has all of the named binaries in the cache."""
     suffix = "-" + "-".join(detect_platform())
     versions = [

@@ -106,7 +106,7 @@ class LocalCluster:
                 f"{state.logs}). Restart it: webop cluster start --name {name}"
             )
         cluster._runtime = Runtime(state)
-        cluster._logs = Path(state.logs)
+        cluster._logs = state.logs
         return cluster
 
     def __enter__(self) -> Self:
@@ -133,7 +133,7 @@ class LocalCluster:
     @property
     def folder(self) -> Path:
         """The folder with keys and data; removed by :meth:`stop`."""
-        return self._get_runtime().folder
+        return self._get_runtime().state.folder
 
     @property
     def logs(self) -> Path:
@@ -310,7 +310,7 @@ class LocalCluster:
             namespace: the namespace of requests that name none.
         """
         runtime = self._get_runtime()
-        path = runtime.folder / f"kubeconfig-{secrets.token_hex(4)}.yaml"
+        path = runtime.state.folder / f"kubeconfig-{secrets.token_hex(4)}.yaml"
         fields = build_user_fields(runtime.files.read_ca(), user, groups)
         runtime.write_kubeconfig(path, user, fields, namespace)
         return path
@@ -363,12 +363,12 @@ class LocalCluster:
         owner = None if detached else identify(os.getpid())
         state = ClusterState(
             name=self.name,
-            folder=str(folder),
-            logs=str(self._logs),
+            folder=folder,
+            logs=self._logs,
             created=time.time(),
             owner=owner,
             source=binaries.source,
-            binaries=str(binaries.folder),
+            binaries=binaries.folder,
         )
         save_state(state)
         self._runtime = Runtime(state)

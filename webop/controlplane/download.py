@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.errors import ClusterError, SourceError
 
-from .versions import Wanted, choose_newest, detect_platform
+from .versions import choose_newest, detect_platform
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ class Archive:
     is_pinned: bool = False
 
 
-def find_archive(wanted: Wanted) -> Archive:
+def find_archive(wanted: str) -> Archive:
     """Return the newest matching archive for this platform.
 
     Raises:
@@ -64,7 +64,7 @@ def find_archive(wanted: Wanted) -> Archive:
     return choose_archive(_fetch_text(url), wanted, source=url)
 
 
-def choose_archive(index: str, wanted: Wanted, *, source: str = "index") -> Archive:
+def choose_archive(index: str, wanted: str, *, source: str = "index") -> Archive:
     """Return the newest matching archive of an index for this platform; prefer known checksums.
 
     Raises:

@@ -106,15 +106,15 @@ class ClusterState:
     """The content of the state file of a started cluster."""
 
     name: str
-    folder: str
-    logs: str
+    folder: Path
+    logs: Path
     created: float
     owner: Process | None = None  # the cluster ends with it
     host: str = field(default_factory=reaper.get_host)
     server: str = ""
     version: str = ""
     source: str = ""
-    binaries: str = ""
+    binaries: Path = Path()
     processes: tuple[Process, ...] = ()
 
     def get_process(self, name: str) -> Process | None:
@@ -161,10 +161,9 @@ def lock_name(name: str) -> Iterator[None]:
 
 def save_state(state: ClusterState) -> None:
     """Write the state atomically."""
-    folder = Path(state.folder)
-    temporary = folder / f"{reaper.STATE_FILE}.{os.getpid()}"
+    temporary = state.folder / f"{reaper.STATE_FILE}.{os.getpid()}"
     temporary.write_bytes(pydantic_core.to_json(state, indent=2))
-    temporary.replace(folder / reaper.STATE_FILE)
+    temporary.replace(state.folder / reaper.STATE_FILE)
 
 
 def load_state(name: str) -> ClusterState | None:
@@ -200,14 +199,14 @@ def end_abandoned_clusters() -> None:
     """End clusters whose owner and guard have both been killed."""
     for state in load_all_states():
         if is_abandoned(state):
-            reaper.end_cluster(Path(state.folder))
+            reaper.end_cluster(state.folder)
 
 
 def end_cluster(state: ClusterState) -> None:
     """End a cluster in any state, also of other processes; its logs stay."""
     for process in reversed(state.processes):
         end_process(process)
-    reaper.end_cluster(Path(state.folder))
+    reaper.end_cluster(state.folder)
 
 
 def make_private_folder(folder: Path) -> None:

@@ -154,11 +154,8 @@ def clone(value: Any) -> Any:
     """
     if type(value) in _SCALARS:
         return value
-    try:
-        text = orjson.dumps(value, default=unwrap_mapping)
-    except TypeError:
-        return _clone_slowly(value)
-    return _clone_slowly(value) if is_lossy(text, value) else load(text)
+    text = _dump(value)
+    return _clone_slowly(value) if text is None else load(text)
 
 
 def convert_to_json(value: Any) -> Any:
@@ -167,17 +164,23 @@ def convert_to_json(value: Any) -> Any:
     Raises:
         ValueError: JSON cannot represent it; the message names the field.
     """
-    try:
-        text = orjson.dumps(value, default=unwrap_mapping)
-        if not is_lossy(text, value):
-            return load(text)
-    except TypeError:
-        pass  # integers beyond 64 bits, keys that are not strings: slower, but valid JSON
+    if (text := _dump(value)) is not None:
+        return load(text)
+    # Integers beyond 64 bits and keys that are not strings are slower, but valid JSON.
     try:
         return json.loads(json.dumps(value, default=unwrap_mapping, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as exc:
         place = ".".join(map(str, _find_odd_field(value)))
         raise ValueError(f"{place} ({exc})") from exc
+
+
+def _dump(value: Any) -> bytes | None:
+    """Return the text of a value; None if orjson cannot represent it."""
+    try:
+        text = orjson.dumps(value, default=unwrap_mapping)
+    except TypeError:
+        return None
+    return None if is_lossy(text, value) else text
 
 
 def _find_odd_field(value: Any, path: tuple[Any, ...] = ()) -> tuple[Any, ...]:

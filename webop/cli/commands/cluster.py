@@ -9,7 +9,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -133,7 +132,7 @@ def status(ctx: click.Context, name: str) -> None:
         ("Server", state.server),
         ("Kubernetes", state.version),
         ("Binaries", state.source),
-        ("Kubeconfig", str(Path(state.folder) / "kubeconfig.yaml")),
+        ("Kubeconfig", state.folder / "kubeconfig.yaml"),
         ("Logs", state.logs),
         *((process.name, f"pid {process.pid}") for process in state.processes),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import click
@@ -38,52 +38,63 @@ def finalizers() -> None:
     """  # noqa: D301  \b keeps click from wrapping the lines
 
 
-def _selection(fn: Callable[..., None]) -> Callable[..., None]:
-    """Add the options and the argument that select objects."""
+def _searching(*, needs_scope: bool) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Add the options and the argument that select objects, and pass what was found.
 
-    @click.argument("kinds", nargs=-1)
-    @scope_options(click.option, "Search the whole cluster.", "Search a namespace; repeatable.")
-    @click.option(
-        "--finalizer",
-        metavar="NAME",
-        help="The finalizer; by default settings.persistence.finalizer, which is Kopf's.",
-    )
-    @functools.wraps(fn)
-    def wrapper(
-        clusterwide: bool, namespaces: tuple[str, ...], finalizer: str | None, **options: Any
-    ) -> None:
+    Fail in the end if some kinds could not be searched.
+    """
 
-        context = click.get_current_context()
-        clusterwide, namespaces = choose_scope(context, clusterwide, namespaces)
-        finalizer = finalizer or OperatorSettings.from_environment().persistence.finalizer
-        fn(clusterwide=clusterwide, namespaces=namespaces, finalizer=finalizer, **options)
+    def decorate(fn: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @click.argument("kinds", nargs=-1)
+        @scope_options(click.option, "Search the whole cluster.", "Search a namespace; repeatable.")
+        @click.option(
+            "--finalizer",
+            metavar="NAME",
+            help="The finalizer; by default settings.persistence.finalizer, which is Kopf's.",
+        )
+        @functools.wraps(fn)
+        def wrapper(
+            kinds: tuple[str, ...],
+            clusterwide: bool,
+            namespaces: tuple[str, ...],
+            finalizer: str | None,
+            **options: Any,
+        ) -> None:
+            scope = choose_scope(click.get_current_context(), clusterwide, namespaces)
+            if needs_scope and not any(scope):
+                raise click.UsageError("Add -A/--all-namespaces or -n/--namespace.")
+            name = finalizer or OperatorSettings.from_environment().persistence.finalizer
 
-    return wrapper
+            async def run() -> None:
+                async with connect_command() as client:
+                    found = await _search(client, kinds, scope[1], name)
+                    await fn(client, found, name, **options)
+                    if found.problems:
+                        raise click.ClickException("\n".join(found.problems.values()))
+
+            asyncio.run(run())
+
+        return wrapper
+
+    return decorate
 
 
 @finalizers.command(name="list", short_help="List the objects that have the finalizer.")
-@_selection
-def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, **_: bool) -> None:
+@_searching(needs_scope=False)
+async def list_(_: Client, found: Search, finalizer: str) -> None:
     """List the objects that have the finalizer; those being deleted come first.
 
     KINDS are as for kubectl: pods, Pod, databases.example.com, databases.v1.example.com. The
     default is all kinds in all namespaces.
     """
-
-    async def search() -> Search:
-        async with connect_command() as client:
-            return await _search(client, kinds, namespaces, finalizer)
-
-    found = asyncio.run(search())
     if found.held:
         _print_table(found.held)
     else:
         click.echo(f"No object has the finalizer {finalizer}.")
-    _report_problems(found)
 
 
 @finalizers.command(short_help="Remove the finalizer, so that deletions complete.")
-@_selection
+@_searching(needs_scope=True)
 @click.option(
     "--name",
     "names",
@@ -104,11 +115,11 @@ def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, *
     is_flag=True,
     help="Let the API server check the changes without storing them.",
 )
-def release(
-    kinds: tuple[str, ...],
-    clusterwide: bool,
-    namespaces: tuple[str, ...],
+async def release(
+    client: Client,
+    found: Search,
     finalizer: str,
+    *,
     names: tuple[str, ...],
     everything: bool,
     is_sure: bool,
@@ -120,35 +131,19 @@ def release(
     external resources of the objects can remain. KINDS are as for 'webop finalizers list'; the
     default is all kinds. Other finalizers stay. The command asks before it changes anything.
     """
-    if not clusterwide and not namespaces:
-        raise click.UsageError("Add -A/--all-namespaces or -n/--namespace.")
-
-    async def run() -> None:
-        async with connect_command() as client:
-            found = await _search(client, kinds, namespaces, finalizer)
-            chosen = [
-                one
-                for one in found.held
-                if (everything or one.deleted_at) and (not names or one.name in names)
-            ]
-            if not chosen:
-                hint = " Other objects have it: see 'webop finalizers list'." if found.held else ""
-                click.echo(f"Found no objects to release from {finalizer}.{hint}")
-            else:
-                _print_table(chosen)
-                if not (is_sure or dry):
-                    objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
-                    confirm(f"Remove the finalizer from {objects}?")
-                await _release_all(client, chosen, finalizer, everything=everything, dry=dry)
-            _report_problems(found)
-
-    asyncio.run(run())
-
-
-async def _release_all(
-    client: Client, chosen: list[HeldObject], finalizer: str, *, everything: bool, dry: bool
-) -> None:
-
+    chosen = [
+        one
+        for one in found.held
+        if (everything or one.deleted_at) and (not names or one.name in names)
+    ]
+    if not chosen:
+        hint = " Other objects have it: see 'webop finalizers list'." if found.held else ""
+        click.echo(f"Found no objects to release from {finalizer}.{hint}")
+        return
+    _print_table(chosen)
+    if not (is_sure or dry):
+        objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
+        confirm(f"Remove the finalizer from {objects}?")
     failures = []
     for one in chosen:
         try:
@@ -190,13 +185,3 @@ def _print_table(held: list[HeldObject]) -> None:
         state = f"being deleted for {age}" if one.deleted_at else f"created {age} ago"
         rows.append((one.kind, one.path, state, ", ".join(one.others) or "none"))
     click.echo(build_table(rows))
-
-
-def _report_problems(found: Search) -> None:
-    """Fail if some kinds could not be searched.
-
-    Raises:
-        click.ClickException: with one line for each of these kinds.
-    """
-    if found.problems:
-        raise click.ClickException("\n".join(found.problems.values()))

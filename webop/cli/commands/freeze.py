@@ -37,35 +37,26 @@ from webop.reactor.namespace_patterns import is_exact, select_namespaces
 _DEFAULT_PRIORITY = 100
 
 _EPILOG = """\b
+Examples:
+{examples}
+
+\b
+Environment:
+    WEBOP_{command}_<OPTION>  an option, as WEBOP_{command}_PEERING=name
+    KUBECONFIG                the files with credentials for the cluster
+
+\b
 Exit codes:
     0  Success.
     1  The command failed in at least one namespace. The message says why.
     2  The command line is wrong.
 """
-
-_FREEZE_EPILOG = f"""\b
-Examples:
+_FREEZE = """\
     webop freeze -A --peering default --lifetime 600 --message 'backup is running'
-    webop freeze -n prod -n 'team-*' --peering my-operator --lifetime 60
-
-\b
-Environment:
-    WEBOP_FREEZE_<OPTION>     an option, as WEBOP_FREEZE_PEERING=name
-    KUBECONFIG                the files with credentials for the cluster
-
-{_EPILOG}"""
-
-_RESUME_EPILOG = f"""\b
-Examples:
+    webop freeze -n prod -n 'team-*' --peering my-operator --lifetime 60"""
+_RESUME = """\
     webop resume -A --peering default
-    webop resume -A --peering default --id alice@laptop
-
-\b
-Environment:
-    WEBOP_RESUME_<OPTION>     an option, as WEBOP_RESUME_PEERING=name
-    KUBECONFIG                the files with credentials for the cluster
-
-{_EPILOG}"""
+    webop resume -A --peering default --id alice@laptop"""
 
 
 class Request(NamedTuple):
@@ -124,7 +115,7 @@ def _target_options(fn: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-@click.command(cls=SectionCommand, epilog=_FREEZE_EPILOG)
+@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="FREEZE", examples=_FREEZE))
 @_target_options
 @_record(
     "-t",
@@ -170,7 +161,7 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
     )
 
 
-@click.command(cls=SectionCommand, epilog=_RESUME_EPILOG)
+@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="RESUME", examples=_RESUME))
 @_target_options
 @logging_options
 def resume(request: Request) -> None:

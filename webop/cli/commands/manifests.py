@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 
 from webop.cli.layout import SectionCommand, build_option
 from webop.cli.manifests.chart import build_chart, prepare
 from webop.cli.manifests.image import build_dockerfile, list_own_files
-from webop.cli.manifests.planning import Request, build_manifests
+from webop.cli.manifests.objects import Request
+from webop.cli.manifests.planning import build_manifests
 from webop.cli.options import (
     CLIControls,
     choose_scope,
@@ -203,7 +204,8 @@ def manifests(
         has_lease=not no_lease,
         **options,
     )
-    with _preserving_environment(variables):
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("WEBOP_")}
+    with mock.patch.dict(os.environ, kept | variables, clear=True):  # as in the container
         registry = _load(paths, modules, controls)
         planned = prepare(request, is_placed=is_placed) if chart else request
         made = asyncio.run(build_manifests(registry, planned))
@@ -310,20 +312,6 @@ def _locate(
     stem = root.name if paths else modules[0].partition(".")[0]
     guess = re.sub(r"[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:63]
     return root, sources, name or guess.rstrip("-") or "operator"
-
-
-@contextlib.contextmanager
-def _preserving_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Hide all ``WEBOP_`` variables but those of the container; restore the environment later."""
-    before = dict(os.environ)
-    for name in [name for name in before if name.startswith("WEBOP_")]:
-        del os.environ[name]
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _load(

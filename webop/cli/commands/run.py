@@ -23,7 +23,7 @@ from webop.cli.options import (
     scope_options,
     source_options,
 )
-from webop.cli.reloading import accept_reload, supervise, wait_for_turn
+from webop.cli.reloading import Supervisor, accept_reload, wait_for_turn
 from webop.handlers.registry import get_default_registry
 from webop.kopf_alias import advise_about_kopf
 from webop.runtime.loading import load_handlers
@@ -158,7 +158,8 @@ def run(
         raise click.UsageError("No files are given. Write: webop run -A handlers.py")
     link = accept_reload()
     if reload and link is None:
-        ctx.exit(supervise([Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)))
+        folders = [Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)
+        ctx.exit(Supervisor(folders).run())
     with _importing():
         registry = load_handlers(paths, modules, controls.registry)
         from webop import embedding  # noqa: PLC0415 - keeps --help fast
@@ -177,13 +178,12 @@ def run(
         names = ", ".join([*paths, *modules]) or "the registry"
         advice = advise_about_kopf() or f" No function in {names} has a decorator of webop."
         logger.warning("There are no handlers.%s", advice)
-    settings, stop_flag = controls.settings, controls.stop_flag
-    if lease_name is not None:
-        settings = settings or OperatorSettings.from_environment()
-        settings.leadership.lease_name = lease_name
-    if take_over:
-        settings = settings or OperatorSettings.from_environment()
-        settings.admission.take_over = True
+    settings, stop_flag = (
+        controls.settings or OperatorSettings.from_environment(),
+        controls.stop_flag,
+    )
+    settings.leadership.lease_name = lease_name or settings.leadership.lease_name
+    settings.admission.take_over |= take_over
     if link is not None:
         check_registry(registry)  # before the old handlers stop
         stop_flag = wait_for_turn(link)

@@ -8,17 +8,16 @@ from __future__ import annotations
 import base64
 import ipaddress
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 
 from webop.admission.configurations.building import build_configuration
 from webop.cli.doctor.context import Context, call_startup
 from webop.cli.doctor.findings import Level
 from webop.cli.doctor.permissions import list_needs
 from webop.cli.manifests.kinds import find_kinds, list_builtin, read_definitions
-from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan
+from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
 from webop.cli.manifests.rights import build_rights, split_rules
 from webop.cli.manifests.yaml_text import dump
 from webop.client.api import Client
@@ -44,41 +43,6 @@ _OPEN = (
     "The NetworkPolicy is open: all pods of the cluster can connect to the webhooks. Pass the "
     "network of your pods with --pod-network; --cluster reads it from the nodes, if they have one."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """The options of ``webop manifests``; its help describes those that are not listed here.
-
-    Attributes:
-        sources: the arguments of ``webop run`` that name files and modules.
-        rules: files with rules, and rights in the short form.
-        metrics: the namespace of the pods that scrape the metrics.
-        variables: the environment variables of the container.
-        namespaces: where the operator works; empty for the whole cluster.
-    """
-
-    sources: Sequence[str]
-    name: str
-    home: str
-    image: str
-    replicas: int | None
-    variables: Mapping[str, str]
-    namespaces: tuple[str, ...]
-    has_lease: bool
-    lease: str | None
-    peering: str | None
-    service: str | None
-    managed: str | None
-    ca: Path | None
-    rules: Sequence[str]
-    metrics: str | None
-    crds: Sequence[Path]
-    asks_cluster: bool
-    calls_startup: bool
-    pod_networks: Sequence[str]
-    priority: str | None
-    creates_namespace: bool
 
 
 @dataclass(frozen=True)
@@ -144,9 +108,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
     probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
     plan = Plan(
-        name=request.name,
-        home=request.home,
-        image=request.image,
+        request=request,
         arguments=["run", *scope, *others, *probes, *request.sources],
         variables=variables,
         replicas=replicas,
@@ -154,7 +116,6 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
         server=context.service_server,
         pod_networks=pod_networks,
         priority=_choose_priority(request, has_webhooks=bool(webhooks)),
-        scraper=request.metrics,
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
     roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
@@ -292,7 +253,7 @@ def _build_webhooks(
     if plan.server is None or request.ca is None:
         raise ConfigurationError("--ca is for webhooks behind a Service: use WebhookServiceServer.")
     service = WebhookClientConfigService(
-        namespace=plan.home, name=plan.service, port=plan.server.service_port
+        namespace=request.home, name=plan.service, port=plan.server.service_port
     )
     if plan.server.path:
         service["path"] = f"/{plan.server.path.strip('/')}"
@@ -300,7 +261,7 @@ def _build_webhooks(
     for reason in WebhookType:
         configuration = build_configuration(
             reason=reason,
-            name=request.managed or f"{plan.name}.{plan.home}.svc",
+            name=request.managed or f"{request.name}.{request.home}.svc",
             handlers=registry.select_webhooks(),
             resources=kinds,
             client_config=WebhookClientConfig(service=service, caBundle=bundle),

@@ -122,9 +122,15 @@ def build_rights(
         rules = _build_rules(found, kinds if is_served else ())
         if own and is_served:
             rules += f"{_comment(_OWN)}\n{own.rstrip()}\n"
-        suffix = "" if is_served or not place else "-replicas" if place == plan.home else "-events"
+        suffix = (
+            ""
+            if is_served or not place
+            else "-replicas"
+            if place == plan.request.home
+            else "-events"
+        )
         if rules.strip():
-            yield from _build_role(plan, place, f"{plan.name}{suffix}", rules)
+            yield from _build_role(plan, place, f"{plan.request.name}{suffix}", rules)
 
 
 def _build_rules(needs: Iterable[Need], handled: Collection[tuple[str, str]]) -> str:
@@ -164,7 +170,7 @@ def _build_role(plan: Plan, place: str, name: str, rules: str) -> Iterator[str]:
     metadata = {"name": name, **where, "labels": plan.labels}
     head = {"apiVersion": f"{api}/v1", "kind": kind, "metadata": metadata}
     yield f"{dump(head)}\nrules:\n{textwrap.indent(rules, '  ')}".rstrip()
-    subject = {"kind": "ServiceAccount", "name": plan.name, "namespace": plan.home}
+    subject = {"kind": "ServiceAccount", "name": plan.request.name, "namespace": plan.request.home}
     yield dump(
         {
             **head,
