@@ -19,9 +19,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
+from webop.cli.files import list_files
 from webop.identities import is_in_pod
 
 logger = logging.getLogger(__name__)
@@ -30,7 +32,6 @@ _VARIABLE = "WEBOP_RELOADED_BY"  # the file descriptor of the child's socket
 _PAUSE = 0.25  # seconds between two scans of the files
 _SHARE = 10  # scans take a tenth of the time at most
 _SHUTDOWN_TIMEOUT = 10  # seconds; longer than an operator waits for daemons and handlers
-_SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 
 def accept_reload() -> socket.socket | None:
@@ -137,11 +138,11 @@ class Supervisor:
             logger.warning("--reload is for development. In a pod, replace the image instead.")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle_signal)
-        loaded = seen = dict(_scan(self._folders))
+        loaded = seen = _scan(self._folders)
         self._loading = _Child()
         while True:
             started = time.monotonic()
-            files = dict(_scan(self._folders))
+            files = _scan(self._folders)
             time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - started)))
             if self._is_stopping:
                 break  # the child has got the same Ctrl-C, and may already have exited
@@ -191,17 +192,12 @@ class Supervisor:
         self._is_stopping = True
 
 
-def _scan(folders: Iterable[Path]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the Python files in folders with mtime and size; skip virtual environments."""
-    for folder in folders:
-        for place, names, files in os.walk(folder):
-            names[:] = [name for name in names if name[0] != "." and name not in _SKIPPED]
-            if "pyvenv.cfg" in files:
-                names.clear()
-                continue
-            for file in files:
-                if file.endswith(".py"):
-                    path = Path(place, file)
-                    with contextlib.suppress(OSError):  # it was just removed
-                        found = path.stat()
-                        yield str(path), (found.st_mtime_ns, found.st_size)
+def _scan(folders: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """Return the Python files in folders with mtime and size."""
+    found = {}
+    for path in chain.from_iterable(map(list_files, folders)):
+        if path.suffix == ".py":
+            with contextlib.suppress(OSError):  # it was just removed
+                stat = path.stat()
+                found[path] = stat.st_mtime_ns, stat.st_size
+    return found

@@ -316,10 +316,7 @@ class Body(View):
             self._metadata = Meta(self)
         return self._metadata
 
-    @property
-    def meta(self) -> Meta:
-        """The same as :attr:`metadata`."""
-        return self.metadata
+    meta = metadata
 
 
 def get_raw(body: Mapping[str, Any]) -> Mapping[str, Any]:

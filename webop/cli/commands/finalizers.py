@@ -146,12 +146,13 @@ async def release(
         confirm(f"Remove the finalizer from {objects}?")
     failures = []
     for one in chosen:
+        what = f"{one.resource.plural_name} {one.path}"
         try:
             outcome = await remove_finalizer(client, one, finalizer, everything=everything, dry=dry)
         except APIStatusError as exc:  # after others, all objects would fail in the same way
-            failures.append(f"{one.kind} {one.path}: {exc}")
+            failures.append(f"{what}: {exc}")
         else:
-            click.echo(f"{one.kind} {one.path}: {outcome}{' (dry run)' if dry else ''}")
+            click.echo(f"{what}: {outcome}{' (dry run)' if dry else ''}")
     if failures:
         raise click.ClickException("\n".join(failures))
 
@@ -183,5 +184,5 @@ def _print_table(held: list[HeldObject]) -> None:
     for one in held:
         age = describe_seconds((now - (one.deleted_at or one.created_at)).total_seconds())
         state = f"being deleted for {age}" if one.deleted_at else f"created {age} ago"
-        rows.append((one.kind, one.path, state, ", ".join(one.others) or "none"))
+        rows.append((one.resource.plural_name, one.path, state, ", ".join(one.others) or "none"))
     click.echo(build_table(rows))

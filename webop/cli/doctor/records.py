@@ -258,7 +258,7 @@ async def check_finalizers(context: Context) -> list[Finding]:
     for one in search.held:
         age = context.now - (one.deleted_at or context.now)
         if one.deleted_at and (age > _TOO_LONG or one.resource not in handled):
-            stuck.setdefault(one.kind, []).append(one)
+            stuck.setdefault(one.resource.plural_name, []).append(one)
     findings = []
     for kind, held in stuck.items():
         age = context.now - (held[0].deleted_at or context.now)

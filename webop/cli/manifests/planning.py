@@ -115,7 +115,9 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
         is_shared=is_shared,
         server=context.service_server,
         pod_networks=pod_networks,
-        priority=_choose_priority(request, has_webhooks=bool(webhooks)),
+        priority=None
+        if request.priority == "none"
+        else request.priority or (SYSTEM_PRIORITY if webhooks else None),
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
     roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
@@ -149,12 +151,6 @@ async def _read_pod_networks(client: Client) -> list[str]:
         ipaddress.collapse_addresses(one for one in networks if one.version == 6),
     )
     return [str(network) for network in collapsed]
-
-
-def _choose_priority(request: Request, *, has_webhooks: bool) -> str | None:
-    if request.priority is None:
-        return SYSTEM_PRIORITY if has_webhooks else None
-    return None if request.priority == "none" else request.priority
 
 
 async def _prepare(
