@@ -149,8 +149,18 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 
     async def write(client: Client, kind: Resource, namespace: str | None) -> bool:
         body = await _patch(client, kind, namespace, request, record)
+        peers = parse_peers((body or {}).get("status"))[0].values()
+        others = [p for p in peers if p.identity != request.identity and p.deadline > time.time()]
+        paused = [peer for peer in others if peer.priority <= priority]
+        running = [peer for peer in others if peer.priority > priority]
         if body is not None:
-            _report_paused(request, _where(namespace), priority, body)
+            click.echo(
+                f"The peering {request.peering!r} is frozen {_where(namespace)} for priorities up "
+                f"to {priority}, by {request.identity}. Paused operators: {_enumerate(paused)}."
+            )
+        if running:
+            text = f"Not paused, because their priority is higher: {_enumerate(running)}."
+            click.echo(text, err=True)
         return body is not None
 
     asyncio.run(_do_everywhere(request, write))
@@ -255,21 +265,6 @@ async def _patch(
     patch = {"status": {request.identity: record}}
     subresource = "status" if "status" in kind.subresources else None
     return await client.patch(kind, namespace, request.peering, patch, subresource)
-
-
-def _report_paused(request: Request, where: str, priority: int, body: dict[str, Any]) -> None:
-    """Print which operators a record pauses, and which not."""
-    peers = parse_peers(body.get("status"))[0].values()
-    others = [p for p in peers if p.identity != request.identity and p.deadline > time.time()]
-    paused = [peer for peer in others if peer.priority <= priority]
-    running = [peer for peer in others if peer.priority > priority]
-    click.echo(
-        f"The peering {request.peering!r} is frozen {where} for priorities up to {priority}, by "
-        f"{request.identity}. Paused operators: {_enumerate(paused)}."
-    )
-    if running:
-        text = f"Not paused, because their priority is higher: {_enumerate(running)}."
-        click.echo(text, err=True)
 
 
 def _enumerate(peers: list[Peer]) -> str:

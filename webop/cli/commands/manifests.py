@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -208,23 +209,21 @@ def manifests(
     with mock.patch.dict(os.environ, kept | variables, clear=True):  # as in the container
         registry = _load(paths, modules, controls)
         planned = prepare(request, is_placed=is_placed) if chart else request
-        made = asyncio.run(build_manifests(registry, planned))
-    for warning in made.warnings:
+        made, warnings = asyncio.run(build_manifests(registry, planned))
+    for warning in warnings:
         click.echo(f"Warning: {warning}", err=True)
     command = escape(shlex.join(ctx.meta["arguments"]))
     advice = _ADVICE.replace("use kustomize", "set values or use kustomize") if chart else _ADVICE
     head = f"{_HEAD} {command}\n{advice}"
     if chart:
-        _write_files(chart, build_chart(made.files, request, head, is_placed=is_placed))
+        _write_files(chart, build_chart(made, request, head, is_placed=is_placed))
     elif folder:
-        files = {
-            f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items() if texts
-        }
+        files = {f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.items() if texts}
         kinds = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
         index = {"kustomization.yaml": kinds + "\n".join(f"  - {file}" for file in sorted(files))}
         _write_files(folder, {file: f"{head}\n{text}\n" for file, text in (index | files).items()})
     else:
-        click.echo(made.build_text(head), nl=False)
+        click.echo("\n---\n".join([head, *chain.from_iterable(made.values())]))
 
 
 def _write_files(folder: Path, texts: Mapping[str, str]) -> None:

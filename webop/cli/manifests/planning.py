@@ -9,7 +9,6 @@ import base64
 import ipaddress
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from itertools import chain
 
 from webop.admission.configurations.building import build_configuration
@@ -35,8 +34,9 @@ from webop.servers.local import WebhookServer
 from webop.servers.service import WebhookServiceServer
 from webop.settings import OperatorSettings
 
+Files = dict[str, list[str]]  # YAML documents by the name of their file
+
 _HOST = "kubernetes.default.svc"
-_STARTUP_TIMEOUT = 10.0  # seconds
 _MANAGED = "WEBOP_ADMISSION__MANAGED"
 _SERVICE = "WEBOP_SERVICE"
 _OPEN = (
@@ -45,20 +45,8 @@ _OPEN = (
 )
 
 
-@dataclass(frozen=True)
-class Manifests:
-    """YAML documents by the name of their file, and warnings."""
-
-    files: dict[str, list[str]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-
-    def build_text(self, head: str) -> str:
-        """Return all documents as one text."""
-        return "\n---\n".join([head, *chain.from_iterable(self.files.values())]) + "\n"
-
-
-async def build_manifests(registry: OperatorRegistry, request: Request) -> Manifests:
-    """Return the manifests of an operator. Set the environment variables of the request.
+async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple[Files, list[str]]:
+    """Return the manifests of an operator, and warnings; set the variables of the request.
 
     Raises:
         ConfigurationError: the handlers cannot work with these options or settings, or a kind is
@@ -121,20 +109,20 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
     roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
-    made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, warnings)
-    made.files["deployment"] = [plan.build_deployment()]
-    made.files["deployment"] += [plan.build_budget()] if is_shared else []
-    made.files["deployment"] += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
-    made.files["network"] = [plan.build_service()] if plan.server else []
-    made.files["network"].append(plan.build_policy())
+    files = {"rbac": [*head, plan.build_account(), *roles]}
+    files["deployment"] = [plan.build_deployment()]
+    files["deployment"] += [plan.build_budget()] if is_shared else []
+    files["deployment"] += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
+    files["network"] = [plan.build_service()] if plan.server else []
+    files["network"].append(plan.build_policy())
     if plan.server and not pod_networks:
         warnings.append(_OPEN)
-    made.files["webhooks"] = []  # charts get an empty file, in place of an earlier one
+    files["webhooks"] = []  # charts get an empty file, in place of an earlier one
     if request.ca is not None and webhooks:
         found, more = find_kinds(webhooks, known, is_complete=request.asks_cluster)
         warnings += more
-        made.files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
-    return made
+        files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
+    return files, warnings
 
 
 async def _read_pod_networks(client: Client) -> list[str]:
@@ -175,13 +163,9 @@ async def _prepare(
         settings.peering.name, settings.peering.mandatory = request.peering, True
     context = Context(
         settings=settings,
-        managed=None,
         account=f"system:serviceaccount:{request.home}:{request.name}",
         namespaces=request.namespaces,
         registry=registry,
-        is_probing=False,
-        calls_startup=request.calls_startup,
-        startup_timeout=_STARTUP_TIMEOUT,
     )
     for finding in await call_startup(context, _HOST) if request.calls_startup else ():
         if finding.level is not Level.OK:
