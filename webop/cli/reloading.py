@@ -133,7 +133,7 @@ class Supervisor:
         self._code = 0
 
     def run(self) -> int:
-        """Return the exit code of the last child."""
+        """Run until a signal comes; return the exit code of the last child."""
         if is_in_pod():
             logger.warning("--reload is for development. In a pod, replace the image instead.")
         for number in (signal.SIGINT, signal.SIGTERM):

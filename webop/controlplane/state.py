@@ -7,7 +7,6 @@ change replaces the file.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pydantic_core
+from filelock import BaseFileLock, FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from webop.errors import ConfigurationError
@@ -27,7 +27,7 @@ from .binaries import APISERVER, ETCD
 from .cache import get_root, make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 POLL_INTERVAL = 0.05  # seconds; each poll costs CPU for a TLS handshake
 
@@ -149,14 +149,9 @@ def check_name(name: str) -> str:
     return name
 
 
-@contextlib.contextmanager
-def lock_name(name: str) -> Iterator[None]:
-    """Let one process at a time start the cluster of a name."""
-    from filelock import FileLock  # noqa: PLC0415 - not at the load of the pytest plugin
-
-    path = make_folder("clusters") / f".{name}.lock"
-    with FileLock(path):
-        yield
+def lock_name(name: str) -> BaseFileLock:
+    """Return a lock that lets one process at a time start the cluster of a name."""
+    return FileLock(make_folder("clusters") / f".{name}.lock")
 
 
 def save_state(state: ClusterState) -> None:
