@@ -77,9 +77,6 @@ def identify(pid: int, name: str = "", argv: Iterable[str] = ()) -> Process:
 
 def is_running(process: Process) -> bool:
     """Return whether exactly this process is still running."""
-    child = _children.get(process.pid)
-    if child is not None and child.poll() is not None:
-        return False
     return reaper.is_running(process.pid, process.started)
 
 

@@ -149,19 +149,20 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 
     async def write(client: Client, kind: Resource, namespace: str | None) -> bool:
         body = await _patch(client, kind, namespace, request, record)
-        peers = parse_peers((body or {}).get("status"))[0].values()
+        if body is None:
+            return False
+        peers = parse_peers(body.get("status"))[0].values()
         others = [p for p in peers if p.identity != request.identity and p.deadline > time.time()]
         paused = [peer for peer in others if peer.priority <= priority]
         running = [peer for peer in others if peer.priority > priority]
-        if body is not None:
-            click.echo(
-                f"The peering {request.peering!r} is frozen {_where(namespace)} for priorities up "
-                f"to {priority}, by {request.identity}. Paused operators: {_enumerate(paused)}."
-            )
+        click.echo(
+            f"The peering {request.peering!r} is frozen {_where(namespace)} for priorities up "
+            f"to {priority}, by {request.identity}. Paused operators: {_enumerate(paused)}."
+        )
         if running:
             text = f"Not paused, because their priority is higher: {_enumerate(running)}."
             click.echo(text, err=True)
-        return body is not None
+        return True
 
     asyncio.run(_do_everywhere(request, write))
     scope = "-A" if request.clusterwide else " ".join(f"-n '{p}'" for p in request.patterns)
