@@ -160,7 +160,6 @@ async def release(
 async def _search(
     client: Client, kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str
 ) -> Search:
-
     known = (await discover(client)).resources
     chosen: set[Resource] = set()
     for kind in kinds:
@@ -178,7 +177,6 @@ async def _search(
 
 
 def _print_table(held: list[HeldObject]) -> None:
-
     now = dt.datetime.now(dt.UTC)
     rows = [("KIND", "OBJECT", "STATE", "OTHER FINALIZERS")]
     for one in held:

@@ -55,7 +55,6 @@ def remove(names: tuple[str, ...], is_sure: bool) -> None:
 
 
 async def _list() -> None:
-
     async with connect_command() as client:
         found, now = await find_managed(client), (await review_self(client)).now
         if not found:
@@ -69,7 +68,6 @@ async def _list() -> None:
 
 
 async def _remove(names: tuple[str, ...], *, is_sure: bool) -> None:
-
     async with connect_command() as client:
         found, now = await find_managed(client), (await review_self(client)).now
         if unknown := sorted(set(names) - set(found)):
@@ -98,6 +96,5 @@ def _list_webhooks(name: str, both: Found) -> list[str]:
 
 
 def _describe_live(both: Found, now: dt.datetime) -> str:
-
     live = [one for body in both.values() for one in parse_configuration(body).list_live(now)]
     return describe_replicas(live, now)
