@@ -16,6 +16,7 @@ import pytest
 import webop
 from webop.app import build_options as build_app_options
 from webop.cli import main
+from webop.cli.layout import SectionOption
 from webop.embedding import build_options as build_embedding_options
 from webop.errors import ConfigurationError
 from webop.settings import OperatorSettings
@@ -323,24 +324,29 @@ def test_variables_that_mean_nothing_are_told_by_all_ways_to_run_an_operator(
 
 def test_the_variables_of_the_commands_are_known() -> None:
     """They are listed where no command is imported: the list is compared with the commands."""
-    unknown = [name for name in list_envvars(main, "WEBOP") if not is_option(name)]
-    assert unknown == []
-    there = set(list_envvars(main, "WEBOP"))
-    listed = [name for name in OPTION_NAMES if name.split("_")[1].lower() in main.commands]
+    context = click.Context(main, info_name="webop", auto_envvar_prefix="WEBOP")
+    there = set(list_envvars(main, context))
+    assert [name for name in there if not is_option(name)] == []
+    commands = main.list_commands(context)
+    listed = [name for name in OPTION_NAMES if name.split("_")[1].lower() in commands]
     assert [name for name in listed if name not in there] == []
 
 
-def list_envvars(command: click.Command, prefix: str) -> Iterator[str]:
+def list_envvars(command: click.Command, context: click.Context) -> Iterator[str]:
     """Yield the variables that click looks at."""
     if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
-            yield from list_envvars(inner, f"{prefix}_{name.upper()}")
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from list_envvars(inner, click.Context(inner, context, info_name=name))
     else:
         for param in command.params:
             if isinstance(param, click.Option):
                 names = param.envvar or []
                 yield from [names] if isinstance(names, str) else names
-                yield f"{prefix}_{str(param.name).upper()}"
+                yield f"{context.auto_envvar_prefix}_{str(param.name).upper()}"
+            if isinstance(param, SectionOption):
+                yield from param.list_variables(context)
 
 
 @pytest.mark.parametrize(

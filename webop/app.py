@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 
@@ -182,29 +182,35 @@ class OperatorApp:
             raise ConfigurationError(
                 "The operator of this app is already running: run its lifespan in one place only."
             )
-        self._is_alive = True
+        self._is_alive, decided = True, asyncio.Event()
+
+        def begin() -> None:
+            _check_workers(operator)
+            decided.set()
+
         try:
-            async with self._running(self._build()):
-                yield
+            operator = self.operator = Operator(self._build(), on_ready=begin)
+            if not len(operator.context.registry):
+                logger.warning(_ADVICE)
+            self._building = asyncio.Lock()  # an app can run again in another event loop
+            webhooks = operator.webhooks
+            self._endpoint = ReviewEndpoint(webhooks.review, hosting=webhooks.hosting)
+            task = asyncio.create_task(operator.run(), name="operator")
+            task.add_done_callback(lambda _: decided.set())
+            try:
+                await decided.wait()
+                if task.done():
+                    failure = _get_failure(task)
+                    raise failure or WebopError("The operator ended right after its start.")
+                task.add_done_callback(_report_end)
+                with retiring_at_signals(self._retire):
+                    yield
+            finally:
+                await end_tasks({task})
+            if (failure := _get_failure(task)) is not None:
+                raise failure
         finally:
             self._is_alive = False
-
-    @asynccontextmanager
-    async def _running(self, options: OperatorOptions) -> AsyncIterator[None]:
-        decided = asyncio.Event()
-        task = self._start(options, decided)
-        try:
-            await decided.wait()
-            if task.done():
-                raise _get_failure(task) or WebopError("The operator ended right after its start.")
-            task.add_done_callback(_report_end)
-            with retiring_at_signals(self._retire):
-                yield
-        finally:
-            await end_tasks({task})
-        failure = _get_failure(task)
-        if failure is not None:
-            raise failure
 
     async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         """Start the operator with the server, stop it with the server (ASGI lifespan).
@@ -212,25 +218,21 @@ class OperatorApp:
         Raises:
             Exception: why the startup or the shutdown failed; also reported to the server.
         """
-        async with AsyncExitStack() as stack:
-            await receive()
-            if not logging.getLogger().handlers:
-                configure(
-                    log_prefix=True
-                )  # as the command line does; the server has its own loggers
-            try:
-                await stack.enter_async_context(self.lifespan())
-            except Exception as exc:
-                await _report_failure("startup", exc, send)
-                raise
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            try:
-                await stack.aclose()
-            except Exception as exc:
-                await _report_failure("shutdown", exc, send)
-                raise
-            await send({"type": "lifespan.shutdown.complete"})
+        await receive()
+        if not logging.getLogger().handlers:
+            # As the command line does; the server has its own loggers.
+            configure(log_prefix=True)
+        phase = "startup"
+        try:
+            async with self.lifespan():
+                await send({"type": "lifespan.startup.complete"})
+                phase = "shutdown"
+                await receive()
+        except Exception as exc:
+            why = str(exc) if isinstance(exc, WebopError) else f"The {phase} failed: {exc!r}"
+            await send({"type": f"lifespan.{phase}.failed", "message": why})
+            raise
+        await send({"type": "lifespan.shutdown.complete"})
 
     def _list_obstacles(self) -> list[str]:
         absence = self._explain_absence()
@@ -243,24 +245,6 @@ class OperatorApp:
         if self._build is None or self._is_alive:
             return ""
         return _NO_LIFESPAN if self.operator is None else "it has stopped"
-
-    def _start(self, options: OperatorOptions, decided: asyncio.Event) -> asyncio.Task[None]:
-        """Start the operator; set the event when it is ready or has ended."""
-
-        def begin() -> None:
-            _check_workers(operator)
-            decided.set()
-
-        operator = Operator(options, on_ready=begin)
-        if not len(operator.context.registry):
-            logger.warning(_ADVICE)
-        webhooks = operator.webhooks
-        self.operator = operator
-        self._building = asyncio.Lock()  # an app can run again in another event loop
-        self._endpoint = ReviewEndpoint(webhooks.review, hosting=webhooks.hosting)
-        task = asyncio.create_task(operator.run(), name="operator")
-        task.add_done_callback(lambda _: decided.set())
-        return task
 
     async def _retire(self) -> None:
         """After the signal to stop, serve for a while without being ready; then withdraw.
@@ -441,12 +425,6 @@ def _respond(content: object, status: int = 200) -> Response:
 
 def _encode(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else str(value)
-
-
-async def _report_failure(phase: str, exc: Exception, send: Send) -> None:
-    """Report to the server why the startup or the shutdown failed."""
-    why = str(exc) if isinstance(exc, WebopError) else f"The {phase} failed: {exc!r}"
-    await send({"type": f"lifespan.{phase}.failed", "message": why})
 
 
 def _get_failure(task: asyncio.Task[None]) -> BaseException | None:

@@ -25,9 +25,9 @@ from webop.cli.commands.run import run as run_command
 @pytest.mark.feature("CLI-03")
 def test_the_help_shows_all_commands_under_headings() -> None:
     output = invoke("--help").output
-    for name, command in main.commands.items():
-        line = rf"^  {name} +{re.escape(command.get_short_help_str(99))}"
-        assert re.search(line, output, re.MULTILINE)
+    for name in main.list_commands(click.Context(main)):
+        assert re.search(rf"^  {name} +[A-Z].{{1,58}}\.$", output, re.MULTILINE)
+        assert f"webop {name} " in invoke(name, "--help").output
     assert re.findall(r"^(\w.*):$", output, re.MULTILINE) == [
         *("Options", "Operators", "Inspection", "Deployment", "Tools")
     ]
@@ -192,9 +192,3 @@ def test_commands_options_and_files_are_completed(words: list[str], expected: li
         main, prog_name="webop", env={"_WEBOP_COMPLETE": "bash_complete", **variables}
     )
     assert result.output.splitlines() == expected
-
-
-def test_commands_have_help_that_fits_in_a_line() -> None:
-    for name, command in main.commands.items():
-        assert isinstance(command, click.Command)
-        assert len(command.get_short_help_str(99)) < 60, name

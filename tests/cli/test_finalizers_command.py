@@ -14,7 +14,7 @@ from click.testing import Result
 from tests.cli.invoking import invoke
 from tests.commands import find_free_port
 from tests.operating import FINALIZER, Objects, get_connection
-from webop.cli.doctor.finalizer_removal import find_held, release
+from webop.cli.doctor.finalizer_removal import find_held, remove_finalizer
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
 from webop.errors import APIConflictError
@@ -140,7 +140,7 @@ async def test_a_release_does_not_undo_the_changes_of_others(
         one, two, alive = sorted(
             found.held, key=lambda item: ["one", "two", "alive"].index(item.name)
         )
-        act = partial(release, client, finalizer=FINALIZER, everything=False, dry=False)
+        act = partial(remove_finalizer, client, finalizer=FINALIZER, everything=False, dry=False)
         client.times = 2
         assert await act(two) == f"released; still held by {OTHER}"
         assert (await held.get("two"))["metadata"]["annotations"] == {"meddled": "0"}
@@ -215,6 +215,6 @@ async def test_an_object_of_the_same_name_that_comes_meanwhile_is_not_released(
         (one,) = [item for item in found.held if item.name == "one"]
         await held.patch("one", {"metadata": {"finalizers": None}})
         await held.create("one", finalizers=[FINALIZER])
-        outcome = await release(client, one, FINALIZER, everything=True, dry=False)
+        outcome = await remove_finalizer(client, one, FINALIZER, everything=True, dry=False)
     assert outcome == "already gone"
     assert (await held.get("one"))["metadata"]["finalizers"] == [FINALIZER]

@@ -11,7 +11,7 @@ import pytest
 from tests.controlplane.controlplane_standins import Recorder, write_assets, write_go
 from webop.controlplane.binaries import provide_binaries, provide_controller_manager
 from webop.controlplane.cluster import LocalCluster
-from webop.controlplane.progress_bar import StreamProgress
+from webop.controlplane.progress_bar import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Get the real binaries before the first test, whose time-out is too short for a build."""
     if any("real_assets" in getattr(item, "fixturenames", ()) for item in session.items):
-        progress = StreamProgress(sys.stderr)
+        progress = Progress(sys.stderr)
         provide_controller_manager(provide_binaries(progress), progress)
 
 
@@ -33,7 +33,7 @@ def recorder() -> Recorder:
 @pytest.fixture(scope="session")
 def real_assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the real etcd, kube-apiserver and kube-controller-manager."""
-    progress = StreamProgress(sys.stderr)
+    progress = Progress(sys.stderr)
     binaries = provide_binaries(progress)
     folder = tmp_path_factory.mktemp("assets")
     for name in ("etcd", "kube-apiserver"):

@@ -9,6 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from webop.controlplane.progress_bar import Progress
+
 # The parts of the go.mod of Kubernetes that matter, in its layout.
 KUBERNETES_GO_MOD = """\
 module k8s.io/kubernetes
@@ -106,7 +108,7 @@ signal.pause()
 """
 
 
-class Recorder:
+class Recorder(Progress):
     """A progress that remembers what it was told."""
 
     def __init__(self) -> None:

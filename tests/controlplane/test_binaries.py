@@ -23,8 +23,8 @@ _PROVIDE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in background jobs
 from webop.controlplane.binaries import provide_binaries
-from webop.controlplane.progress_bar import StreamProgress
-print(provide_binaries(StreamProgress(sys.stderr)).folder)
+from webop.controlplane.progress_bar import Progress
+print(provide_binaries(Progress(sys.stderr)).folder)
 """
 
 

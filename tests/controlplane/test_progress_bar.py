@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from webop.controlplane.progress_bar import StreamProgress, format_time
+from webop.controlplane.progress_bar import Progress, format_time
 
 
 class Terminal(io.StringIO):
@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 
 def test_in_a_log_a_step_is_written_at_its_begin_and_with_its_last_state_at_its_end() -> None:
     stream = io.StringIO()
-    progress = StreamProgress(stream)
+    progress = Progress(stream)
     for done in range(5):
         progress.step("Building", done, 4, "packages")
     progress.finish()
@@ -26,7 +26,7 @@ def test_in_a_log_a_step_is_written_at_its_begin_and_with_its_last_state_at_its_
 
 def test_on_a_terminal_one_line_is_rewritten_and_ended_before_a_note() -> None:
     stream = Terminal()
-    progress = StreamProgress(stream)
+    progress = Progress(stream)
     progress.step("Downloading", 0, 0, "bytes")
     progress.step("Downloading", 2_000_000, 0, "bytes")
     progress.note("Done.")
@@ -37,7 +37,7 @@ def test_on_a_terminal_one_line_is_rewritten_and_ended_before_a_note() -> None:
 
 def test_a_new_step_ends_the_one_before() -> None:
     stream = io.StringIO()
-    progress = StreamProgress(stream)
+    progress = Progress(stream)
     progress.step("Downloading", 1_000_000, 3_000_000, "bytes")
     progress.step("Building", 1, 0, "modules")
     progress.finish()
@@ -49,7 +49,7 @@ def test_a_new_step_ends_the_one_before() -> None:
 
 def test_a_closed_stream_does_not_stop_the_work() -> None:
     stream = io.StringIO()
-    progress = StreamProgress(stream)
+    progress = Progress(stream)
     stream.close()
     progress.note("Nobody reads this.")
     progress.step("Building", 1, 2, "packages")

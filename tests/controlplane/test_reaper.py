@@ -12,9 +12,9 @@ import pytest
 from webop.controlplane import reaper
 from webop.controlplane.state import (
     ClusterState,
-    Owner,
     Process,
     end_abandoned_clusters,
+    identify,
     is_abandoned,
     is_running,
     load_all_states,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
-_ME = Owner(os.getpid(), reaper.get_start_time(os.getpid()) or "")
+_ME = identify(os.getpid())
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def process(tmp_path: Path) -> Iterator[Process]:
     reaper.end_process(started.pid, started.started)
 
 
-def _make_state(cache: Path, *processes: Process, owner: Owner | None) -> ClusterState:
+def _make_state(cache: Path, *processes: Process, owner: Process | None) -> ClusterState:
     folder = cache / "clusters" / "one"
     make_private_folder(folder)
     state = ClusterState(
         name="one",
-        folder=str(folder),
-        logs=str(cache / "logs" / "one"),
+        folder=folder,
+        logs=cache / "logs" / "one",
         created=time.time(),
         owner=owner,
         processes=processes,
@@ -55,10 +55,9 @@ def _make_state(cache: Path, *processes: Process, owner: Owner | None) -> Cluste
     return state
 
 
-def _find_dead_owner() -> Owner:
+def _find_dead_owner() -> Process:
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        started = reaper.get_start_time(child.pid) or ""
-    return Owner(child.pid, started)
+        return identify(child.pid)
 
 
 def test_a_process_is_known_by_its_id_and_its_start_time(process: Process) -> None:

@@ -9,13 +9,14 @@ from webop.controlplane.versions import (
     choose_for_build,
     choose_newest,
     detect_platform,
+    is_met_by,
     parse_wanted,
 )
 from webop.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
-    ("text", "version", "is_met"),
+    ("text", "version", "fits"),
     [
         ("1.36", "1.36.0", True),
         ("1.36", "v1.36.11", True),
@@ -30,9 +31,9 @@ from webop.errors import ConfigurationError
     ],
 )
 def test_a_version_is_met_by_itself_and_a_release_line_by_each_of_its_versions(
-    text: str | None, version: str, is_met: bool
+    text: str | None, version: str, fits: bool
 ) -> None:
-    assert parse_wanted(text).is_met_by(version) is is_met
+    assert is_met_by(parse_wanted(text), version) is fits
 
 
 @pytest.mark.parametrize("text", ["", "latest", "1", "1.36.x", "1.36.3.4"])

@@ -26,6 +26,7 @@ import webop.handlers.options
 from tests.docs import messages
 from tests.docs.pages import DOCS
 from webop.cli import main as webop_command
+from webop.cli.layout import SectionOption
 from webop.handlers.model import (
     ChangeHandler,
     DaemonHandler,
@@ -34,8 +35,7 @@ from webop.handlers.model import (
     WebhookHandler,
 )
 from webop.monitoring.metrics import DEFINITIONS
-from webop.settings import PoolSection, Section
-from webop.settings.sections import find_setters
+from webop.settings.sections import PoolSection, Section, find_setters
 
 PAGES = tuple(
     DOCS / f"{name}.md"
@@ -163,7 +163,9 @@ def build_commands(_: Iterable[str]) -> Iterator[str]:
     settings: Any = webop_command.context_settings
     context = click.Context(webop_command, info_name="webop", **settings)
     for name in webop_command.list_commands(context):
-        yield from _build_command(webop_command.commands[name], context, "##")
+        command = webop_command.get_command(context, name)
+        assert command is not None
+        yield from _build_command(command, context, "##")
 
 
 def _build_command(command: click.Command, parent: click.Context, level: str) -> Iterator[str]:
@@ -200,9 +202,11 @@ def _build_help(text: str) -> Iterator[str]:
 
 
 def get_variable(option: click.Option, context: click.Context) -> str:
-    """Return the environment variable of an option that is shown: the explicit one, if any."""
-    if option.envvar:
-        return option.envvar if isinstance(option.envvar, str) else option.envvar[0]
+    """Return the environment variable of an option that is shown."""
+    if isinstance(option.envvar, str):
+        return option.envvar
+    if isinstance(option, SectionOption):
+        return option.list_variables(context)[0]
     return f"{context.auto_envvar_prefix}_{str(option.name).upper()}"
 
 

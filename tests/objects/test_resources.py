@@ -34,7 +34,7 @@ def test_a_resource_is_a_hashable_reference_by_group_version_and_plural() -> Non
     assert hash(bare) == hash(KEX)
     assert {bare, KEX} == {KEX}
     assert bare != Resource("kopf.dev", "v1beta1", "kopfexamples")
-    assert bare != "kopfexamples"
+    assert bare != object()
     assert bare.preferred
     assert bare.namespaced is None
     assert bare.verbs == bare.shortcuts == bare.categories == bare.subresources == frozenset()

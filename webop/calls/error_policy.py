@@ -25,7 +25,7 @@ from webop.errors import (
 from webop.handlers.model import ActivityHandler, ErrorsMode, Handler, WebhookHandler
 from webop.logs.escaping import describe_line
 from webop.objects.field_errors import is_validation_error
-from webop.settings import find_setting_problem
+from webop.settings.sections import find_setting_problem
 
 _WRONG_CALL = re.compile(
     r"(?P<name>\w+)\.__init__\(\) "

@@ -23,11 +23,26 @@ _WIDEST = 30  # characters of the first column; click's own limit
 
 
 class SectionOption(click.Option):
-    """An option that ``--help`` shows under a heading."""
+    """An option that ``--help`` shows under a heading.
+
+    Its variable has the name of the option or of the parameter, as WEBOP_RUN_NAMESPACES for
+    ``--namespace``, which is repeatable.
+    """
 
     def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+
+    def list_variables(self, ctx: click.Context) -> list[str]:
+        """Return the names of the variable; the documented one comes first."""
+        names = [max(self.opts, key=len).lstrip("-").replace("-", "_"), str(self.name)]
+        ordered = reversed(names) if self.multiple else names
+        return [f"{ctx.auto_envvar_prefix}_{name.upper()}" for name in ordered]
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """Return the value of the variable."""
+        values = map(os.environ.get, self.list_variables(ctx))
+        return next(filter(None, values), None) or super().resolve_envvar_value(ctx)
 
 
 def build_option(section: str) -> Callable[..., Callable[..., Callable[..., Any]]]:
@@ -50,28 +65,35 @@ class SectionCommand(click.Command):
 
 
 class SectionGroup(click.Group):
-    """A group whose ``--help`` lists the commands by section; commands without one come last."""
+    """A group whose ``--help`` lists the commands by section; it loads a command that is used.
 
-    def __init__(self, *args: Any, sections: Mapping[str, Iterable[str]], **kwargs: Any) -> None:
+    Args:
+        sections: the names of the commands and their lines in the help, by heading.
+        load: returns the command of a name.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, str]],
+        load: Callable[[str], click.Command],
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._sections = {heading: tuple(names) for heading, names in sections.items()}
+        self._sections = sections
+        self._load = load
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the commands in the order of ``--help``."""
-        ordered = [name for names in self._sections.values() for name in names]
-        known = super().list_commands(ctx)
-        return sorted(known, key=lambda name: ordered.index(name) if name in ordered else 99)
+        return [name for lines in self._sections.values() for name in lines]
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command of a name; None if there is none."""
+        return self._load(cmd_name) if cmd_name in self.list_commands(ctx) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands."""
-        rest = self.list_commands(ctx)
-        sections: dict[str, list[_Row]] = {}
-        for heading, names in [*self._sections.items(), ("Other commands", tuple(rest))]:
-            shown = [name for name in names if name in rest]
-            rest = [name for name in rest if name not in shown]
-            texts = [(name, self.commands[name].get_short_help_str(120)) for name in shown]
-            sections[heading] = texts
-        _write_sections(formatter, sections)
+        _write_sections(formatter, {title: s.items() for title, s in self._sections.items()})
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; turn errors of webop into a message and exit code 1.
@@ -89,12 +111,12 @@ class SectionGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or fail with a suggestion."""
-        name = args[0]
-        if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
-            guess = f"The commands are: {', '.join(sorted(self.commands))}."
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not ctx.resilient_parsing:
+            guess = f"The commands are: {', '.join(sorted(known))}."
             if name.endswith(".py"):
                 guess = f"Did you mean '{self.name} run {name}'?"
-            elif nearest := difflib.get_close_matches(name, self.commands, n=1):
+            elif nearest := difflib.get_close_matches(name, known, n=1):
                 guess = f"Did you mean {nearest[0]!r}?"
             ctx.fail(f"There is no command {name!r}. {guess}")
         return super().resolve_command(ctx, args)

@@ -47,12 +47,10 @@ class CLIControls:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def source_options(option: Callable[..., Decorator] = click.option, **attributes: Any) -> Decorator:
+def source_options(option: Callable[..., Decorator] = click.option) -> Decorator:
     """Return a decorator that adds the options for files and modules with handlers to a command.
 
-    Args:
-        option: the function that declares an option.
-        attributes: more attributes of ``--module``.
+    The argument declares an option.
     """
     decorators = (
         option(
@@ -62,7 +60,6 @@ def source_options(option: Callable[..., Decorator] = click.option, **attributes
             multiple=True,
             metavar="MODULE",
             help="Import a module with handlers, as in 'python -m'; repeatable.",
-            **attributes,
         ),
         option(
             "--aliased",
@@ -106,25 +103,26 @@ def confirm(question: str) -> None:
         raise
 
 
-def place_options(option: Callable[..., Decorator]) -> Decorator:
-    """Return a decorator that adds the options for namespaces, declared by `option`."""
-    everywhere = option(
-        "-A",
-        "--all-namespaces",
-        "clusterwide",
-        is_flag=True,
-        help="The operator works in the whole cluster; the default.",
-    )
-    somewhere = option(
-        "-n",
-        "--namespace",
-        "namespaces",
-        multiple=True,
-        metavar="NAMESPACE",
-        callback=check_names,
-        help="A namespace that the operator works in, as for 'webop run'; repeatable.",
-    )
-    return lambda fn: everywhere(somewhere(fn))
+def scope_options(
+    option: Callable[..., Decorator],
+    everywhere: str = "The operator works in the whole cluster; the default.",
+    somewhere: str = "A namespace that the operator works in, as for 'webop run'; repeatable.",
+    *,
+    takes_patterns: bool = False,
+) -> Decorator:
+    """Return a decorator that adds the options for namespaces.
+
+    Args:
+        option: the function that declares an option.
+        everywhere: the help of ``--all-namespaces``.
+        somewhere: the help of ``--namespace``.
+        takes_patterns: whether patterns are accepted in place of names.
+    """
+    named: dict[str, Any] = {"metavar": "NAMESPACE", "callback": _check_names}
+    how = {"metavar": "PATTERN"} if takes_patterns else named
+    every = option("-A", "--all-namespaces", "clusterwide", is_flag=True, help=everywhere)
+    some = option("-n", "--namespace", "namespaces", multiple=True, help=somewhere, **how)
+    return lambda fn: every(some(fn))
 
 
 def startup_option(option: Callable[..., Decorator]) -> Decorator:
@@ -137,8 +135,8 @@ def startup_option(option: Callable[..., Decorator]) -> Decorator:
     )
 
 
-def check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse patterns, which only ``webop run`` accepts."""
+def _check_names(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse patterns."""
     if patterns := [name for name in names if set(name) & set("*?!,")]:
         raise click.BadParameter(f"{patterns[0]!r} is a pattern; this command needs exact names.")
     return names
@@ -172,17 +170,11 @@ def _is_on_command_line(ctx: click.Context, name: str) -> bool:
     return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-class LogFormatParamType(click.Choice[str]):
+class LogFormatParamType(click.Choice[LogFormat]):
     """The names of the log formats, converted to :class:`webop.LogFormat`."""
 
     def __init__(self) -> None:
-        super().__init__(choices=[item.name.lower() for item in LogFormat])
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the format of a name."""
-        if isinstance(value, LogFormat):
-            return value
-        return LogFormat[super().convert(value, param, ctx).upper()]
+        super().__init__(LogFormat, case_sensitive=False)
 
 
 def logging_options(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,9 +19,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
+from webop.cli.files import list_files
 from webop.identities import is_in_pod
 
 logger = logging.getLogger(__name__)
@@ -30,7 +32,6 @@ _VARIABLE = "WEBOP_RELOADED_BY"  # the file descriptor of the child's socket
 _PAUSE = 0.25  # seconds between two scans of the files
 _SHARE = 10  # scans take a tenth of the time at most
 _SHUTDOWN_TIMEOUT = 10  # seconds; longer than an operator waits for daemons and handlers
-_SKIPPED = {"__pycache__", "node_modules", "site-packages"}
 
 
 def accept_reload() -> socket.socket | None:
@@ -117,43 +118,40 @@ class _Child:
         self.process.wait()
 
 
-def supervise(folders: Iterable[Path]) -> int:
-    """Run the command of this process in children until a signal comes; return the exit code.
+class Supervisor:
+    """Runs the command of this process in children until a signal comes.
 
     Args:
         folders: the folders to scan for Python files, with all folders below.
     """
-    if is_in_pod():
-        logger.warning("--reload is for development. In a pod, replace the image instead.")
-    return _Supervisor(sorted({folder.resolve() for folder in folders})).run()
 
-
-class _Supervisor:
     def __init__(self, folders: Iterable[Path]) -> None:
-        self._folders = list(folders)
+        self._folders = sorted({folder.resolve() for folder in folders})
         self._is_stopping = False
         self._running: _Child | None = None
         self._loading: _Child | None = None
         self._code = 0
 
     def run(self) -> int:
+        """Run until a signal comes; return the exit code of the last child."""
+        if is_in_pod():
+            logger.warning("--reload is for development. In a pod, replace the image instead.")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle_signal)
-        before = dict(_scan(self._folders))
+        loaded = seen = _scan(self._folders)
         self._loading = _Child()
-        has_changed = False
         while True:
             started = time.monotonic()
-            files = dict(_scan(self._folders))
+            files = _scan(self._folders)
             time.sleep(max(_PAUSE, _SHARE * (time.monotonic() - started)))
             if self._is_stopping:
                 break  # the child has got the same Ctrl-C, and may already have exited
-            if files != before:
-                changed = sorted(name for name, _ in {*files.items()} ^ {*before.items()})
+            if files != seen:
+                changed = sorted(name for name, _ in {*files.items()} ^ {*seen.items()})
                 logger.info("%s has changed. Loading the handlers.", os.path.relpath(changed[0]))
-                before, has_changed = files, True
-            elif has_changed:  # no change since the last scan: all files are written
-                has_changed = False
+                seen = files
+            elif files != loaded:  # no change since the last scan: all files are written
+                loaded = files
                 self._drop()
                 self._loading = _Child()
             else:
@@ -194,17 +192,12 @@ class _Supervisor:
         self._is_stopping = True
 
 
-def _scan(folders: Iterable[Path]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the Python files in folders with mtime and size; skip virtual environments."""
-    for folder in folders:
-        for place, names, files in os.walk(folder):
-            names[:] = [name for name in names if name[0] != "." and name not in _SKIPPED]
-            if "pyvenv.cfg" in files:
-                names.clear()
-                continue
-            for file in files:
-                if file.endswith(".py"):
-                    path = Path(place, file)
-                    with contextlib.suppress(OSError):  # it was just removed
-                        found = path.stat()
-                        yield str(path), (found.st_mtime_ns, found.st_size)
+def _scan(folders: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """Return the Python files in folders with mtime and size."""
+    found = {}
+    for path in chain.from_iterable(map(list_files, folders)):
+        if path.suffix == ".py":
+            with contextlib.suppress(OSError):  # it was just removed
+                stat = path.stat()
+                found[path] = stat.st_mtime_ns, stat.st_size
+    return found

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 from webop.errors import ClusterError, ConfigurationError, SourceError
 
-from . import cache
-from .versions import Wanted, choose_for_build, detect_platform, parse_wanted
+from . import build, cache, download
+from .versions import choose_for_build, detect_platform, is_met_by, parse_wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -44,7 +44,6 @@ ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 VERSION_VARIABLE = "WEBOP_KUBERNETES"  # used where no version is given
 _REQUIRED = (ETCD, APISERVER)
 _TEMPORARY = "unfinished-"
-_LOCK_TICK = 1.0
 _WAITING = "Waiting for another process that downloads or builds the binaries"
 
 
@@ -63,7 +62,7 @@ class Binaries:
     source: str
 
 
-def get_wanted(version: str | None = None) -> Wanted:
+def get_wanted(version: str | None = None) -> str:
     """Return the wanted version: the given one, or that of WEBOP_KUBERNETES, or the default."""
     return parse_wanted(version or os.environ.get(VERSION_VARIABLE) or None)
 
@@ -94,7 +93,7 @@ def find_binaries(version: str | None = None) -> Binaries | None:
             )
     if version or os.environ.get(VERSION_VARIABLE):
         found = detect_version(folder)
-        if not wanted.is_met_by(found):
+        if not is_met_by(wanted, found):
             raise ConfigurationError(
                 f"Kubernetes {wanted} is required, but {ASSETS_VARIABLE} ({folder}) contains "
                 f"{found}. Unset the variable, or do not choose a version."
@@ -114,14 +113,12 @@ def provide_binaries(progress: Progress, version: str | None = None) -> Binaries
         return found
     wanted = get_wanted(version)
 
-    def download(target: Path) -> str:
-        from . import download  # noqa: PLC0415 - not needed if the binaries are in the cache
-
+    def fetch(target: Path) -> str:
         archive = download.find_archive(wanted)
         download.download_archive(archive, target, progress)
         return archive.version
 
-    return _provide(_REQUIRED, wanted, download, progress)
+    return _provide(_REQUIRED, wanted, fetch, progress)
 
 
 def provide_controller_manager(binaries: Binaries, progress: Progress) -> Path:
@@ -136,14 +133,12 @@ def provide_controller_manager(binaries: Binaries, progress: Progress) -> Path:
     wanted = parse_wanted(version)
     found = _find_in_cache(wanted, [CONTROLLER_MANAGER])
 
-    def download(target: Path) -> str:
-        from . import download  # noqa: PLC0415 - not needed if the binary is in the cache
-
+    def fetch(target: Path) -> str:
         download.download_release(CONTROLLER_MANAGER, version, target, progress)
         return version
 
     if found is None:
-        found = _provide([CONTROLLER_MANAGER], wanted, download, progress)
+        found = _provide([CONTROLLER_MANAGER], wanted, fetch, progress)
     return found.folder / CONTROLLER_MANAGER
 
 
@@ -166,7 +161,7 @@ def detect_version(folder: Path) -> str:
     return found[1] if found else ""
 
 
-def _find_in_cache(wanted: Wanted, names: Collection[str]) -> Binaries | None:
+def _find_in_cache(wanted: str, names: Collection[str]) -> Binaries | None:
     version = cache.find_cached_version(wanted, names)
     if version is None:
         return None
@@ -177,7 +172,7 @@ def _find_in_cache(wanted: Wanted, names: Collection[str]) -> Binaries | None:
 
 
 def _provide(
-    names: Collection[str], wanted: Wanted, download: Callable[[Path], str], progress: Progress
+    names: Collection[str], wanted: str, fetch: Callable[[Path], str], progress: Progress
 ) -> Binaries:
     """Get binaries from the first source that has them, unless another process just did."""
     with _lock(progress):
@@ -190,7 +185,7 @@ def _provide(
                 prefix=_TEMPORARY, dir=cached, ignore_cleanup_errors=True
             ) as unfinished:
                 folder = Path(unfinished)
-                version = _try_sources(names, wanted, folder, download, progress)
+                version = _try_sources(names, wanted, folder, fetch, progress)
                 target = cache.make_folder("bin", cache.get_binaries_folder(version).name)
                 for path in folder.iterdir():
                     if path.is_file() and os.access(path, os.X_OK):
@@ -207,18 +202,16 @@ def _provide(
 
 def _try_sources(
     names: Collection[str],
-    wanted: Wanted,
+    wanted: str,
     folder: Path,
-    download: Callable[[Path], str],
+    fetch: Callable[[Path], str],
     progress: Progress,
 ) -> str:
     try:
-        return download(folder)
+        return fetch(folder)
     except SourceError as error:
         reason = str(error)
         progress.note(f"Cannot download: {reason}. Building from Go modules instead.")
-    from . import build  # noqa: PLC0415 - not needed if the binaries are in the cache
-
     # The third binary shares most packages with the others: it takes half a minute more.
     complete = (*_REQUIRED, CONTROLLER_MANAGER) if APISERVER in names else names
     try:
@@ -248,15 +241,11 @@ def _lock(progress: Progress) -> Iterator[None]:
     folder = cache.make_folder("bin")
     cache.check_safe(folder)
     lock = FileLock(folder / "lock")
-    waited = 0
-    while True:
-        try:
-            lock.acquire(timeout=_LOCK_TICK)
-            break
-        except Timeout:
-            waited += 1
-            progress.step(_WAITING, waited, 0, "s")
-    progress.finish()
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        progress.note(f"{_WAITING}.")
+        lock.acquire()
     try:
         yield
     finally:

@@ -13,25 +13,23 @@ is reproducible to the byte with the same toolchain.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import re
-import selectors
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from webop.errors import ClusterError, SourceError
 
-from .cache import check_safe, get_root, make_folder
-from .state import describe_log
+from .cache import check_safe, describe_log, get_root, make_folder
 from .versions import detect_platform
 
 if TYPE_CHECKING:
@@ -59,14 +57,6 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True)
-class Source:
-    """The source of a build: the version of Kubernetes and the module that requires it."""
-
-    version: str
-    go_mod: str
-
-
 def build_binaries(
     names: Collection[str], version: str, *, target: Path, progress: Progress
 ) -> str:
@@ -76,39 +66,54 @@ def build_binaries(
         SourceError: there is no toolchain, or no network.
         ClusterError: the build failed; the message names its log.
     """
-    toolchain, source = _prepare(version, target, progress)
-    (target / "go.mod").write_text(source.go_mod, encoding="utf-8")
-    known = resources.files(__package__) / "checksums" / f"kubernetes-v{source.version}.sum"
+    toolchain, version, go_mod = _prepare(version, target, progress)
+    (target / "go.mod").write_text(go_mod, encoding="utf-8")
+    known = resources.files(__package__) / "checksums" / f"kubernetes-v{version}.sum"
     if known.is_file():
         (target / "go.sum").write_bytes(known.read_bytes())
     elif toolchain.run("env", "GOSUMDB", folder=target).strip() == "off":
-        progress.note(f"GOSUMDB=off: nothing verifies the modules of Kubernetes {source.version}.")
-    log = make_folder("logs") / f"build-{source.version}-{'-'.join(detect_platform())}.log"
+        progress.note(f"GOSUMDB=off: nothing verifies the modules of Kubernetes {version}.")
+    log = make_folder("logs") / f"build-{version}-{'-'.join(detect_platform())}.log"
+    log.write_bytes(b"")
     packages = [_PACKAGES[name] for name in names]
     mode = "readonly" if known.is_file() else "mod"
-    flags = [f"-mod={mode}", "-trimpath", "-ldflags", _build_linker_flags(source.version)]
-    with log.open("w", encoding="utf-8") as stream:
-        run = _LoggedRun(toolchain, target, log, stream)
-        total = _count_packages(run, flags, packages, progress)
-        what = f"Building {', '.join(names)} {source.version}"
-        _compile(run, [*flags, "-o", "./", *packages], progress, what=what, total=total)
+    flags = [f"-mod={mode}", "-trimpath", "-ldflags", _build_linker_flags(version)]
+
+    def show_downloads(lines: list[str]) -> None:
+        count = sum(line.startswith("go: downloading ") for line in lines)
+        progress.step("Downloading the sources", count, 0, "modules")
+
+    # The packages to compile are those that are not in Go's cache. This downloads the modules.
+    stale = ["list", "-deps", *flags, "-f", "{{if .Stale}}stale {{.ImportPath}}{{end}}", *packages]
+    lines = toolchain.follow(stale, target, log, show_downloads)
+    progress.finish()
+    total = sum(line.startswith("stale ") for line in lines)
+    what = f"Building {', '.join(names)} {version}"
+
+    def show_packages(lines: list[str]) -> None:  # Go prints nothing when it links
+        count = sum(not line.startswith("go: ") for line in lines)
+        progress.step(what, min(count, total), total, "packages")
+
+    compiled = ["build", "-v", "-buildvcs=false", *flags, "-o", "./", *packages]
+    toolchain.follow(compiled, target, log, show_packages)
+    progress.step(what, total, total, "packages")
+    progress.finish()
     for name in names:
         (target / _OUTPUTS[name]).replace(target / name)
-    return source.version
+    return version
 
 
-def _prepare(version: str, folder: Path, progress: Progress) -> tuple[Toolchain, Source]:
-    """Choose a toolchain that is new enough for the version; resolve the version with it."""
+def _prepare(version: str, folder: Path, progress: Progress) -> tuple[Toolchain, str, str]:
+    """Return a toolchain that is new enough, the complete version, and the ``go.mod`` to build."""
     # Without it, Go could find a main module in a parent folder.
     (folder / "go.mod").write_text(f"module {_MODULE}\n", encoding="utf-8")
     query = ("list", "-m", "-json", f"k8s.io/kubernetes@v{version}")
     for toolchain in find_toolchains(progress):
         module = json.loads(toolchain.run(*query, folder=folder))
         complete, needed = module["Version"].removeprefix("v"), module["GoVersion"]
-        text = Path(module["GoMod"]).read_text(encoding="utf-8")
-        source = Source(complete, build_go_mod(text, complete))
+        go_mod = build_go_mod(Path(module["GoMod"]).read_text(encoding="utf-8"), complete)
         if toolchain.can_build(needed):
-            return toolchain, source
+            return toolchain, complete, go_mod
         progress.note(f"{toolchain.go} is too old: Go {needed} is required.")
     raise SourceError("no Go toolchain is new enough; install the newest Go")
 
@@ -146,112 +151,6 @@ def _build_linker_flags(version: str) -> str:
     return " ".join(["-s -w", *(f"-X {package}.{key}={value}" for key, value in values.items())])
 
 
-def _count_packages(
-    run: _LoggedRun, flags: list[str], packages: list[str], progress: Progress
-) -> int:
-    """Return the number of packages to compile, those not in Go's cache; downloads the modules."""
-    downloaded = stale = 0
-
-    def count(line: str) -> None:
-        nonlocal downloaded, stale
-        downloaded += line.startswith("go: downloading ")
-        stale += line.startswith("stale ")
-
-    def tick() -> None:
-        progress.step("Downloading the sources", downloaded, 0, "modules")
-
-    template = "{{if .Stale}}stale {{.ImportPath}}{{end}}"
-    run.follow(["list", "-deps", *flags, "-f", template, *packages], count, tick)
-    progress.finish()
-    return stale
-
-
-def _compile(
-    run: _LoggedRun, arguments: list[str], progress: Progress, *, what: str, total: int
-) -> None:
-    """Compile and link; Go prints each package that it compiles, and nothing when it links."""
-    done = 0
-
-    def count(line: str) -> None:
-        nonlocal done
-        done += not line.startswith("go: ")
-
-    def tick() -> None:
-        progress.step(what, min(done, total), total, "packages")
-
-    run.follow(["build", "-v", "-buildvcs=false", *arguments], count, tick)
-    progress.step(what, total, total, "packages")
-    progress.finish()
-
-
-@dataclass(frozen=True)
-class _LoggedRun:
-    """Runs long commands of the toolchain, with their output in a log."""
-
-    toolchain: Toolchain
-    folder: Path
-    log: Path
-    stream: TextIO
-
-    def follow(
-        self, arguments: list[str], on_line: Callable[[str], None], on_tick: Callable[[], None]
-    ) -> None:
-        """Run a command to its end; kill it with its children if this is interrupted."""
-        self.stream.write(f"$ {self.toolchain.go} {' '.join(arguments)}\n")
-        child = subprocess.Popen(  # noqa: S603 - the toolchain, with our own arguments
-            [self.toolchain.go, *arguments],
-            cwd=self.folder,
-            env=self.toolchain.env | {"GOTMPDIR": str(self.folder)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            self._read(child, on_line, on_tick)
-        finally:
-            if child.poll() is None:
-                # The whole group: go's children are the compilers.
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            if child.stdout is not None:
-                child.stdout.close()
-        if child.returncode:
-            self.stream.flush()
-            text = self.log.read_text(encoding="utf-8", errors="replace")
-            message = f"go {arguments[0]} failed. {_REMEDY}\n  {describe_log(self.log)}"
-            if "dial tcp" in text or "no such host" in text:
-                raise SourceError(f"Cannot reach Go's module proxy. {message}")
-            raise ClusterError(message)
-
-    def _read(
-        self,
-        child: subprocess.Popen[bytes],
-        on_line: Callable[[str], None],
-        on_tick: Callable[[], None],
-    ) -> None:
-        assert child.stdout is not None  # noqa: S101 - it is a pipe
-        with selectors.DefaultSelector() as selector:
-            selector.register(child.stdout, selectors.EVENT_READ)
-            rest = b""
-            ticked = float("-inf")
-            while True:
-                if selector.select(_TICK):
-                    chunk = os.read(child.stdout.fileno(), 64 * 1024)
-                    if not chunk:
-                        break
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    for line in lines:
-                        text = line.decode(errors="replace")
-                        self.stream.write(f"{text}\n")
-                        on_line(text)
-                if time.monotonic() - ticked >= _TICK:
-                    ticked = time.monotonic()
-                    on_tick()
-        child.wait()
-        on_tick()
-
-
 @dataclass(frozen=True)
 class Toolchain:
     """A ``go`` command and its environment."""
@@ -280,6 +179,50 @@ class Toolchain:
         except OSError as error:
             raise SourceError(f"cannot run {self.go}: {error}") from None
         return done.stdout
+
+    def follow(
+        self, arguments: list[str], folder: Path, log: Path, show: Callable[[list[str]], None]
+    ) -> list[str]:
+        """Run a long command, with its output in a log; return the lines of the output.
+
+        It shows the lines so far at intervals. If it is interrupted, it kills the command.
+
+        Raises:
+            SourceError: there is no network.
+            ClusterError: the command failed; the message has the end of the log.
+        """
+        with log.open("a+b", buffering=0) as stream:
+            stream.write(f"$ {self.go} {' '.join(arguments)}\n".encode())
+            begin = stream.tell()
+            child = subprocess.Popen(  # noqa: S603 - the toolchain, with our own arguments
+                [self.go, *arguments],
+                cwd=folder,
+                env=self.env | {"GOTMPDIR": str(folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            lines: list[str] = []
+            try:
+                while True:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        child.wait(_TICK)
+                    text = log.read_bytes()[begin:].decode(errors="replace")
+                    show(lines := text.splitlines())
+                    if child.returncode is not None:
+                        break
+            finally:
+                if child.poll() is None:
+                    # The whole group: go's children are the compilers.
+                    os.killpg(child.pid, signal.SIGKILL)
+                    child.wait()
+        if child.returncode:
+            message = f"go {arguments[0]} failed. {_REMEDY}\n  {describe_log(log)}"
+            if "dial tcp" in text or "no such host" in text:
+                raise SourceError(f"Cannot reach Go's module proxy. {message}")
+            raise ClusterError(message)
+        return lines
 
     def can_build(self, required: str) -> bool:
         """Return whether this is Go of at least that version, or downloads such a version."""

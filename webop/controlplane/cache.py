@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 
 from webop.errors import ConfigurationError
 
-from .versions import Wanted, choose_newest, detect_platform
+from .versions import choose_newest, detect_platform
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 _KEPT_LOGS = 10  # of finished test runs
+_TAIL_SIZE = 64 * 1024
 
 
 def get_root() -> Path:
@@ -75,7 +76,7 @@ def get_binaries_folder(version: str) -> Path:
     return get_root() / "bin" / "-".join((version, *detect_platform()))
 
 
-def find_cached_version(wanted: Wanted, names: Collection[str]) -> str | None:
+def find_cached_version(wanted: str, names: Collection[str]) -> str | None:
     """Find the newest fitting version that has all of the named binaries in the cache."""
     suffix = "-" + "-".join(detect_platform())
     versions = [
@@ -100,3 +101,21 @@ def prune_logs() -> None:
                 finished[folder] = folder.stat().st_mtime
     for folder in sorted(finished, key=finished.__getitem__, reverse=True)[_KEPT_LOGS:]:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_last_lines(log: Path, count: int = 15) -> list[str]:
+    """Return the last lines of a log; none if the file does not exist."""
+    try:
+        with log.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - _TAIL_SIZE))
+            text = stream.read().decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+
+
+def describe_log(log: Path) -> str:
+    """Return the end of an error message: the path and the last lines of a log."""
+    lines = "".join(f"\n    {line}" for line in read_last_lines(log))
+    return f"The log {log} " + (f"ends with:{lines}" if lines else "is empty.")

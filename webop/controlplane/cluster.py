@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 from webop.errors import ClusterError, ConfigurationError
 
-from . import cache, reaper
+from . import cache
 from .binaries import APISERVER, ETCD, Binaries, provide_binaries
 from .credentials import ServerNames, build_user_fields
-from .progress_bar import Progress, StreamProgress
-from .requests import Json, Kind, Manifest, ObjectStore
+from .progress_bar import Progress
+from .requests import Json, Manifest
 from .runtime import Runtime
 from .state import (
     ClusterState,
-    Owner,
     check_name,
     end_abandoned_clusters,
     end_cluster,
+    identify,
     is_abandoned,
     load_state,
     lock_name,
@@ -81,10 +81,9 @@ class LocalCluster:
         self._wants_controller_manager = controller_manager
         self._apiserver_flags = tuple(apiserver_flags)
         self._server_names = server_names or ServerNames()
-        self._progress: Progress = progress or StreamProgress(sys.stderr)
+        self._progress: Progress = progress or Progress(sys.stderr)
         self._runtime: Runtime | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-        self._kinds: dict[tuple[str, str], Kind] = {}
         self._logs = cache.get_root() / "logs" / self.name
 
     @classmethod
@@ -107,7 +106,7 @@ class LocalCluster:
                 f"{state.logs}). Restart it: webop cluster start --name {name}"
             )
         cluster._runtime = Runtime(state)
-        cluster._logs = Path(state.logs)
+        cluster._logs = state.logs
         return cluster
 
     def __enter__(self) -> Self:
@@ -134,7 +133,7 @@ class LocalCluster:
     @property
     def folder(self) -> Path:
         """The folder with keys and data; removed by :meth:`stop`."""
-        return self._get_runtime().folder
+        return self._get_runtime().state.folder
 
     @property
     def logs(self) -> Path:
@@ -280,7 +279,7 @@ class LocalCluster:
                 or an object names another namespace.
             ClusterError: the API server refuses an object; the previous ones stay applied.
         """
-        return self._get_store().apply(manifests, namespace, dry_run=dry_run)
+        return self._get_runtime().client.apply(manifests, namespace, dry_run=dry_run)
 
     def get(
         self, api_version: str, kind: str, name: str, namespace: str | None = None
@@ -290,7 +289,7 @@ class LocalCluster:
         Raises:
             ClusterError: there is no such kind.
         """
-        return self._get_store().get(api_version, kind, name, namespace)
+        return self._get_runtime().client.get(api_version, kind, name, namespace)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Request the deletion of an object; finalizers can delay it.
@@ -298,7 +297,7 @@ class LocalCluster:
         Raises:
             ClusterError: the API server refuses it, or there is no such kind.
         """
-        self._get_store().delete(api_version, kind, name, namespace)
+        self._get_runtime().client.delete(api_version, kind, name, namespace)
 
     def kubeconfig_for(
         self, user: str, groups: Iterable[str] = (), *, namespace: str = "default"
@@ -311,7 +310,7 @@ class LocalCluster:
             namespace: the namespace of requests that name none.
         """
         runtime = self._get_runtime()
-        path = runtime.folder / f"kubeconfig-{secrets.token_hex(4)}.yaml"
+        path = runtime.state.folder / f"kubeconfig-{secrets.token_hex(4)}.yaml"
         fields = build_user_fields(runtime.files.read_ca(), user, groups)
         runtime.write_kubeconfig(path, user, fields, namespace)
         return path
@@ -361,23 +360,20 @@ class LocalCluster:
         make_private_folder(folder)
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs = cache.make_folder("logs", self.name)
-        owner = None if detached else Owner(os.getpid(), reaper.get_start_time(os.getpid()) or "")
+        owner = None if detached else identify(os.getpid())
         state = ClusterState(
             name=self.name,
-            folder=str(folder),
-            logs=str(self._logs),
+            folder=folder,
+            logs=self._logs,
             created=time.time(),
             owner=owner,
             source=binaries.source,
-            binaries=str(binaries.folder),
+            binaries=binaries.folder,
         )
         save_state(state)
         self._runtime = Runtime(state)
         if owner is not None:
             self._guard = start_guard(folder)
-
-    def _get_store(self) -> ObjectStore:
-        return ObjectStore(self._get_runtime().client, self._kinds)
 
     def _get_runtime(self) -> Runtime:
         if self._runtime is None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.errors import ClusterError, SourceError
 
-from .versions import Wanted, choose_newest, detect_platform
+from .versions import choose_newest, detect_platform
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ class Archive:
     is_pinned: bool = False
 
 
-def find_archive(wanted: Wanted) -> Archive:
+def find_archive(wanted: str) -> Archive:
     """Return the newest matching archive for this platform.
 
     Raises:
@@ -64,7 +64,7 @@ def find_archive(wanted: Wanted) -> Archive:
     return choose_archive(_fetch_text(url), wanted, source=url)
 
 
-def choose_archive(index: str, wanted: Wanted, *, source: str = "index") -> Archive:
+def choose_archive(index: str, wanted: str, *, source: str = "index") -> Archive:
     """Return the newest matching archive of an index for this platform; prefer known checksums.
 
     Raises:
@@ -108,8 +108,7 @@ def download_archive(archive: Archive, target: Path, progress: Progress) -> None
     if not archive.is_pinned:
         _note_beside(archive.url, progress)
     packed = target / "envtest.tar.gz"
-    found = _download(archive.url, packed, hashlib.sha512(), progress)
-    _check(archive.url, found, archive.sha512)
+    _download(archive.url, packed, hashlib.sha512(), archive.sha512, progress)
     with tarfile.open(packed) as files:
         for member in files:
             name = PurePosixPath(member.name).name
@@ -137,8 +136,7 @@ def download_release(name: str, version: str, target: Path, progress: Progress) 
     if not expected:
         raise SourceError(f"{url}.sha256 is empty")
     _note_beside(url, progress)
-    found = _download(url, target / name, hashlib.sha256(), progress)
-    _check(url, found, expected[0])
+    _download(url, target / name, hashlib.sha256(), expected[0], progress)
     (target / name).chmod(0o755)
 
 
@@ -151,15 +149,6 @@ def _get_url(variable: str, default: str) -> str:
 
 def _note_beside(url: str, progress: Progress) -> None:
     progress.note(f"{url} is verified only with the checksum that is published beside it.")
-
-
-def _check(url: str, found: str, expected: str) -> None:
-    if found != expected.lower():
-        raise ClusterError(
-            f"{url} does not match its checksum "
-            f"(expected {expected[:16]}…, got {found[:16]}…). Try again. If it fails again, "
-            "a proxy probably changes the file: set KUBEBUILDER_ASSETS to binaries that you trust."
-        )
 
 
 def _fetch_text(url: str) -> str:
@@ -185,8 +174,15 @@ def _explain(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _download(url: str, path: Path, digest: hashlib._Hash, progress: Progress) -> str:
-    """Download a URL to a file, and return its checksum."""
+def _download(
+    url: str, path: Path, digest: hashlib._Hash, expected: str, progress: Progress
+) -> None:
+    """Download a URL to a file.
+
+    Raises:
+        SourceError: the download failed.
+        ClusterError: the checksum is wrong.
+    """
     import httpx  # noqa: PLC0415 - not needed if the binaries are in the cache
 
     timeout = httpx.Timeout(_READ_TIMEOUT, connect=_FIRST_RESPONSE_TIMEOUT)
@@ -205,4 +201,9 @@ def _download(url: str, path: Path, digest: hashlib._Hash, progress: Progress) -
         raise SourceError(f"cannot download {url}: {_explain(error)}") from None
     finally:
         progress.finish()
-    return digest.hexdigest()
+    if (found := digest.hexdigest()) != expected.lower():
+        raise ClusterError(
+            f"{url} does not match its checksum "
+            f"(expected {expected[:16]}…, got {found[:16]}…). Try again. If it fails again, "
+            "a proxy probably changes the file: set KUBEBUILDER_ASSETS to binaries that you trust."
+        )

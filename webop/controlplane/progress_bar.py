@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from typing import Protocol, TextIO
+from typing import TextIO
 
 # A terminal shows one line that is rewritten; a log (CI) gets a line at intervals.
 _TERMINAL_INTERVAL = 0.2
 _PLAIN_INTERVAL = 10.0
 
 
-class Progress(Protocol):
-    """Receives notes and steps from downloads and builds; never raises."""
+class Progress:
+    """Writes notes and steps to a text stream, with the time that each step has taken so far.
 
-    def note(self, text: str) -> None:
-        """Show a message, e.g. that a source cannot be reached."""
-
-    def step(self, what: str, done: int, total: int, unit: str) -> None:
-        """Show the progress of a step; a total of 0 means "unknown".
-
-        Called often, also when only the time has changed.
-        """
-
-    def finish(self) -> None:
-        """End the current step."""
-
-
-class StreamProgress:
-    """Writes notes and steps to a text stream, with the time that each step has taken so far."""
+    It never raises: a closed stream must not stop a build.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -40,12 +28,15 @@ class StreamProgress:
         self._shown = ""
 
     def note(self, text: str) -> None:
-        """Write a line."""
+        """Write a line, e.g. that a source cannot be reached."""
         self.finish()
         self._write(f"{text}\n")
 
     def step(self, what: str, done: int, total: int, unit: str) -> None:
-        """Write the progress, unless the last line is too recent."""
+        """Write the progress of a step, unless the last line is too recent.
+
+        A total of 0 means "unknown". Called often, also when only the time has changed.
+        """
         now = time.monotonic()
         if what != self._what:
             self.finish()
@@ -72,11 +63,9 @@ class StreamProgress:
         self._shown = self._latest
 
     def _write(self, text: str) -> None:
-        try:
+        with contextlib.suppress(OSError, ValueError):
             self._stream.write(text)
             self._stream.flush()
-        except (OSError, ValueError):  # a closed stream must not stop a build
-            return
 
 
 def format_time(seconds: float) -> str:

@@ -2,9 +2,8 @@
 
 Tests prepare and check a cluster with these, without kubectl and client libraries. Kinds come from
 the API server's discovery (Kubernetes API, "API discovery"); objects are applied with
-"Server-Side Apply", like ``kubectl apply --server-side``.
-
-This uses only the standard library, so that it does not load the client of the operator.
+"Server-Side Apply", like ``kubectl apply --server-side``. No library is used that would write to
+the log of the test.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import orjson
 import yaml
 
 from webop.errors import ClusterError, ConfigurationError
+from webop.objects.resources import Resource
 
 from .state import POLL_INTERVAL
 
@@ -42,35 +41,31 @@ _FIRST = ("CustomResourceDefinition", "Namespace")
 _SERVING_TIMEOUT = 30.0  # seconds; a CRD is usually served after some tenths of one
 
 
-@dataclass(frozen=True)
-class Response:
+class Response(NamedTuple):
     """A response of the API server."""
 
     status: int
     body: bytes
 
-    def read_json(self) -> dict[str, Any]:
+    def read_json(self) -> Json:
         """Decode the body, which must be a JSON object."""
-        data: dict[str, Any] = orjson.loads(self.body)
-        return data
+        return dict(orjson.loads(self.body))
 
 
 class AdminClient:
-    """Sends single requests to one API server as the administrator."""
+    """Requests to one API server as the administrator, also for objects by their kinds."""
 
     def __init__(self, server: str, ca_cert: str, token: str) -> None:
         self.server = server
-        parts = urlsplit(server)
-        self._host = parts.hostname or "127.0.0.1"
-        self._port = parts.port or 443
         self._context = ssl.create_default_context(cadata=ca_cert)
         self._token = token
+        self._kinds: dict[tuple[str, str], Resource] = {}
 
     def request(
         self,
         method: str,
         path: str,
-        body: dict[str, Any] | None = None,
+        body: Json | None = None,
         content_type: str = "application/json",
     ) -> Response:
         """Send a request and return the response of any status.
@@ -78,14 +73,14 @@ class AdminClient:
         Raises:
             OSError: there is no valid response.
         """
+        parts = urlsplit(self.server)
         connection = http.client.HTTPSConnection(
-            self._host, self._port, context=self._context, timeout=_TIMEOUT
+            parts.hostname or "", parts.port, context=self._context, timeout=_TIMEOUT
         )
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
         try:
-            connection.request(
-                method, path, body=None if body is None else orjson.dumps(body), headers=headers
-            )
+            content = None if body is None else orjson.dumps(body)
+            connection.request(method, path, content, headers)
             response = connection.getresponse()
             return Response(response.status, response.read())
         except http.client.HTTPException as error:
@@ -100,46 +95,6 @@ class AdminClient:
         except OSError:
             return False
 
-
-def find_free_port() -> int:
-    """Return a port of the loopback interface that is free at this moment.
-
-    It is below the ports for outgoing connections. Otherwise, while an API server is down in a
-    test, another process could get its port, or a client could connect to itself.
-    """
-    for port in random.sample(_PORTS, k=100):
-        with socket.socket() as listener:
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise ClusterError(
-        f"Found no free port: tried 100 ports between {_PORTS[0]} and {_PORTS[-1]} on 127.0.0.1. "
-        "List the processes that listen there with: ss -ltnp"
-    )
-
-
-class Kind(NamedTuple):
-    """The paths of the objects of a kind."""
-
-    prefix: str
-    plural: str
-    is_namespaced: bool
-
-    def build_path(self, namespace: str | None, name: str = "") -> str:
-        """Return the path of an object, or of all objects in a namespace."""
-        folder = f"/namespaces/{quote(namespace)}" if self.is_namespaced and namespace else ""
-        return f"{self.prefix}{folder}/{self.plural}" + (f"/{quote(name)}" if name else "")
-
-
-class ObjectStore:
-    """The objects of one API server."""
-
-    def __init__(self, client: AdminClient, kinds: dict[tuple[str, str], Kind]) -> None:
-        self._client = client
-        self._kinds = kinds
-
     def apply(
         self, manifests: Iterable[Manifest], namespace: str | None, *, dry_run: bool = False
     ) -> list[Json]:
@@ -152,16 +107,16 @@ class ObjectStore:
         self, api_version: str, kind: str, name: str, namespace: str | None = None
     ) -> Json | None:
         """Return an object, or None if it does not exist."""
-        path = self._find(api_version, kind).build_path(namespace or "default", name)
-        response = self._client.request("GET", path)
+        path = self._find(api_version, kind).get_url(namespace=namespace or "default", name=name)
+        response = self.request("GET", path)
         if response.status == 404:
             return None
         return _read(response, f"Cannot get {kind} {name}")
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Request the deletion of an object; do nothing if it does not exist."""
-        path = self._find(api_version, kind).build_path(namespace or "default", name)
-        response = self._client.request("DELETE", path)
+        path = self._find(api_version, kind).get_url(namespace=namespace or "default", name=name)
+        response = self.request("DELETE", path)
         if response.status != 404:
             _read(response, f"Cannot delete {kind} {name}")
 
@@ -170,19 +125,18 @@ class ObjectStore:
         metadata = body.get("metadata") or {}
         own, name = metadata.get("namespace"), metadata.get("name", "")
         what = f"{body['kind']} {name or metadata.get('generateName', '')}"
-        if kind.is_namespaced and own and namespace and own != namespace:
+        if kind.namespaced and own and namespace and own != namespace:
             raise ConfigurationError(
                 f"{what} has the namespace {own!r}, but namespace= is {namespace!r}. Remove one of "
                 "them."
             )
         query = {"fieldManager": _MANAGER, "fieldValidation": "Strict"}
         query |= {"dryRun": "All"} if dry_run else {}
-        path = kind.build_path(own or namespace or "default", name)
+        path = kind.get_url(namespace=own or namespace or "default", name=name or None)
         if name:
-            url = f"{path}?{urlencode({**query, 'force': 'true'})}"
-            response = self._client.request("PATCH", url, body, _APPLY)
+            response = self.request("PATCH", f"{path}?{urlencode(query)}&force=true", body, _APPLY)
         else:
-            response = self._client.request("POST", f"{path}?{urlencode(query)}", body)
+            response = self.request("POST", f"{path}?{urlencode(query)}", body)
         stored = _read(response, f"Cannot apply {what}")
         if stored["kind"] == "CustomResourceDefinition" and not dry_run:
             self._wait_served(stored)
@@ -206,12 +160,10 @@ class ObjectStore:
             time.sleep(POLL_INTERVAL)
 
     def _is_served(self, api_version: str, names: Json) -> bool:
-        kinds = self._fetch(api_version)
-        return names["kind"] in kinds and self._client.has(
-            f"{kinds[names['kind']].build_path(None)}?limit=1"
-        )
+        kind = self._fetch(api_version).get(names["kind"])
+        return kind is not None and self.has(kind.get_url(params={"limit": "1"}))
 
-    def _find(self, api_version: str, kind: str) -> Kind:
+    def _find(self, api_version: str, kind: str) -> Resource:
         if (api_version, kind) not in self._kinds:
             for name, found in self._fetch(api_version).items():
                 self._kinds[api_version, name] = found
@@ -224,18 +176,36 @@ class ObjectStore:
                 advice = f"Did you mean {nearest!r}?"
             raise ClusterError(f"There is no kind {kind!r} in {api_version!r}. {advice}") from None
 
-    def _fetch(self, api_version: str) -> dict[str, Kind]:
+    def _fetch(self, api_version: str) -> dict[str, Resource]:
         """Return the kinds of an API version by name; nothing if the version does not exist."""
-        prefix = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
-        response = self._client.request("GET", prefix)
+        group, _, version = api_version.rpartition("/")
+        response = self.request("GET", f"/apis/{api_version}" if group else f"/api/{version}")
         if response.status == 404:
             return {}
-        resources = _read(response, f"Cannot discover {api_version}")["resources"]
         return {
-            item["kind"]: Kind(prefix, item["name"], item["namespaced"])
-            for item in resources
+            item["kind"]: Resource(group, version, item["name"], namespaced=item["namespaced"])
+            for item in _read(response, f"Cannot discover {api_version}")["resources"]
             if "/" not in item["name"]  # the others are subresources
         }
+
+
+def find_free_port() -> int:
+    """Return a port of the loopback interface that is free at this moment.
+
+    It is below the ports for outgoing connections. Otherwise, while an API server is down in a
+    test, another process could get its port, or a client could connect to itself.
+    """
+    for port in random.sample(_PORTS, k=100):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise ClusterError(
+        f"Found no free port: tried 100 ports between {_PORTS[0]} and {_PORTS[-1]} on 127.0.0.1. "
+        "List the processes that listen there with: ss -ltnp"
+    )
 
 
 def read_manifest(manifest: Manifest) -> Iterator[Mapping[str, Any]]:
@@ -290,6 +260,6 @@ def _read(response: Response, failure: str) -> Json:
         return response.read_json()
     try:
         reason = response.read_json()["message"]
-    except (orjson.JSONDecodeError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError):
         reason = f"HTTP {response.status}: {response.body.decode(errors='replace')}"
     raise ClusterError(f"{failure}: {reason}")

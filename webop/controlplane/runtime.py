@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from webop.errors import ClusterError
 
 from .binaries import APISERVER, CONTROLLER_MANAGER, ETCD, Binaries, provide_controller_manager
+from .cache import describe_log, read_last_lines
 from .credentials import (
     CredentialFiles,
     ServerNames,
@@ -26,10 +27,8 @@ from .requests import AdminClient, find_free_port
 from .state import (
     POLL_INTERVAL,
     ClusterState,
-    describe_log,
     end_process,
     is_running,
-    read_last_lines,
     save_state,
     start_process,
 )
@@ -65,18 +64,13 @@ class Runtime:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self.files = CredentialFiles(Path(state.folder))
+        self.files = CredentialFiles(state.folder)
         self._client: AdminClient | None = None
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the cluster."""
-        return Path(self.state.folder)
 
     @property
     def kubeconfig(self) -> Path:
         """The kubeconfig of the administrator."""
-        return self.folder / "kubeconfig.yaml"
+        return self.state.folder / "kubeconfig.yaml"
 
     @property
     def client(self) -> AdminClient:
@@ -92,8 +86,8 @@ class Runtime:
 
     def start(self, apiserver_flags: Sequence[str], names: ServerNames) -> None:
         """Create the credentials, start etcd and the API server, wait until it is ready."""
-        binaries = Path(self.state.binaries)
-        create_credentials(self.folder, names)
+        binaries = self.state.binaries
+        create_credentials(self.state.folder, names)
         self._launch(ETCD, _build_etcd_command(binaries / ETCD))
         self._start_apiserver(binaries / APISERVER, apiserver_flags)
         version = self.client.request("GET", "/version").read_json()["gitVersion"]
@@ -113,7 +107,7 @@ class Runtime:
         if process is not None and is_running(process):
             return
         version = self.state.version.removeprefix("v")
-        binaries = Binaries(Path(self.state.binaries), version, self.state.source)
+        binaries = Binaries(self.state.binaries, version, self.state.source)
         executable = provide_controller_manager(binaries, progress)
         argv = _build_controller_manager_command(executable, self.files, self.kubeconfig)
         self._launch(CONTROLLER_MANAGER, argv)
@@ -177,7 +171,7 @@ class Runtime:
             time.sleep(POLL_INTERVAL)
 
     def _launch(self, name: str, argv: list[str]) -> None:
-        process = start_process(name, argv, folder=self.folder, log=self._get_log(name))
+        process = start_process(name, argv, folder=self.state.folder, log=self._get_log(name))
         self._put(self.state.put_process(process))
 
     def _put(self, state: ClusterState) -> None:
@@ -185,7 +179,7 @@ class Runtime:
         save_state(state)
 
     def _get_log(self, name: str) -> Path:
-        return Path(self.state.logs) / f"{name}.log"
+        return self.state.logs / f"{name}.log"
 
 
 def _build_etcd_command(executable: Path) -> list[str]:

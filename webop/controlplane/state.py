@@ -7,17 +7,18 @@ change replaces the file.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import orjson
+import pydantic_core
+from filelock import BaseFileLock, FileLock
+from pydantic import TypeAdapter, ValidationError
 
 from webop.errors import ConfigurationError
 
@@ -26,9 +27,8 @@ from .binaries import APISERVER, ETCD
 from .cache import get_root, make_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
-_TAIL_SIZE = 64 * 1024
 POLL_INTERVAL = 0.05  # seconds; each poll costs CPU for a TLS handshake
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -40,12 +40,12 @@ _FOREIGN_AGE = 7 * 24 * 3600.0
 
 @dataclass(frozen=True)
 class Process:
-    """One process: its name, its identity, its command line."""
+    """One process: its identity, its name, its command line."""
 
-    name: str
     pid: int
     started: str
-    argv: tuple[str, ...]
+    name: str = ""
+    argv: tuple[str, ...] = ()
 
 
 def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Process:
@@ -67,14 +67,16 @@ def start_process(name: str, argv: list[str], *, folder: Path, log: Path) -> Pro
             start_new_session=True,
         )
     _children[child.pid] = child
-    return Process(name, child.pid, reaper.get_start_time(child.pid) or "", tuple(argv))
+    return identify(child.pid, name, argv)
+
+
+def identify(pid: int, name: str = "", argv: Iterable[str] = ()) -> Process:
+    """Return the process of an id that runs now."""
+    return Process(pid, reaper.get_start_time(pid) or "", name, tuple(argv))
 
 
 def is_running(process: Process) -> bool:
     """Return whether exactly this process is still running."""
-    child = _children.get(process.pid)
-    if child is not None and child.poll() is not None:
-        return False
     return reaper.is_running(process.pid, process.started)
 
 
@@ -96,46 +98,20 @@ def start_guard(folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def read_last_lines(log: Path, count: int = 15) -> list[str]:
-    """Return the last lines of a log; none if the file does not exist."""
-    try:
-        with log.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(0, size - _TAIL_SIZE))
-            text = stream.read().decode(errors="replace")
-    except FileNotFoundError:
-        return []
-    return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
-
-
-def describe_log(log: Path) -> str:
-    """Return the end of an error message: the path and the last lines of a log."""
-    lines = "".join(f"\n    {line}" for line in read_last_lines(log))
-    return f"The log {log} " + (f"ends with:{lines}" if lines else "is empty.")
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The process with which a cluster ends."""
-
-    pid: int
-    started: str
-
-
 @dataclass(frozen=True)
 class ClusterState:
     """The content of the state file of a started cluster."""
 
     name: str
-    folder: str
-    logs: str
+    folder: Path
+    logs: Path
     created: float
-    owner: Owner | None = None
+    owner: Process | None = None  # the cluster ends with it
     host: str = field(default_factory=reaper.get_host)
     server: str = ""
     version: str = ""
     source: str = ""
-    binaries: str = ""
+    binaries: Path = Path()
     processes: tuple[Process, ...] = ()
 
     def get_process(self, name: str) -> Process | None:
@@ -170,22 +146,16 @@ def check_name(name: str) -> str:
     return name
 
 
-@contextlib.contextmanager
-def lock_name(name: str) -> Iterator[None]:
-    """Let one process at a time start the cluster of a name."""
-    from filelock import FileLock  # noqa: PLC0415 - not at the load of the pytest plugin
-
-    path = make_folder("clusters") / f".{name}.lock"
-    with FileLock(path):
-        yield
+def lock_name(name: str) -> BaseFileLock:
+    """Return a lock that lets one process at a time start the cluster of a name."""
+    return FileLock(make_folder("clusters") / f".{name}.lock")
 
 
 def save_state(state: ClusterState) -> None:
     """Write the state atomically."""
-    folder = Path(state.folder)
-    temporary = folder / f"{reaper.STATE_FILE}.{os.getpid()}"
-    temporary.write_bytes(orjson.dumps(asdict(state), option=orjson.OPT_INDENT_2))
-    temporary.replace(folder / reaper.STATE_FILE)
+    temporary = state.folder / f"{reaper.STATE_FILE}.{os.getpid()}"
+    temporary.write_bytes(pydantic_core.to_json(state, indent=2))
+    temporary.replace(state.folder / reaper.STATE_FILE)
 
 
 def load_state(name: str) -> ClusterState | None:
@@ -196,14 +166,8 @@ def load_state(name: str) -> ClusterState | None:
     """
     path = get_root() / "clusters" / check_name(name) / reaper.STATE_FILE
     try:
-        data = orjson.loads(path.read_bytes())
-        data["owner"] = Owner(**data["owner"]) if data["owner"] else None
-        data["processes"] = tuple(
-            Process(one["name"], one["pid"], one["started"], tuple(one["argv"]))
-            for one in data["processes"]
-        )
-        return ClusterState(**data)
-    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        return TypeAdapter(ClusterState).validate_json(path.read_bytes())
+    except (OSError, ValidationError):
         return None
 
 
@@ -220,21 +184,21 @@ def is_abandoned(state: ClusterState) -> bool:
         return False
     if state.host != reaper.get_host():
         return time.time() - state.created > _FOREIGN_AGE
-    return not reaper.is_running(state.owner.pid, state.owner.started)
+    return not is_running(state.owner)
 
 
 def end_abandoned_clusters() -> None:
     """End clusters whose owner and guard have both been killed."""
     for state in load_all_states():
         if is_abandoned(state):
-            reaper.end_cluster(Path(state.folder))
+            reaper.end_cluster(state.folder)
 
 
 def end_cluster(state: ClusterState) -> None:
     """End a cluster in any state, also of other processes; its logs stay."""
     for process in reversed(state.processes):
         end_process(process)
-    reaper.end_cluster(Path(state.folder))
+    reaper.end_cluster(state.folder)
 
 
 def make_private_folder(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-from dataclasses import dataclass
 
 from webop.errors import ConfigurationError
 
@@ -13,7 +12,7 @@ from webop.errors import ConfigurationError
 PINNED_VERSIONS = ("1.36.3", "1.33.13")
 PINNED_VERSION = PINNED_VERSIONS[0]
 
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
+_VERSION = re.compile(r"v?(\d+\.\d+(\.\d+)?)")
 _SYSTEMS = {"Linux": "linux", "Darwin": "darwin"}
 _MACHINES = {
     "x86_64": "amd64",
@@ -25,53 +24,39 @@ _MACHINES = {
 }
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A requested version: a release line ("1.36"), or one exact version of it ("1.36.3")."""
+def parse_wanted(text: str | None) -> str:
+    """Return a requested version without the "v": a release line ("1.36") or an exact version.
 
-    major: int
-    minor: int
-    patch: int | None = None
-
-    def is_met_by(self, version: str) -> bool:
-        """Return whether a complete version ("1.36.3") matches."""
-        found = _VERSION.fullmatch(version)
-        if not found or found[3] is None:
-            return False
-        patch = int(found[3]) if self.patch is None else self.patch
-        return tuple(map(int, found.groups())) == (self.major, self.minor, patch)
-
-    def __str__(self) -> str:
-        line = f"{self.major}.{self.minor}"
-        return line if self.patch is None else f"{line}.{self.patch}"
-
-
-def parse_wanted(text: str | None) -> Wanted:
-    """Parse a requested version, with or without the "v"; None is the default release line.
+    None is the default release line.
 
     Raises:
         ConfigurationError: the text is not a version.
     """
     if text is None:
-        return Wanted(*map(int, PINNED_VERSION.split(".")[:2]))
+        return PINNED_VERSION.rpartition(".")[0]
     found = _VERSION.fullmatch(text.strip())
     if not found:
         raise ConfigurationError(
             f"{text!r} is not a version of Kubernetes: write 1.36 for a release line, or 1.36.3."
         )
-    patch = found[3]
-    return Wanted(int(found[1]), int(found[2]), None if patch is None else int(patch))
+    return found[1]
 
 
-def choose_newest(wanted: Wanted, versions: list[str]) -> str | None:
+def is_met_by(wanted: str, version: str) -> bool:
+    """Return whether a complete version ("1.36.3") is the wanted one, or of this release line."""
+    found = _VERSION.fullmatch(version)
+    return found is not None and bool(found[2]) and wanted in (found[1], found[1][: -len(found[2])])
+
+
+def choose_newest(wanted: str, versions: list[str]) -> str | None:
     """Return the newest of the complete versions that match, or None."""
-    fitting = [version for version in versions if wanted.is_met_by(version)]
+    fitting = [version for version in versions if is_met_by(wanted, version)]
     return max(fitting, key=lambda version: int(version.rsplit(".", 1)[1]), default=None)
 
 
-def choose_for_build(wanted: Wanted) -> str:
+def choose_for_build(wanted: str) -> str:
     """Return the version to build: a pinned one if it matches, else the requested one."""
-    return next(filter(wanted.is_met_by, PINNED_VERSIONS), str(wanted))
+    return choose_newest(wanted, [*PINNED_VERSIONS]) or wanted
 
 
 def detect_platform() -> tuple[str, str]:

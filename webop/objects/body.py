@@ -210,15 +210,9 @@ class _AnnotationsView(_LabelsView):
 class Meta(_Stanza):
     """``metadata`` of an object, with its well-known fields as attributes."""
 
-    __slots__ = ("_annotations", "_labels")
+    __slots__ = ()
 
     _key = "metadata"
-    _labels: Labels | None
-    _annotations: Annotations | None
-
-    def __init__(self, body: Mapping[str, Any]) -> None:
-        super().__init__(body)
-        self._labels = self._annotations = None
 
     @property
     def raw(self) -> Mapping[str, Any]:
@@ -243,16 +237,12 @@ class Meta(_Stanza):
     @property
     def labels(self) -> Labels:
         """A live view of the labels."""
-        if self._labels is None:
-            self._labels = _LabelsView(self)
-        return self._labels
+        return _LabelsView(self)
 
     @property
     def annotations(self) -> Annotations:
         """A live view of the annotations."""
-        if self._annotations is None:
-            self._annotations = _AnnotationsView(self)
-        return self._annotations
+        return _AnnotationsView(self)
 
     @property
     def resource_version(self) -> str | None:
@@ -326,10 +316,7 @@ class Body(View):
             self._metadata = Meta(self)
         return self._metadata
 
-    @property
-    def meta(self) -> Meta:
-        """The same as :attr:`metadata`."""
-        return self.metadata
+    meta = metadata
 
 
 def get_raw(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -368,14 +355,7 @@ def build_owner_reference(
 
     See https://kubernetes.io/docs/concepts/architecture/garbage-collection/.
     """
-    meta = _get_stanza(body, "metadata")
-    reference = {
-        "controller": controller,
-        "blockOwnerDeletion": block_owner_deletion,
-        "apiVersion": body.get("apiVersion"),
-        "kind": body.get("kind"),
-        "name": meta.get("name"),
-        "uid": meta.get("uid"),
-    }
+    options = {"controller": controller, "blockOwnerDeletion": block_owner_deletion}
+    reference = {**options, **build_object_reference(body), "namespace": None}
     present = {key: value for key, value in reference.items() if value is not None}
     return cast("OwnerReference", present)

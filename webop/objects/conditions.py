@@ -11,8 +11,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from webop.objects.fields import resolve
+from webop.objects.fields import ensure, resolve
 
+_PATH = ("status", "conditions")
 _STATUSES = {True: "True", False: "False", None: "Unknown"}
 # Characters, as in the schema of meta/v1 Condition, like the patterns.
 _TYPE_LIMIT, _REASON_LIMIT, _MESSAGE_LIMIT = 316, 1024, 32768
@@ -47,12 +48,9 @@ def build_condition(
 
 def put_condition(body: Any, condition: Mapping[str, Any]) -> None:
     """Put a condition into a raw object; the transition is now if its status changes."""
-    status = body.get("status")
-    if not isinstance(status, dict):
-        status = body["status"] = {}
-    conditions = status.get("conditions")
+    conditions = resolve(body, _PATH)
     if not isinstance(conditions, list):
-        conditions = status["conditions"] = []
+        ensure(body, _PATH, conditions := [])
     present = find_condition(body, condition["type"])
     if present is None:
         conditions.append(present := {})
@@ -64,7 +62,7 @@ def put_condition(body: Any, condition: Mapping[str, Any]) -> None:
 
 def find_condition(body: Mapping[str, Any], name: str) -> Any:
     """Return the condition of a type; None if the object has none."""
-    conditions = resolve(body, ("status", "conditions"))
+    conditions = resolve(body, _PATH)
     for condition in conditions if isinstance(conditions, list) else ():
         if isinstance(condition, dict) and condition.get("type") == name:
             return condition

@@ -127,11 +127,8 @@ def render_path(location: Iterable[str | int], path: str = "") -> str:
 
 
 def _find_reason(kind: str) -> str:
-    if kind in _REASONS:
-        return _REASONS[kind]
-    if kind.endswith("_type"):
-        return "FieldValueTypeInvalid"
-    return "FieldValueInvalid"
+    other = "FieldValueTypeInvalid" if kind.endswith("_type") else "FieldValueInvalid"
+    return _REASONS.get(kind, other)
 
 
 def _shorten(text: str) -> str:

@@ -154,11 +154,8 @@ def clone(value: Any) -> Any:
     """
     if type(value) in _SCALARS:
         return value
-    try:
-        text = orjson.dumps(value, default=unwrap_mapping)
-    except TypeError:
-        return _clone_slowly(value)
-    return _clone_slowly(value) if is_lossy(text, value) else load(text)
+    text = _dump(value)
+    return _clone_slowly(value) if text is None else load(text)
 
 
 def convert_to_json(value: Any) -> Any:
@@ -167,20 +164,27 @@ def convert_to_json(value: Any) -> Any:
     Raises:
         ValueError: JSON cannot represent it; the message names the field.
     """
+    if (text := _dump(value)) is not None:
+        return load(text)
+    # Integers beyond 64 bits and keys that are not strings are slower, but valid JSON.
     try:
-        text = orjson.dumps(value, default=unwrap_mapping)
-        if not is_lossy(text, value):
-            return load(text)
-    except TypeError:
-        pass  # integers beyond 64 bits, keys that are not strings: slower, but valid JSON
-    try:
-        return json.loads(_dump(value))
+        return json.loads(_dump_slowly(value))
     except (TypeError, ValueError, RecursionError) as exc:
         place = ".".join(map(str, _find_odd_field(value)))
         raise ValueError(f"{place} ({exc})") from exc
 
 
-def _dump(value: Any) -> str:
+def _dump(value: Any) -> bytes | None:
+    """Return the text of a value; None if orjson cannot represent it."""
+    try:
+        text = orjson.dumps(value, default=unwrap_mapping)
+    except TypeError:
+        return None
+    return None if is_lossy(text, value) else text
+
+
+def _dump_slowly(value: Any) -> str:
+    """Return the text of any value that JSON can represent; the handlers' can be very deep."""
     text = json.dumps(value, default=unwrap_mapping, allow_nan=False)
     if cut(text.encode(), LEVELS) != text.encode():
         raise ValueError(f"It is nested deeper than {LEVELS} levels")
@@ -196,7 +200,7 @@ def _find_odd_field(value: Any, path: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         items = enumerate(value)
     for key, item in items if len(path) < _NAMED_LEVELS else ():
         try:
-            _dump({key: item})
+            _dump_slowly({key: item})
         except (TypeError, ValueError, RecursionError):
             return _find_odd_field(item, (*path, key))
     return path

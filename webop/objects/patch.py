@@ -171,10 +171,7 @@ class Patch(dict[str, Any]):
         """Changes of ``metadata``."""
         return MetaPatch(self, ("metadata",))
 
-    @property
-    def meta(self) -> MetaPatch:
-        """The same as :attr:`metadata`."""
-        return MetaPatch(self, ("metadata",))
+    meta = metadata
 
     def __bool__(self) -> bool:
         return len(self) > 0 or bool(self._fns)

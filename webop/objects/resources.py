@@ -29,7 +29,7 @@ def guess_plural(kind: str) -> str:
 _NAMING = {"any_name", "version", "group"}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, repr=False)
 class Resource:
     """A kind of resource that exists in a cluster, as discovery describes it.
 
@@ -52,28 +52,14 @@ class Resource:
     group: str
     version: str
     plural: str
-    kind: str | None = None
-    singular: str | None = None
-    shortcuts: frozenset[str] = frozenset()
-    categories: frozenset[str] = frozenset()
-    subresources: frozenset[str] = frozenset()
-    namespaced: bool | None = None
-    preferred: bool = True
-    verbs: frozenset[str] = frozenset()
-
-    def __hash__(self) -> int:
-        return hash((self.group, self.version, self.plural))
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, Resource):
-            return NotImplemented
-        return (
-            self.plural == other.plural
-            and self.group == other.group
-            and self.version == other.version
-        )
+    kind: str | None = field(default=None, compare=False)
+    singular: str | None = field(default=None, compare=False)
+    shortcuts: frozenset[str] = field(default=frozenset(), compare=False)
+    categories: frozenset[str] = field(default=frozenset(), compare=False)
+    subresources: frozenset[str] = field(default=frozenset(), compare=False)
+    namespaced: bool | None = field(default=None, compare=False)
+    preferred: bool = field(default=True, compare=False)
+    verbs: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __iter__(self) -> Iterator[str]:
         """Unpack it as the arguments of a decorator: ``@webop.on.event(*resource)``."""

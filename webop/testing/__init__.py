@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from webop.testing.admission import AdmissionClient
     from webop.testing.results import AdmissionResult
     from webop.testing.reviews import review
-    from webop.testing.runner import OperatorRunner
-    from webop.testing.runner import OperatorRunner as KopfRunner
+    from webop.testing.runner import KopfRunner, OperatorRunner
     from webop.testing.waiting import eventually
 
 __all__ = [
@@ -29,24 +28,22 @@ __all__ = [
     "review",
 ]
 
-# The module of each name, and its name there.
-_LAZY = {
-    "AdmissionClient": ("webop.testing.admission", "AdmissionClient"),
-    "AdmissionResult": ("webop.testing.results", "AdmissionResult"),
-    "ClusterError": ("webop.errors", "ClusterError"),
-    "KopfRunner": ("webop.testing.runner", "OperatorRunner"),
-    "LocalCluster": ("webop.controlplane.cluster", "LocalCluster"),
-    "OperatorRunner": ("webop.testing.runner", "OperatorRunner"),
-    "eventually": ("webop.testing.waiting", "eventually"),
-    "review": ("webop.testing.reviews", "review"),
+# The module of each name.
+_MODULES = {
+    "AdmissionClient": "webop.testing.admission",
+    "AdmissionResult": "webop.testing.results",
+    "ClusterError": "webop.errors",
+    "KopfRunner": "webop.testing.runner",
+    "LocalCluster": "webop.controlplane.cluster",
+    "OperatorRunner": "webop.testing.runner",
+    "eventually": "webop.testing.waiting",
+    "review": "webop.testing.reviews",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import at first use (PEP 562)."""
-    if name not in _LAZY:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, original = _LAZY[name]
-    value = getattr(importlib.import_module(module), original)
-    globals()[name] = value
+    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
     return value

@@ -160,7 +160,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or not any(needed):
         return
     from webop.controlplane.binaries import find_binaries, provide_binaries  # noqa: PLC0415
-    from webop.controlplane.progress_bar import StreamProgress  # noqa: PLC0415
+    from webop.controlplane.progress_bar import Progress  # noqa: PLC0415
     from webop.errors import WebopError  # noqa: PLC0415
 
     # The fixture repeats the error, and fails the tests that use it.
@@ -169,7 +169,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             # Show the progress at once: pytest would capture it.
             capture: Any = session.config.pluginmanager.getplugin("capturemanager")
             with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
-                provide_binaries(StreamProgress(sys.stderr))
+                provide_binaries(Progress(sys.stderr))
 
 
 @pytest.hookimpl(trylast=True)

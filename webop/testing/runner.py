@@ -158,7 +158,7 @@ class OperatorRunner:
     @property
     def output(self) -> str:
         """All output so far, as on a terminal."""
-        return self._recorder.read(-1) if self._is_running else self.future.result().output
+        return self._recorder.read(2) if self._is_running else self.future.result().output
 
     @property
     def stdout(self) -> str:
@@ -230,6 +230,9 @@ class OperatorRunner:
             self._ready.set()  # end the wait for the start
 
 
+KopfRunner = OperatorRunner  # its name in Kopf
+
+
 class _Recorder(CliRunner):
     """Invokes a command whose output can be read while it runs."""
 
@@ -237,22 +240,17 @@ class _Recorder(CliRunner):
 
     @contextlib.contextmanager
     def isolation(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Keep the streams; before click 8.2, the first one has all output."""
-        with super().isolation(*args, **kwargs) as streams:
-            self._streams = tuple(filter(None, streams))
-            yield streams
+        """Keep the streams: the standard output, the standard error, both."""
+        with super().isolation(*args, **kwargs) as self._streams:
+            yield self._streams
 
     def read(self, number: int) -> str:
         """Return the content of one of the streams so far."""
         if not self._streams:
             return ""
         sys.stdout.flush()  # the command's, at the moment
-        text: str = (
-            self._streams[min(number, len(self._streams) - 1)]
-            .getvalue()
-            .decode(self.charset, "replace")
-        )
-        return text.replace("\r\n", "\n")
+        content: bytes = self._streams[number].getvalue()
+        return content.decode(self.charset, "replace").replace("\r\n", "\n")
 
 
 class _Command(click.Group):

@@ -9,16 +9,14 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from webop.cli.tables import build_table
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-    from webop.controlplane.state import ClusterState
+from webop.controlplane.cluster import LocalCluster
+from webop.controlplane.state import ClusterState, end_cluster, load_all_states, load_state
+from webop.errors import ClusterError
 
 _DEFAULT_NAME = "default"
 
@@ -36,7 +34,7 @@ def _name_option(fn: Callable[..., Any]) -> Callable[..., Any]:
     return named(others(fn))
 
 
-@click.group(short_help="Run a real Kubernetes API server on this machine.")
+@click.group()
 def cluster() -> None:
     """Run a real Kubernetes API server on this machine, without Docker.
 
@@ -81,8 +79,6 @@ def start(
 
     It runs until "webop cluster stop". A cluster of that name that already runs is not changed.
     """
-    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - keeps --help fast
-
     begun = time.monotonic()
     running = _find_running(name)
     if running is None:
@@ -107,8 +103,6 @@ def start(
 )
 def stop(name: str, everything: bool) -> None:
     """Stop a cluster and remove its data. Its logs stay until it is started again."""
-    from webop.controlplane.state import end_cluster, load_all_states, load_state  # noqa: PLC0415
-
     if everything:
         chosen = [state for state in load_all_states() if state.owner is None]
     else:
@@ -126,8 +120,6 @@ def stop(name: str, everything: bool) -> None:
 @click.pass_context
 def status(ctx: click.Context, name: str) -> None:
     """Show whether a cluster is ready, its address and files. Exit with 0 if it is ready."""
-    from webop.controlplane.state import load_state  # noqa: PLC0415 - keeps --help fast
-
     state = load_state(name)
     if state is None:
         command = f"webop cluster start{_format_name(name)}"
@@ -140,7 +132,7 @@ def status(ctx: click.Context, name: str) -> None:
         ("Server", state.server),
         ("Kubernetes", state.version),
         ("Binaries", state.source),
-        ("Kubeconfig", str(Path(state.folder) / "kubeconfig.yaml")),
+        ("Kubeconfig", state.folder / "kubeconfig.yaml"),
         ("Logs", state.logs),
         *((process.name, f"pid {process.pid}") for process in state.processes),
     ]
@@ -153,8 +145,6 @@ def status(ctx: click.Context, name: str) -> None:
 @_name_option
 def env(name: str) -> None:
     """Print the command that makes a shell use a cluster: eval "$(webop cluster env)"."""
-    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - keeps --help fast
-
     running = LocalCluster.attach(name)
     click.echo(f"export KUBECONFIG={shlex.quote(str(running.kubeconfig))}")
     if sys.stdout.isatty():
@@ -182,9 +172,6 @@ def kubeconfig(name: str, account: str | None, namespace: str) -> None:
         webop cluster kubeconfig --service-account my-operator > operator.yaml
         KUBECONFIG=operator.yaml webop run --all-namespaces handlers.py
     """  # noqa: D301  \b keeps click from wrapping the lines
-    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - keeps --help fast
-    from webop.errors import ClusterError  # noqa: PLC0415
-
     running = LocalCluster.attach(name)
     path = running.kubeconfig
     if account is not None:
@@ -201,8 +188,6 @@ def kubeconfig(name: str, account: str | None, namespace: str) -> None:
 @cluster.command(name="list", short_help="List all clusters of this user.")
 def list_() -> None:
     """List all clusters of this user, including those of test runs."""
-    from webop.controlplane.state import load_all_states  # noqa: PLC0415 - keeps --help fast
-
     rows = [("NAME", "STATE", "KUBERNETES", "SERVER", "STARTED BY")]
     for state in load_all_states():
         owner = "webop cluster start" if state.owner is None else f"process {state.owner.pid}"
@@ -212,9 +197,6 @@ def list_() -> None:
 
 def _find_running(name: str) -> LocalCluster | None:
     """Return the cluster with that name if all its processes are running."""
-    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - keeps --help fast
-    from webop.errors import ClusterError  # noqa: PLC0415
-
     try:
         return LocalCluster.attach(name)
     except ClusterError:

@@ -8,14 +8,18 @@ from typing import Any
 
 import click
 
+from webop.cli.doctor.context import Context
+from webop.cli.doctor.diagnosis import examine
+from webop.cli.doctor.findings import Level, build_json, build_text, count_levels
 from webop.cli.options import (
     CLIControls,
     choose_scope,
     load_quietly,
-    place_options,
+    scope_options,
     source_options,
     startup_option,
 )
+from webop.settings import OperatorSettings
 
 _option = functools.partial(click.option, show_default=True)
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}
@@ -28,7 +32,7 @@ def _check_account(_: click.Context, __: click.Parameter, account: str | None) -
     return account
 
 
-@click.command(short_help="Check an operator in a cluster.")
+@click.command()
 @_option(
     "--managed", metavar="NAME",
     help="The name of the webhook configurations, as in settings.admission.managed.",
@@ -37,7 +41,7 @@ def _check_account(_: click.Context, __: click.Parameter, account: str | None) -
     "--as", "account", metavar="ACCOUNT", callback=_check_account,
     help="The account whose permissions to check: system:serviceaccount:NAMESPACE:NAME.",
 )  # fmt: skip
-@place_options(_option)
+@scope_options(_option)
 @_option("--lease", "lease_name", metavar="NAME", help="The Lease, as for 'webop run'.")
 @_option("-P", "--peering", "peering_name", metavar="NAME", help="The peering, as for 'webop run'.")
 @_option("--standalone", is_flag=True, help="Skip peering, as for 'webop run'.")
@@ -77,11 +81,6 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
 
     The exit code is 1 if a finding is a failure.
     """  # noqa: D301  \b keeps click from wrapping the lines
-    from webop.cli.doctor.context import Context  # noqa: PLC0415
-    from webop.cli.doctor.diagnosis import examine  # noqa: PLC0415 - keeps --help fast
-    from webop.cli.doctor.findings import Level, build_json, build_text, count_levels  # noqa: PLC0415
-    from webop.settings import OperatorSettings  # noqa: PLC0415
-
     registry, _ = load_quietly(options.pop("paths"), options.pop("modules"), controls.registry)
     settings = controls.settings or OperatorSettings.from_environment()
     _, namespaces = choose_scope(ctx, options.pop("clusterwide"), options.pop("namespaces"))

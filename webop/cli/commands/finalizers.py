@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import click
 
-from webop.cli.options import check_names, choose_scope, confirm
+from webop.cli.doctor.finalizer_removal import HeldObject, Search, find_held, remove_finalizer
+from webop.cli.doctor.findings import describe_seconds
+from webop.cli.options import choose_scope, confirm, scope_options
 from webop.cli.tables import build_table
-from webop.errors import APIConnectionError, APIError, LoginError
+from webop.client.api import Client
+from webop.client.discovery import discover
+from webop.client.standalone import connect_command
+from webop.errors import APIStatusError
+from webop.objects.resources import Resource, parse_selector
+from webop.settings import OperatorSettings
 
-if TYPE_CHECKING:
-    from webop.cli.doctor.finalizer_removal import HeldObject, Search
-    from webop.client.api import Client
-    from webop.objects.resources import Resource
 
-
-@click.group(short_help="Find and release objects that a finalizer blocks.")
+@click.group()
 def finalizers() -> None:
     """Find objects that have an operator's finalizer, and remove it.
 
@@ -36,65 +38,63 @@ def finalizers() -> None:
     """  # noqa: D301  \b keeps click from wrapping the lines
 
 
-def _selection(fn: Callable[..., None]) -> Callable[..., None]:
-    """Add the options and the argument that select objects."""
+def _searching(*, needs_scope: bool) -> Callable[[Callable[..., Awaitable[None]]], Any]:
+    """Add the options and the argument that select objects, and pass what was found.
 
-    @click.argument("kinds", nargs=-1)
-    @click.option(
-        "-A", "--all-namespaces", "clusterwide", is_flag=True, help="Search the whole cluster."
-    )
-    @click.option(
-        "-n",
-        "--namespace",
-        "namespaces",
-        multiple=True,
-        metavar="NAMESPACE",
-        callback=check_names,
-        help="Search a namespace; repeatable.",
-    )
-    @click.option(
-        "--finalizer",
-        metavar="NAME",
-        help="The finalizer; by default settings.persistence.finalizer, which is Kopf's.",
-    )
-    @functools.wraps(fn)
-    def wrapper(
-        clusterwide: bool, namespaces: tuple[str, ...], finalizer: str | None, **options: Any
-    ) -> None:
-        from webop.settings import OperatorSettings  # noqa: PLC0415 - keeps --help fast
+    Fail in the end if some kinds could not be searched.
+    """
 
-        context = click.get_current_context()
-        clusterwide, namespaces = choose_scope(context, clusterwide, namespaces)
-        finalizer = finalizer or OperatorSettings.from_environment().persistence.finalizer
-        fn(clusterwide=clusterwide, namespaces=namespaces, finalizer=finalizer, **options)
+    def decorate(fn: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @click.argument("kinds", nargs=-1)
+        @scope_options(click.option, "Search the whole cluster.", "Search a namespace; repeatable.")
+        @click.option(
+            "--finalizer",
+            metavar="NAME",
+            help="The finalizer; by default settings.persistence.finalizer, which is Kopf's.",
+        )
+        @functools.wraps(fn)
+        def wrapper(
+            kinds: tuple[str, ...],
+            clusterwide: bool,
+            namespaces: tuple[str, ...],
+            finalizer: str | None,
+            **options: Any,
+        ) -> None:
+            scope = choose_scope(click.get_current_context(), clusterwide, namespaces)
+            if needs_scope and not any(scope):
+                raise click.UsageError("Add -A/--all-namespaces or -n/--namespace.")
+            name = finalizer or OperatorSettings.from_environment().persistence.finalizer
 
-    return wrapper
+            async def run() -> None:
+                async with connect_command() as client:
+                    found = await _search(client, kinds, scope[1], name)
+                    await fn(client, found, name, **options)
+                    if found.problems:
+                        raise click.ClickException("\n".join(found.problems.values()))
+
+            asyncio.run(run())
+
+        return wrapper
+
+    return decorate
 
 
 @finalizers.command(name="list", short_help="List the objects that have the finalizer.")
-@_selection
-def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, **_: bool) -> None:
+@_searching(needs_scope=False)
+async def list_(_: Client, found: Search, finalizer: str) -> None:
     """List the objects that have the finalizer; those being deleted come first.
 
     KINDS are as for kubectl: pods, Pod, databases.example.com, databases.v1.example.com. The
     default is all kinds in all namespaces.
     """
-    from webop.client.standalone import connect_command  # noqa: PLC0415 - keeps --help fast
-
-    async def search() -> Search:
-        async with connect_command() as client:
-            return await _search(client, kinds, namespaces, finalizer)
-
-    found = asyncio.run(search())
     if found.held:
         _print_table(found.held)
     else:
         click.echo(f"No object has the finalizer {finalizer}.")
-    _report_problems(found)
 
 
 @finalizers.command(short_help="Remove the finalizer, so that deletions complete.")
-@_selection
+@_searching(needs_scope=True)
 @click.option(
     "--name",
     "names",
@@ -115,11 +115,11 @@ def list_(kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str, *
     is_flag=True,
     help="Let the API server check the changes without storing them.",
 )
-def release(
-    kinds: tuple[str, ...],
-    clusterwide: bool,
-    namespaces: tuple[str, ...],
+async def release(
+    client: Client,
+    found: Search,
     finalizer: str,
+    *,
     names: tuple[str, ...],
     everything: bool,
     is_sure: bool,
@@ -131,48 +131,28 @@ def release(
     external resources of the objects can remain. KINDS are as for 'webop finalizers list'; the
     default is all kinds. Other finalizers stay. The command asks before it changes anything.
     """
-    from webop.client.standalone import connect_command  # noqa: PLC0415 - keeps --help fast
-
-    if not clusterwide and not namespaces:
-        raise click.UsageError("Add -A/--all-namespaces or -n/--namespace.")
-
-    async def run() -> None:
-        async with connect_command() as client:
-            found = await _search(client, kinds, namespaces, finalizer)
-            chosen = [
-                one
-                for one in found.held
-                if (everything or one.deleted_at) and (not names or one.name in names)
-            ]
-            if not chosen:
-                hint = " Other objects have it: see 'webop finalizers list'." if found.held else ""
-                click.echo(f"Found no objects to release from {finalizer}.{hint}")
-            else:
-                _print_table(chosen)
-                if not (is_sure or dry):
-                    objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
-                    confirm(f"Remove the finalizer from {objects}?")
-                await _release_all(client, chosen, finalizer, everything=everything, dry=dry)
-            _report_problems(found)
-
-    asyncio.run(run())
-
-
-async def _release_all(
-    client: Client, chosen: list[HeldObject], finalizer: str, *, everything: bool, dry: bool
-) -> None:
-    from webop.cli.doctor.finalizer_removal import release as release_one  # noqa: PLC0415 - keeps --help fast
-
+    chosen = [
+        one
+        for one in found.held
+        if (everything or one.deleted_at) and (not names or one.name in names)
+    ]
+    if not chosen:
+        hint = " Other objects have it: see 'webop finalizers list'." if found.held else ""
+        click.echo(f"Found no objects to release from {finalizer}.{hint}")
+        return
+    _print_table(chosen)
+    if not (is_sure or dry):
+        objects = "this object" if len(chosen) == 1 else f"these {len(chosen)} objects"
+        confirm(f"Remove the finalizer from {objects}?")
     failures = []
     for one in chosen:
+        what = f"{one.resource.plural_name} {one.path}"
         try:
-            outcome = await release_one(client, one, finalizer, everything=everything, dry=dry)
-        except (APIConnectionError, LoginError):
-            raise  # the other objects would fail in the same way
-        except APIError as exc:
-            failures.append(f"{one.kind} {one.path}: {exc}")
+            outcome = await remove_finalizer(client, one, finalizer, everything=everything, dry=dry)
+        except APIStatusError as exc:  # after others, all objects would fail in the same way
+            failures.append(f"{what}: {exc}")
         else:
-            click.echo(f"{one.kind} {one.path}: {outcome}{' (dry run)' if dry else ''}")
+            click.echo(f"{what}: {outcome}{' (dry run)' if dry else ''}")
     if failures:
         raise click.ClickException("\n".join(failures))
 
@@ -180,10 +160,6 @@ async def _release_all(
 async def _search(
     client: Client, kinds: tuple[str, ...], namespaces: tuple[str, ...], finalizer: str
 ) -> Search:
-    from webop.cli.doctor.finalizer_removal import find_held  # noqa: PLC0415
-    from webop.client.discovery import discover  # noqa: PLC0415 - keeps --help fast
-    from webop.objects.resources import parse_selector  # noqa: PLC0415
-
     known = (await discover(client)).resources
     chosen: set[Resource] = set()
     for kind in kinds:
@@ -201,22 +177,10 @@ async def _search(
 
 
 def _print_table(held: list[HeldObject]) -> None:
-    from webop.cli.doctor.findings import describe_seconds  # noqa: PLC0415 - keeps --help fast
-
     now = dt.datetime.now(dt.UTC)
     rows = [("KIND", "OBJECT", "STATE", "OTHER FINALIZERS")]
     for one in held:
         age = describe_seconds((now - (one.deleted_at or one.created_at)).total_seconds())
         state = f"being deleted for {age}" if one.deleted_at else f"created {age} ago"
-        rows.append((one.kind, one.path, state, ", ".join(one.others) or "none"))
+        rows.append((one.resource.plural_name, one.path, state, ", ".join(one.others) or "none"))
     click.echo(build_table(rows))
-
-
-def _report_problems(found: Search) -> None:
-    """Fail if some kinds could not be searched.
-
-    Raises:
-        click.ClickException: with one line for each of these kinds.
-    """
-    if found.problems:
-        raise click.ClickException("\n".join(found.problems.values()))

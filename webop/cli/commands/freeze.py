@@ -10,53 +10,53 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from webop.cli.layout import SectionCommand, build_option
-from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options
-from webop.errors import APIConnectionError, APIError, APINotFoundError, LoginError
+from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options, scope_options
+from webop.client.api import Client
+from webop.client.discovery import discover
+from webop.client.standalone import connect_command
+from webop.coordination.peers import (
+    GROUPS,
+    Peer,
+    build_creation_command,
+    build_kinds,
+    build_record,
+    format_time,
+    parse_peers,
+)
+from webop.errors import APINotFoundError, APIStatusError
 from webop.identities import detect_own_identity
 from webop.logs.escaping import escape
-
-if TYPE_CHECKING:
-    from webop.client.api import Client
-    from webop.coordination.peers import Peer
-    from webop.objects.resources import Resource
+from webop.objects.resources import Resource
+from webop.reactor.namespace_patterns import is_exact, select_namespaces
 
 _DEFAULT_PRIORITY = 100
 
 _EPILOG = """\b
+Examples:
+{examples}
+
+\b
+Environment:
+    WEBOP_{command}_<OPTION>  an option, as WEBOP_{command}_PEERING=name
+    KUBECONFIG                the files with credentials for the cluster
+
+\b
 Exit codes:
     0  Success.
     1  The command failed in at least one namespace. The message says why.
     2  The command line is wrong.
 """
-
-_FREEZE_EPILOG = f"""\b
-Examples:
+_FREEZE = """\
     webop freeze -A --peering default --lifetime 600 --message 'backup is running'
-    webop freeze -n prod -n 'team-*' --peering my-operator --lifetime 60
-
-\b
-Environment:
-    WEBOP_FREEZE_<OPTION>     an option, as WEBOP_FREEZE_PEERING=name
-    KUBECONFIG                the files with credentials for the cluster
-
-{_EPILOG}"""
-
-_RESUME_EPILOG = f"""\b
-Examples:
+    webop freeze -n prod -n 'team-*' --peering my-operator --lifetime 60"""
+_RESUME = """\
     webop resume -A --peering default
-    webop resume -A --peering default --id alice@laptop
-
-\b
-Environment:
-    WEBOP_RESUME_<OPTION>     an option, as WEBOP_RESUME_PEERING=name
-    KUBECONFIG                the files with credentials for the cluster
-
-{_EPILOG}"""
+    webop resume -A --peering default --id alice@laptop"""
 
 
 class Request(NamedTuple):
@@ -71,71 +71,52 @@ class Request(NamedTuple):
 _scope, _record = map(build_option, ("Scope", "Record"))
 
 
-def _target_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _target_options(fn: Callable[..., None]) -> Callable[..., None]:
     """Add the options that both commands have, and pass them as one request."""
-    prefix = f"WEBOP_{command}"
 
-    def decorate(fn: Callable[..., None]) -> Callable[..., None]:
-        @_scope(
-            "-A",
-            "--all-namespaces",
-            "clusterwide",
-            is_flag=True,
-            envvar=f"{prefix}_ALL_NAMESPACES",
-            help="Use a ClusterKopfPeering: for operators of the whole cluster.",
-        )
-        @_scope(
-            "-n",
-            "--namespace",
-            "namespaces",
-            multiple=True,
-            metavar="PATTERN",
-            envvar=[f"{prefix}_NAMESPACES", f"{prefix}_NAMESPACE"],
-            help="Use the KopfPeerings of namespaces, by name or glob pattern; repeatable.",
-        )
-        @_scope(
-            "-P",
-            "--peering",
-            "peering_name",
-            required=True,
-            metavar="NAME",
-            envvar=f"{prefix}_PEERING",
-            help="The name of the peering object of the operators.",
-        )
-        @_record(
-            "-i",
-            "--id",
-            "identity",
-            metavar="ID",
-            envvar=f"{prefix}_ID",
-            help="The name of the record; by default USER@HOST.",
-        )
-        @functools.wraps(fn)
-        def wrapper(
-            *args: Any,
-            clusterwide: bool,
-            namespaces: tuple[str, ...],
-            peering_name: str,
-            identity: str | None,
-            **kwargs: Any,
-        ) -> None:
-            ctx = click.get_current_context()
-            clusterwide, namespaces = choose_scope(ctx, clusterwide, namespaces)
-            if not clusterwide and not namespaces:
-                raise click.UsageError(
-                    "Add -A/--all-namespaces or -n/--namespace, to choose the operators."
-                )
-            identity = identity or detect_own_identity()
-            request = Request(peering_name, clusterwide, namespaces, identity)
-            fn(*args, request=request, **kwargs)
+    @scope_options(
+        _scope,
+        "Use a ClusterKopfPeering: for operators of the whole cluster.",
+        "Use the KopfPeerings of namespaces, by name or glob pattern; repeatable.",
+        takes_patterns=True,
+    )
+    @_scope(
+        "-P",
+        "--peering",
+        "peering_name",
+        required=True,
+        metavar="NAME",
+        help="The name of the peering object of the operators.",
+    )
+    @_record(
+        "-i",
+        "--id",
+        "identity",
+        metavar="ID",
+        help="The name of the record; by default USER@HOST.",
+    )
+    @functools.wraps(fn)
+    def wrapper(
+        *,
+        clusterwide: bool,
+        namespaces: tuple[str, ...],
+        peering_name: str,
+        identity: str | None,
+        **options: Any,
+    ) -> None:
+        scope = choose_scope(click.get_current_context(), clusterwide, namespaces)
+        if not any(scope):
+            raise click.UsageError(
+                "Add -A/--all-namespaces or -n/--namespace, to choose the operators."
+            )
+        request = Request(peering_name, *scope, identity or detect_own_identity())
+        fn(request=request, **options)
 
-        return wrapper
-
-    return decorate
+    return wrapper
 
 
-@click.command(cls=SectionCommand, short_help="Pause operators.", epilog=_FREEZE_EPILOG)
-@_target_options("FREEZE")
+@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="FREEZE", examples=_FREEZE))
+@_target_options
 @_record(
     "-t",
     "--lifetime",
@@ -162,17 +143,26 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
     The operators finish the calls that run and stop their daemons and timers. They handle no
     objects until the lifetime is over or you run 'webop resume'. They still serve webhooks.
     """
-    from webop.coordination.peers import build_record, format_time  # noqa: PLC0415 - keeps --help fast
-
     priority = DEV_PRIORITY if dev else priority
     now = time.time()
     record = build_record(priority, lifetime, now, message)
 
     async def write(client: Client, kind: Resource, namespace: str | None) -> bool:
         body = await _patch(client, kind, namespace, request, record)
-        if body is not None:
-            _report_paused(request, _where(namespace), priority, body)
-        return body is not None
+        if body is None:
+            return False
+        peers = parse_peers(body.get("status"))[0].values()
+        others = [p for p in peers if p.identity != request.identity and p.deadline > time.time()]
+        paused = [peer for peer in others if peer.priority <= priority]
+        running = [peer for peer in others if peer.priority > priority]
+        click.echo(
+            f"The peering {request.peering!r} is frozen {_where(namespace)} for priorities up "
+            f"to {priority}, by {request.identity}. Paused operators: {_enumerate(paused)}."
+        )
+        if running:
+            text = f"Not paused, because their priority is higher: {_enumerate(running)}."
+            click.echo(text, err=True)
+        return True
 
     asyncio.run(_do_everywhere(request, write))
     scope = "-A" if request.clusterwide else " ".join(f"-n '{p}'" for p in request.patterns)
@@ -182,12 +172,11 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
     )
 
 
-@click.command(cls=SectionCommand, short_help="End a pause.", epilog=_RESUME_EPILOG)
-@_target_options("RESUME")
+@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="RESUME", examples=_RESUME))
+@_target_options
 @logging_options
 def resume(request: Request) -> None:
     """Resume the operators of a peering that 'webop freeze' has paused."""
-    from webop.coordination.peers import build_record, parse_peers  # noqa: PLC0415  keeps --help fast
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
         try:
@@ -221,9 +210,6 @@ async def _do_everywhere(
     Raises:
         click.ClickException: it failed for some of them; with a line for each failure.
     """
-    from webop.client.standalone import connect_command  # noqa: PLC0415  keeps --help quick
-    from webop.coordination.peers import build_creation_command  # noqa: PLC0415
-
     async with connect_command() as client:
         kind = await _find_kind(client, clusterwide=request.clusterwide)
         failures = []
@@ -232,9 +218,7 @@ async def _do_everywhere(
         for namespace, is_named in await _list_namespaces(client, request):
             try:
                 is_there = await act(client, kind, namespace)
-            except (APIConnectionError, LoginError):
-                raise  # the other namespaces would fail in the same way
-            except APIError as exc:
+            except APIStatusError as exc:  # after others, all would fail in the same way
                 failures.append(str(exc))
                 continue
             done += is_there
@@ -249,14 +233,9 @@ async def _do_everywhere(
 
 
 async def _find_kind(client: Client, *, clusterwide: bool) -> Resource:
-    from webop.client.discovery import discover  # noqa: PLC0415
-    from webop.coordination.peers import GROUPS, build_kinds  # noqa: PLC0415
-
-    found = {resource: resource for resource in (await discover(client, GROUPS)).resources}
     kinds = build_kinds(clusterwide=clusterwide)
-    for kind in kinds:
-        if kind in found:
-            return found[kind]
+    if found := [one for one in (await discover(client, GROUPS)).resources if one in kinds]:
+        return min(found, key=kinds.index)
     raise click.ClickException(
         f"The cluster has no kind {kinds[0].kind}, so operators cannot see each other. Create it: "
         "kubectl apply -f manifests/peering.yaml, from webop's repository."
@@ -265,9 +244,6 @@ async def _find_kind(client: Client, *, clusterwide: bool) -> Resource:
 
 async def _list_namespaces(client: Client, request: Request) -> list[tuple[str | None, bool]]:
     """Return the namespaces, None for the cluster, and whether they are named without a pattern."""
-    from webop.objects.resources import Resource  # noqa: PLC0415
-    from webop.reactor.namespace_patterns import is_exact, select_namespaces  # noqa: PLC0415
-
     if request.clusterwide:
         return [(None, True)]
     exact = [pattern for pattern in request.patterns if is_exact(pattern)]
@@ -290,23 +266,6 @@ async def _patch(
     patch = {"status": {request.identity: record}}
     subresource = "status" if "status" in kind.subresources else None
     return await client.patch(kind, namespace, request.peering, patch, subresource)
-
-
-def _report_paused(request: Request, where: str, priority: int, body: dict[str, Any]) -> None:
-    """Print which operators a record pauses, and which not."""
-    from webop.coordination.peers import parse_peers  # noqa: PLC0415  keeps --help quick
-
-    peers = parse_peers(body.get("status"))[0].values()
-    others = [p for p in peers if p.identity != request.identity and p.deadline > time.time()]
-    paused = [peer for peer in others if peer.priority <= priority]
-    running = [peer for peer in others if peer.priority > priority]
-    click.echo(
-        f"The peering {request.peering!r} is frozen {where} for priorities up to {priority}, by "
-        f"{request.identity}. Paused operators: {_enumerate(paused)}."
-    )
-    if running:
-        text = f"Not paused, because their priority is higher: {_enumerate(running)}."
-        click.echo(text, err=True)
 
 
 def _enumerate(peers: list[Peer]) -> str:

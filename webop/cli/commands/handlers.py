@@ -37,7 +37,7 @@ _SHOWN_ELSEWHERE = {
 }
 
 
-@click.command(short_help="List the handlers of files and modules.")
+@click.command()
 @source_options()
 @click.option(
     "-o",

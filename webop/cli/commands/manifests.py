@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest import mock
 
 import click
 
 from webop.cli.layout import SectionCommand, build_option
+from webop.cli.manifests.chart import build_chart, prepare
+from webop.cli.manifests.image import build_dockerfile, list_own_files
+from webop.cli.manifests.objects import Request
+from webop.cli.manifests.planning import build_manifests
 from webop.cli.options import (
     CLIControls,
     choose_scope,
     load_quietly,
-    place_options,
+    scope_options,
     source_options,
     startup_option,
 )
+from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import advise_about_kopf
 from webop.logs.escaping import escape
-
-if TYPE_CHECKING:
-    from webop.handlers.registry import OperatorRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +80,7 @@ class _RememberingCommand(SectionCommand):
         return super().parse_args(ctx, args)
 
 
-@click.command(cls=_RememberingCommand, short_help="Print the manifests of an operator.")
+@click.command(cls=_RememberingCommand)
 @source_options(_kinds)
 @_kinds(
     "--crd", "crds", multiple=True, metavar="PATH", type=click.Path(path_type=Path),
@@ -109,7 +112,7 @@ class _RememberingCommand(SectionCommand):
 )  # fmt: skip
 @_names("--create-namespace", "creates_namespace", is_flag=True, help="Also write the namespace.")
 @_names("--image", metavar="IMAGE", help="The image, by default NAME:0.1.0 (see 'webop image').")
-@place_options(_scope)
+@scope_options(_scope)
 @_others(
     "--replicas", type=click.IntRange(min=1), metavar="NUMBER",
     help="The number of pods; by default 2, or 1 with --no-lease if there are objects to handle.",
@@ -183,9 +186,6 @@ def manifests(
         webop manifests --kustomize deploy/base handlers.py
         webop manifests --helm chart handlers.py
     """  # noqa: D301  \b keeps click from wrapping the lines
-    from webop.cli.manifests.chart import build_chart, prepare  # noqa: PLC0415 - keeps --help fast
-    from webop.cli.manifests.planning import Request, build_manifests  # noqa: PLC0415
-
     _, sources, name = _locate(paths, modules, options.pop("name"))
     _, namespaces = choose_scope(ctx, clusterwide, options.pop("namespaces"))
     if no_lease and options["lease"]:
@@ -205,26 +205,25 @@ def manifests(
         has_lease=not no_lease,
         **options,
     )
-    with _preserving_environment(variables):
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("WEBOP_")}
+    with mock.patch.dict(os.environ, kept | variables, clear=True):  # as in the container
         registry = _load(paths, modules, controls)
         planned = prepare(request, is_placed=is_placed) if chart else request
-        made = asyncio.run(build_manifests(registry, planned))
-    for warning in made.warnings:
+        made, warnings = asyncio.run(build_manifests(registry, planned))
+    for warning in warnings:
         click.echo(f"Warning: {warning}", err=True)
     command = escape(shlex.join(ctx.meta["arguments"]))
     advice = _ADVICE.replace("use kustomize", "set values or use kustomize") if chart else _ADVICE
     head = f"{_HEAD} {command}\n{advice}"
     if chart:
-        _write_files(chart, build_chart(made.files, request, head, is_placed=is_placed))
+        _write_files(chart, build_chart(made, request, head, is_placed=is_placed))
     elif folder:
-        files = {
-            f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.files.items() if texts
-        }
+        files = {f"{stem}.yaml": "\n---\n".join(texts) for stem, texts in made.items() if texts}
         kinds = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
         index = {"kustomization.yaml": kinds + "\n".join(f"  - {file}" for file in sorted(files))}
         _write_files(folder, {file: f"{head}\n{text}\n" for file, text in (index | files).items()})
     else:
-        click.echo(made.build_text(head), nl=False)
+        click.echo("\n---\n".join([head, *chain.from_iterable(made.values())]))
 
 
 def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
@@ -252,7 +251,7 @@ def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
     click.echo(f"Wrote {len(texts)} files to {folder}.", err=True)
 
 
-@click.command(cls=_RememberingCommand, short_help="Print a Dockerfile for an operator.")
+@click.command(cls=_RememberingCommand)
 @source_options()
 @click.option("--name", metavar="NAME", callback=_check_name, help="As for 'webop manifests'.")
 @click.option(
@@ -284,8 +283,6 @@ def image(
         webop image handlers.py > Dockerfile
         docker build -t my-operator:0.1.0 .
     """  # noqa: D301  \b keeps click from wrapping the lines
-    from webop.cli.manifests.image import build_dockerfile, list_own_files  # noqa: PLC0415
-
     root, sources, name = _locate(paths, modules, name)
     _load(paths, modules, controls)
     files = list_own_files(root)
@@ -314,20 +311,6 @@ def _locate(
     stem = root.name if paths else modules[0].partition(".")[0]
     guess = re.sub(r"[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:63]
     return root, sources, name or guess.rstrip("-") or "operator"
-
-
-@contextlib.contextmanager
-def _preserving_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Hide all ``WEBOP_`` variables but those of the container; restore the environment later."""
-    before = dict(os.environ)
-    for name in [name for name in before if name.startswith("WEBOP_")]:
-        del os.environ[name]
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _load(

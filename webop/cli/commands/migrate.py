@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from webop.cli.migration.analysis import examine
 
-@click.command(short_help="Report what must change in an operator for Kopf.")
+
+@click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.pass_context
 def migrate(ctx: click.Context, paths: tuple[Path, ...]) -> None:
@@ -21,8 +23,6 @@ def migrate(ctx: click.Context, paths: tuple[Path, ...]) -> None:
         0  Nothing must change.
         1  Something must change. Each line says what and where.
     """  # noqa: D301  \b keeps click from wrapping the lines
-    from webop.cli.migration.analysis import examine  # noqa: PLC0415 - keeps --help fast
-
     findings, importing = examine(paths)
     for item in findings:
         place = f"{item.path}:{item.line}: " if item.line else ""

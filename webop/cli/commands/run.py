@@ -20,9 +20,10 @@ from webop.cli.options import (
     choose_priority,
     choose_scope,
     logging_options,
+    scope_options,
     source_options,
 )
-from webop.cli.reloading import accept_reload, supervise, wait_for_turn
+from webop.cli.reloading import Supervisor, accept_reload, wait_for_turn
 from webop.handlers.registry import get_default_registry
 from webop.kopf_alias import advise_about_kopf
 from webop.runtime.loading import load_handlers
@@ -60,30 +61,19 @@ _handlers, _scope, _others, _probes = map(
 )
 
 
-@click.command(cls=SectionCommand, short_help="Run an operator.", epilog=_EPILOG)
-@source_options(_handlers, envvar=["WEBOP_RUN_MODULES", "WEBOP_RUN_MODULE"])
+@click.command(cls=SectionCommand, epilog=_EPILOG)
+@source_options(_handlers)
 @_handlers(
     "--reload",
     is_flag=True,
     help="For development: load the handlers again when a Python file in their folders changes.",
 )
-@_scope(
-    "-A",
-    "--all-namespaces",
-    "clusterwide",
-    is_flag=True,
-    envvar="WEBOP_RUN_ALL_NAMESPACES",
-    help="Handle objects in the whole cluster.",
-)
-@_scope(
-    "-n",
-    "--namespace",
-    "namespaces",
-    multiple=True,
-    metavar="PATTERN",
-    envvar=["WEBOP_RUN_NAMESPACES", "WEBOP_RUN_NAMESPACE"],
-    help="Handle objects in the namespaces that match a name or a glob pattern; repeatable. '!' "
+@scope_options(
+    _scope,
+    "Handle objects in the whole cluster.",
+    "Handle objects in the namespaces that match a name or a glob pattern; repeatable. '!' "
     "negates, ',' separates patterns.",
+    takes_patterns=True,
 )
 @_others("--standalone", is_flag=True, default=None, help="Ignore other operators.")
 @_others(
@@ -91,7 +81,6 @@ _handlers, _scope, _others, _probes = map(
     "--peering",
     "peering_name",
     metavar="NAME",
-    envvar="WEBOP_RUN_PEERING",
     help="The peering object to use, which must exist; without this option, 'default' if it "
     "exists.",
 )
@@ -113,7 +102,6 @@ _handlers, _scope, _others, _probes = map(
     "--lease",
     "lease_name",
     metavar="NAME",
-    envvar="WEBOP_RUN_LEASE",
     help="Elect a leader among replicas with the Lease NAME; only the leader handles objects.",
 )
 @_others(
@@ -127,14 +115,12 @@ _handlers, _scope, _others, _probes = map(
     "--liveness",
     "liveness_endpoint",
     metavar="URL",
-    envvar="WEBOP_RUN_LIVENESS",
     help="Serve the health probes at a URL such as http://0.0.0.0:8080/healthz.",
 )
 @_probes(
     "--metrics",
     "metrics_endpoint",
     metavar="URL",
-    envvar="WEBOP_RUN_METRICS",
     help="Serve metrics at a URL such as http://0.0.0.0:8080/metrics; the port can be that of the "
     "probes.",
 )
@@ -142,7 +128,6 @@ _handlers, _scope, _others, _probes = map(
     "--status",
     "status_endpoint",
     metavar="URL",
-    envvar="WEBOP_RUN_STATUS",
     help="Serve the status page at a URL such as http://localhost:8080/ui; by default, at /ui of "
     "the ports of probes and metrics if these ports are open to this machine only.",
 )
@@ -173,7 +158,8 @@ def run(
         raise click.UsageError("No files are given. Write: webop run -A handlers.py")
     link = accept_reload()
     if reload and link is None:
-        ctx.exit(supervise([Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)))
+        folders = [Path(path).parent for path in paths] + [Path.cwd()] * bool(modules)
+        ctx.exit(Supervisor(folders).run())
     with _importing():
         registry = load_handlers(paths, modules, controls.registry)
         from webop import embedding  # noqa: PLC0415 - keeps --help fast
@@ -192,13 +178,12 @@ def run(
         names = ", ".join([*paths, *modules]) or "the registry"
         advice = advise_about_kopf() or f" No function in {names} has a decorator of webop."
         logger.warning("There are no handlers.%s", advice)
-    settings, stop_flag = controls.settings, controls.stop_flag
-    if lease_name is not None:
-        settings = settings or OperatorSettings.from_environment()
-        settings.leadership.lease_name = lease_name
-    if take_over:
-        settings = settings or OperatorSettings.from_environment()
-        settings.admission.take_over = True
+    settings, stop_flag = (
+        controls.settings or OperatorSettings.from_environment(),
+        controls.stop_flag,
+    )
+    settings.leadership.lease_name = lease_name or settings.leadership.lease_name
+    settings.admission.take_over |= take_over
     if link is not None:
         check_registry(registry)  # before the old handlers stop
         stop_flag = wait_for_turn(link)

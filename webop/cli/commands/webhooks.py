@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from webop.admission.configurations.building import KINDS
+from webop.admission.configurations.stored import find_managed, parse_configuration
+from webop.cli.doctor.records import describe_replicas
 from webop.cli.options import confirm
 from webop.cli.tables import build_table
+from webop.client.self_review import review_self
+from webop.client.standalone import connect_command
+from webop.errors import APINotFoundError
+from webop.handlers.model import WebhookType
 
-if TYPE_CHECKING:
-    import datetime as dt
-
-    from webop.handlers.model import WebhookType
-
-    Found = dict[WebhookType, dict[str, Any]]
-    """The configurations of one name."""
+Found = dict[WebhookType, dict[str, Any]]
+"""The configurations of one name."""
 
 
-@click.group(short_help="List and remove the webhook configurations of operators.")
+@click.group()
 def webhooks() -> None:
     """List the webhook configurations that operators keep, and remove them.
 
@@ -52,12 +55,6 @@ def remove(names: tuple[str, ...], is_sure: bool) -> None:
 
 
 async def _list() -> None:
-    from webop.admission.configurations.stored import (  # noqa: PLC0415 - keeps --help fast
-        find_managed,
-    )
-    from webop.client.self_review import review_self  # noqa: PLC0415
-    from webop.client.standalone import connect_command  # noqa: PLC0415
-
     async with connect_command() as client:
         found, now = await find_managed(client), (await review_self(client)).now
         if not found:
@@ -71,12 +68,6 @@ async def _list() -> None:
 
 
 async def _remove(names: tuple[str, ...], *, is_sure: bool) -> None:
-    from webop.admission.configurations.building import KINDS  # noqa: PLC0415 - keeps --help fast
-    from webop.admission.configurations.stored import find_managed  # noqa: PLC0415
-    from webop.client.self_review import review_self  # noqa: PLC0415
-    from webop.client.standalone import connect_command  # noqa: PLC0415
-    from webop.errors import APINotFoundError  # noqa: PLC0415
-
     async with connect_command() as client:
         found, now = await find_managed(client), (await review_self(client)).now
         if unknown := sorted(set(names) - set(found)):
@@ -105,10 +96,5 @@ def _list_webhooks(name: str, both: Found) -> list[str]:
 
 
 def _describe_live(both: Found, now: dt.datetime) -> str:
-    from webop.admission.configurations.stored import (  # noqa: PLC0415 - keeps --help fast
-        parse_configuration,
-    )
-    from webop.cli.doctor.records import describe_replicas  # noqa: PLC0415
-
     live = [one for body in both.values() for one in parse_configuration(body).list_live(now)]
     return describe_replicas(live, now)

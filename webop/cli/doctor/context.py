@@ -41,13 +41,13 @@ class Context:
     """The state of one diagnosis: the options of the user, and what is known of the cluster."""
 
     settings: OperatorSettings
-    managed: str | None  # the name of the webhook configurations that must exist
-    account: str | None  # the account whose permissions are checked; None for the user's own
+    managed: str | None = None  # the name of the webhook configurations that must exist
+    account: str | None = None  # the account whose permissions are checked; None for the user's own
     namespaces: tuple[str, ...]  # where the operator works; empty for the whole cluster
     registry: OperatorRegistry  # the handlers; empty if unknown
-    is_probing: bool
-    calls_startup: bool
-    startup_timeout: float
+    is_probing: bool = True
+    calls_startup: bool = True
+    startup_timeout: float = 10.0
     client: Client = field(init=False)
     resources: Collection[Resource] = ()
     now: dt.datetime = field(init=False)

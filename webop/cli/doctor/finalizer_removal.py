@@ -40,11 +40,6 @@ class HeldObject:
     others: tuple[str, ...] = ()
 
     @property
-    def kind(self) -> str:
-        """The resource as kubectl takes it: "pods", "deployments.apps"."""
-        return ".".join(filter(None, (self.resource.plural, self.resource.group)))
-
-    @property
     def path(self) -> str:
         """The namespace, if there is one, and the name; RBAC roles have any characters there."""
         return escape("/".join(filter(None, (self.namespace, self.name))))
@@ -110,7 +105,7 @@ async def _list_held(
             return found
 
 
-async def release(
+async def remove_finalizer(
     client: Client, one: HeldObject, finalizer: str, *, everything: bool, dry: bool
 ) -> str:
     """Remove a finalizer from an object, even if others change it; return what happened.

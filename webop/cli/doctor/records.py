@@ -111,17 +111,14 @@ def check_replicas(
     )
     if not live and not everything:
         yield note(subject, "none, and no webhooks", f"To remove the configurations: {command}")
-    elif not live and (
-        times := sorted(record.renewed for record in noted.list_records() if record.renewed)
-    ):
-        last = dt.datetime.fromisoformat(times[-1]).astimezone(dt.UTC)
-        age = describe_seconds((now - last).total_seconds())
-        text = f"none has been alive since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
-        yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
-    elif not live:
-        text = f"none: the operator does not run, or it did not write this configuration: {effect}"
-        yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
+        return
     if not live:
+        text = f"none: the operator does not run, or it did not write this configuration: {effect}"
+        if renewed := max((one.renewed for one in noted.list_records()), default=None):
+            last = dt.datetime.fromisoformat(renewed).astimezone(dt.UTC)
+            age = describe_seconds((now - last).total_seconds())
+            text = f"none has been alive since {last:%Y-%m-%d %H:%M:%S} UTC ({age} ago): {effect}"
+        yield (fail if is_required else warn)(subject, text, f"Start the operator. {remedy}")
         return
     digests = {record.digest for record in live if not record.is_retired}
     is_changing = len(digests) > 1
@@ -261,7 +258,7 @@ async def check_finalizers(context: Context) -> list[Finding]:
     for one in search.held:
         age = context.now - (one.deleted_at or context.now)
         if one.deleted_at and (age > _TOO_LONG or one.resource not in handled):
-            stuck.setdefault(one.kind, []).append(one)
+            stuck.setdefault(one.resource.plural_name, []).append(one)
     findings = []
     for kind, held in stuck.items():
         age = context.now - (held[0].deleted_at or context.now)

@@ -10,13 +10,9 @@ import dataclasses
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from webop.cli.manifests.objects import RESOURCES
+from webop.cli.manifests.objects import RESOURCES, Request
 from webop.cli.manifests.yaml_text import dump
-
-if TYPE_CHECKING:
-    from webop.cli.manifests.planning import Request
 
 # Names that are valid, and that nobody has.
 _NAME, _HOME, _IMAGE = "webop-chart-name", "webop-chart-home", "webop-chart-image"

@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from webop.cli.manifests.yaml_text import dump
@@ -27,13 +28,45 @@ def _dump(value: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """A deployment.
+class Request:
+    """The options of ``webop manifests``; its help describes those that are not listed here.
 
     Attributes:
-        name: the name of the objects.
-        home: the namespace of the objects.
-        image: the image of the container.
+        sources: the arguments of ``webop run`` that name files and modules.
+        rules: files with rules, and rights in the short form.
+        metrics: the namespace of the pods that scrape the metrics.
+        variables: the environment variables of the container.
+        namespaces: where the operator works; empty for the whole cluster.
+    """
+
+    sources: Sequence[str]
+    name: str
+    home: str
+    image: str
+    replicas: int | None
+    variables: Mapping[str, str]
+    namespaces: tuple[str, ...]
+    has_lease: bool
+    lease: str | None
+    peering: str | None
+    service: str | None
+    managed: str | None
+    ca: Path | None
+    rules: Sequence[str]
+    metrics: str | None
+    crds: Sequence[Path]
+    asks_cluster: bool
+    calls_startup: bool
+    pod_networks: Sequence[str]
+    priority: str | None
+    creates_namespace: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A deployment: the request, and what follows from it, the handlers and the settings.
+
+    Attributes:
         arguments: the arguments of ``webop`` in the container.
         variables: the environment variables of the container.
         replicas: the number of replicas.
@@ -41,12 +74,9 @@ class Plan:
         server: the webhook server, if it is behind a Service.
         pod_networks: the networks that cannot connect to the webhooks; empty if unknown.
         priority: the priority class of the pods, or None.
-        scraper: the namespace whose pods scrape the metrics, or None.
     """
 
-    name: str
-    home: str
-    image: str
+    request: Request
     arguments: Sequence[str]
     variables: Mapping[str, str]
     replicas: int
@@ -54,12 +84,11 @@ class Plan:
     server: WebhookServiceServer | None
     pod_networks: Sequence[str]
     priority: str | None
-    scraper: str | None
 
     @property
     def labels(self) -> dict[str, str]:
         """The labels of all objects and of the pods."""
-        return {"app.kubernetes.io/name": self.name}
+        return {"app.kubernetes.io/name": self.request.name}
 
     @property
     def service(self) -> str:
@@ -68,14 +97,14 @@ class Plan:
 
     @property
     def _name(self) -> str:
-        return _dump(self.name)
+        return _dump(self.request.name)
 
     @property
     def _head(self) -> str:
         return f"""\
 metadata:
   name: {self._name}
-  namespace: {_dump(self.home)}
+  namespace: {_dump(self.request.home)}
   labels:
     app.kubernetes.io/name: {self._name}"""
 
@@ -85,7 +114,7 @@ metadata:
 apiVersion: v1
 kind: Namespace
 metadata:
-  name: {_dump(self.home)}
+  name: {_dump(self.request.home)}
   labels:
     pod-security.kubernetes.io/enforce: restricted"""
 
@@ -131,7 +160,7 @@ spec:
 {textwrap.indent(self._build_spread(), "      ")}\
       containers:
         - name: operator
-          image: {_dump(self.image)}
+          image: {_dump(self.request.image)}
           args:
 {textwrap.indent(_dump(list(self.arguments)), "            ")}
           env:
@@ -178,7 +207,7 @@ spec:
         return "".join(f"      {line}\n" for line in lines if line)
 
     def _build_annotations(self) -> str:
-        if self.scraper is None:
+        if self.request.metrics is None:
             return ""
         return f"""\
       # For a Prometheus that reads annotations; others need a PodMonitor for the port "probes".
@@ -267,14 +296,14 @@ spec:
   policyTypes: [Ingress]"""
         scraping = (
             ""
-            if self.scraper is None
+            if self.request.metrics is None
             else f"""
     # Pods of this namespace scrape the metrics, at the port of the probes.
     - ports:
         - {{protocol: TCP, port: probes}}
       from:
         - namespaceSelector:
-            matchLabels: {{kubernetes.io/metadata.name: {_dump(self.scraper)}}}"""
+            matchLabels: {{kubernetes.io/metadata.name: {_dump(self.request.metrics)}}}"""
         )
         if self.server is None and scraping:
             head = "# The kubelet needs no rule to call the probes."

@@ -8,17 +8,15 @@ from __future__ import annotations
 import base64
 import ipaddress
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
 from itertools import chain
-from pathlib import Path
 
 from webop.admission.configurations.building import build_configuration
 from webop.cli.doctor.context import Context, call_startup
 from webop.cli.doctor.findings import Level
 from webop.cli.doctor.permissions import list_needs
 from webop.cli.manifests.kinds import find_kinds, list_builtin, read_definitions
-from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan
+from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
 from webop.cli.manifests.rights import build_rights, split_rules
 from webop.cli.manifests.yaml_text import dump
 from webop.client.api import Client
@@ -36,8 +34,9 @@ from webop.servers.local import WebhookServer
 from webop.servers.service import WebhookServiceServer
 from webop.settings import OperatorSettings
 
+Files = dict[str, list[str]]  # YAML documents by the name of their file
+
 _HOST = "kubernetes.default.svc"
-_STARTUP_TIMEOUT = 10.0  # seconds
 _MANAGED = "WEBOP_ADMISSION__MANAGED"
 _SERVICE = "WEBOP_SERVICE"
 _OPEN = (
@@ -46,55 +45,8 @@ _OPEN = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """The options of ``webop manifests``; its help describes those that are not listed here.
-
-    Attributes:
-        sources: the arguments of ``webop run`` that name files and modules.
-        rules: files with rules, and rights in the short form.
-        metrics: the namespace of the pods that scrape the metrics.
-        variables: the environment variables of the container.
-        namespaces: where the operator works; empty for the whole cluster.
-    """
-
-    sources: Sequence[str]
-    name: str
-    home: str
-    image: str
-    replicas: int | None
-    variables: Mapping[str, str]
-    namespaces: tuple[str, ...]
-    has_lease: bool
-    lease: str | None
-    peering: str | None
-    service: str | None
-    managed: str | None
-    ca: Path | None
-    rules: Sequence[str]
-    metrics: str | None
-    crds: Sequence[Path]
-    asks_cluster: bool
-    calls_startup: bool
-    pod_networks: Sequence[str]
-    priority: str | None
-    creates_namespace: bool
-
-
-@dataclass(frozen=True)
-class Manifests:
-    """YAML documents by the name of their file, and warnings."""
-
-    files: dict[str, list[str]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-
-    def build_text(self, head: str) -> str:
-        """Return all documents as one text."""
-        return "\n---\n".join([head, *chain.from_iterable(self.files.values())]) + "\n"
-
-
-async def build_manifests(registry: OperatorRegistry, request: Request) -> Manifests:
-    """Return the manifests of an operator. Set the environment variables of the request.
+async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple[Files, list[str]]:
+    """Return the manifests of an operator, and warnings; set the variables of the request.
 
     Raises:
         ConfigurationError: the handlers cannot work with these options or settings, or a kind is
@@ -144,34 +96,33 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> Manif
     probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
     probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
     plan = Plan(
-        name=request.name,
-        home=request.home,
-        image=request.image,
+        request=request,
         arguments=["run", *scope, *others, *probes, *request.sources],
         variables=variables,
         replicas=replicas,
         is_shared=is_shared,
         server=context.service_server,
         pod_networks=pod_networks,
-        priority=_choose_priority(request, has_webhooks=bool(webhooks)),
-        scraper=request.metrics,
+        priority=None
+        if request.priority == "none"
+        else request.priority or (SYSTEM_PRIORITY if webhooks else None),
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
     roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
-    made = Manifests({"rbac": [*head, plan.build_account(), *roles]}, warnings)
-    made.files["deployment"] = [plan.build_deployment()]
-    made.files["deployment"] += [plan.build_budget()] if is_shared else []
-    made.files["deployment"] += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
-    made.files["network"] = [plan.build_service()] if plan.server else []
-    made.files["network"].append(plan.build_policy())
+    files = {"rbac": [*head, plan.build_account(), *roles]}
+    files["deployment"] = [plan.build_deployment()]
+    files["deployment"] += [plan.build_budget()] if is_shared else []
+    files["deployment"] += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
+    files["network"] = [plan.build_service()] if plan.server else []
+    files["network"].append(plan.build_policy())
     if plan.server and not pod_networks:
         warnings.append(_OPEN)
-    made.files["webhooks"] = []  # charts get an empty file, in place of an earlier one
+    files["webhooks"] = []  # charts get an empty file, in place of an earlier one
     if request.ca is not None and webhooks:
         found, more = find_kinds(webhooks, known, is_complete=request.asks_cluster)
         warnings += more
-        made.files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
-    return made
+        files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
+    return files, warnings
 
 
 async def _read_pod_networks(client: Client) -> list[str]:
@@ -188,12 +139,6 @@ async def _read_pod_networks(client: Client) -> list[str]:
         ipaddress.collapse_addresses(one for one in networks if one.version == 6),
     )
     return [str(network) for network in collapsed]
-
-
-def _choose_priority(request: Request, *, has_webhooks: bool) -> str | None:
-    if request.priority is None:
-        return SYSTEM_PRIORITY if has_webhooks else None
-    return None if request.priority == "none" else request.priority
 
 
 async def _prepare(
@@ -218,13 +163,9 @@ async def _prepare(
         settings.peering.name, settings.peering.mandatory = request.peering, True
     context = Context(
         settings=settings,
-        managed=None,
         account=f"system:serviceaccount:{request.home}:{request.name}",
         namespaces=request.namespaces,
         registry=registry,
-        is_probing=False,
-        calls_startup=request.calls_startup,
-        startup_timeout=_STARTUP_TIMEOUT,
     )
     for finding in await call_startup(context, _HOST) if request.calls_startup else ():
         if finding.level is not Level.OK:
@@ -292,7 +233,7 @@ def _build_webhooks(
     if plan.server is None or request.ca is None:
         raise ConfigurationError("--ca is for webhooks behind a Service: use WebhookServiceServer.")
     service = WebhookClientConfigService(
-        namespace=plan.home, name=plan.service, port=plan.server.service_port
+        namespace=request.home, name=plan.service, port=plan.server.service_port
     )
     if plan.server.path:
         service["path"] = f"/{plan.server.path.strip('/')}"
@@ -300,7 +241,7 @@ def _build_webhooks(
     for reason in WebhookType:
         configuration = build_configuration(
             reason=reason,
-            name=request.managed or f"{plan.name}.{plan.home}.svc",
+            name=request.managed or f"{request.name}.{request.home}.svc",
             handlers=registry.select_webhooks(),
             resources=kinds,
             client_config=WebhookClientConfig(service=service, caBundle=bundle),

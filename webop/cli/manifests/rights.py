@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from webop.admission.configurations.building import GROUP
 from webop.cli.doctor.permissions import Need
 from webop.cli.manifests.objects import Plan
 from webop.cli.manifests.yaml_text import dump
@@ -21,28 +22,22 @@ Json = dict[str, Any]
 _HANDLED: Final = "The objects that the handlers handle."
 _OWN: Final = "For what the handlers do themselves, from the file of --rules."
 _DECLARED: Final = "For what handlers do themselves, from settings.networking.rights and --rules."
-_WHY: Final = {
-    (
-        "apiextensions.k8s.io",
-        "customresourcedefinitions",
-    ): "To find kinds, also those created later.",
-    ("", "namespaces"): "To find namespaces, also those created later.",
-    ("", "events"): "To post Kubernetes Events about handlers.",
-    ("", "secrets"): (
+_WHY: Final = {  # by the name of the resource with its group
+    "customresourcedefinitions.apiextensions.k8s.io": "To find kinds, also those created later.",
+    "namespaces": "To find namespaces, also those created later.",
+    "events": "To post Kubernetes Events about handlers.",
+    "secrets": (
         "The certificate of the webhooks, which all replicas share. RBAC cannot limit create to a "
         "name."
     ),
-    ("coordination.k8s.io", "leases"): (
+    "leases.coordination.k8s.io": (
         "The Lease of the leader. RBAC cannot limit create to a name. With list and watch, "
         "replicas take over faster."
     ),
-    ("kopf.dev", "kopfpeerings"): "To register and to see other operators.",
-    ("kopf.dev", "clusterkopfpeerings"): "To register and to see other operators.",
+    "kopfpeerings.kopf.dev": "To register and to see other operators.",
+    "clusterkopfpeerings.kopf.dev": "To register and to see other operators.",
     **dict.fromkeys(
-        (
-            ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
-            ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
-        ),
+        (f"{kind}webhookconfigurations.{GROUP}" for kind in ("validating", "mutating")),
         "The operator enables webhooks while a replica serves them. RBAC cannot limit create to a "
         "name, so this right is wide: the account can create webhooks for any objects. They stay "
         "when you delete the operator: remove them with 'webop webhooks remove'.",
@@ -122,9 +117,15 @@ def build_rights(
         rules = _build_rules(found, kinds if is_served else ())
         if own and is_served:
             rules += f"{_comment(_OWN)}\n{own.rstrip()}\n"
-        suffix = "" if is_served or not place else "-replicas" if place == plan.home else "-events"
+        suffix = (
+            ""
+            if is_served or not place
+            else "-replicas"
+            if place == plan.request.home
+            else "-events"
+        )
         if rules.strip():
-            yield from _build_role(plan, place, f"{plan.name}{suffix}", rules)
+            yield from _build_role(plan, place, f"{plan.request.name}{suffix}", rules)
 
 
 def _build_rules(needs: Iterable[Need], handled: Collection[tuple[str, str]]) -> str:
@@ -143,7 +144,7 @@ def _build_rules(needs: Iterable[Need], handled: Collection[tuple[str, str]]) ->
         if resource == "*" or not verbs <= everything:
             ordered = tuple(verb for verb in VERBS if verb in verbs)
             is_handled = (group, resource) in handled and not names
-            why = _HANDLED if is_handled else _WHY.get((group, resource), _HANDLED)
+            why = _HANDLED if is_handled else _WHY.get(f"{resource}.{group}".rstrip("."), _HANDLED)
             why = _DECLARED if is_declared else why
             rules.setdefault((why, group, names, ordered), []).append(resource)
     lines, last = [], ""
@@ -164,7 +165,7 @@ def _build_role(plan: Plan, place: str, name: str, rules: str) -> Iterator[str]:
     metadata = {"name": name, **where, "labels": plan.labels}
     head = {"apiVersion": f"{api}/v1", "kind": kind, "metadata": metadata}
     yield f"{dump(head)}\nrules:\n{textwrap.indent(rules, '  ')}".rstrip()
-    subject = {"kind": "ServiceAccount", "name": plan.name, "namespace": plan.home}
+    subject = {"kind": "ServiceAccount", "name": plan.request.name, "namespace": plan.request.home}
     yield dump(
         {
             **head,

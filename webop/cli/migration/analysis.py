@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
+from webop.cli.files import list_files
 from webop.cli.migration.code import CodeReader
-from webop.cli.migration.findings import Finding, list_files
+from webop.cli.migration.findings import Finding
 from webop.cli.migration.pins import read_pins
 
 
 def examine(paths: Iterable[Path]) -> tuple[list[Finding], set[Path]]:
-    """Return the findings, file by file, and the files that import Kopf."""
+    """Return the findings, file by file, and the files that import Kopf.
+
+    Only regular files are read: broken links and pipes are skipped.
+    """
     reader = CodeReader()
-    for path in list_files(paths):
+    files = chain.from_iterable((path,) if path.is_file() else list_files(path) for path in paths)
+    for path in filter(Path.is_file, files):
         try:
             if path.suffix == ".py":
                 reader.read(path)

@@ -47,8 +47,6 @@ _DIGEST: Final = "essence.webop.dev/sha256"
 # Several times what an API server accepts as an object: a text made to explode is not the state.
 _EXPANDED_LIMIT: Final = 16 * 1024 * 1024
 
-_STEP: Final = 64 * 1024  # bytes to compress before the size is looked at
-
 
 @dataclass(frozen=True, slots=True)
 class EssenceDigest:
@@ -136,17 +134,11 @@ def measure_others(raw: Mapping[str, Any], patch: Mapping[str, Any], names: Coll
 def compress(essence: Mapping[str, Any], limit: int) -> str | None:
     """Return the compressed text of a state, to be read by :func:`expand`.
 
-    None if it takes more bytes than the limit, which is noticed before all of it is compressed.
+    None if it takes more bytes than the limit.
     """
-    text, packing = encode(essence, is_sorted=True).encode(), zlib.compressobj()
-    packed = bytearray()
-    for start in range(0, len(text), _STEP):
-        packed += packing.compress(text[start : start + _STEP])
-        if len(packed) * 4 / 3 > limit:
-            return None
-    packed += packing.flush()
-    compressed = f'{{"{_COMPRESSED}":"{base64.b64encode(packed).decode("ascii")}"}}'
-    return compressed if len(compressed) <= limit else None
+    packed = base64.b64encode(zlib.compress(encode(essence, is_sorted=True).encode()))
+    text = f'{{"{_COMPRESSED}":"{packed.decode("ascii")}"}}'
+    return text if len(text) <= limit else None
 
 
 def summarize(essence: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from webop.aio.backoff import Once
 from webop.objects.body import Body, BodyEssence, build_object_reference, get_raw
@@ -19,7 +19,6 @@ from webop.objects.fields import (
     FieldPath,
     FieldSpec,
     build_without,
-    clone,
     ensure,
     parse_field,
     resolve,
@@ -59,25 +58,17 @@ _TOO_LARGE: Final = (
 class DiffBaseStorage(EssenceCleaning, ABC):
     """Keeps the last handled state; to be inherited by storages of one's own.
 
-    The essence shares its parts with the raw body, which must not be changed. A class from
-    elsewhere that overrides :meth:`build` gets a copy from ``super()`` that is its own.
-
     Args:
         ignored_fields: what is left out of the essence, though it were a part of it.
     """
 
-    _gives_copies: ClassVar[bool] = False
+    _makes_essences = "build"
 
     def __init__(self, ignored_fields: Iterable[FieldSpec] | None = None) -> None:
         super().__init__()
         self.ignored_fields = list(ignored_fields or ())
         for field in self.ignored_fields:
             parse_field(field)  # to complain where the mistake is made
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "build" in vars(cls) and cls.__module__ != __name__:
-            cls._gives_copies = True
 
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
         """Build the essence: the part whose changes handlers are called for.
@@ -107,7 +98,7 @@ class DiffBaseStorage(EssenceCleaning, ABC):
             _include(raw, essence, parse_field(field))
         for field in self.ignored_fields:
             essence = build_without(essence, parse_field(field))
-        return cast("BodyEssence", clone(essence) if self._gives_copies else essence)
+        return cast("BodyEssence", self._own(essence))
 
     @abstractmethod
     def fetch(self, *, body: Body) -> StoredEssence | None:

@@ -12,13 +12,14 @@ import base64
 import hashlib
 import re
 import warnings
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from webop.objects.body import get_raw
 from webop.objects.fields import (
     ABSENT_FIELD,
     FieldPath,
     FieldSpec,
+    clone,
     ensure,
     parse_field,
     remove,
@@ -75,11 +76,26 @@ def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
 
 
 class EssenceCleaning:
-    """Functions of storages for the essences of objects. Both modify their argument."""
+    """The base of storages, which make essences of objects in one of their methods.
+
+    Essences share their parts with the raw body, which must not be changed. But a class from
+    elsewhere that overrides the method gets a copy from ``super()`` that is its own.
+    """
+
+    _makes_essences: ClassVar[str]  # the name of the method
+    _gives_copies: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__module__.startswith("webop.objects.storage."):
+            cls._gives_copies |= cls._makes_essences in vars(cls)
+
+    def _own(self, essence: Any) -> dict[str, Any]:
+        return cast("dict[str, Any]", clone(essence) if self._gives_copies else essence)
 
     @staticmethod
     def remove_annotations(essence: BodyEssence, keys_to_remove: Collection[str]) -> None:
-        """Remove annotations by their full names."""
+        """Remove annotations by their full names, in place."""
         metadata = essence.get("metadata", {})
         annotations = metadata.get("annotations", {})
         if not annotations.keys().isdisjoint(keys_to_remove):
@@ -88,7 +104,7 @@ class EssenceCleaning:
 
     @staticmethod
     def remove_empty_stanzas(essence: BodyEssence) -> None:
-        """Remove labels, annotations, metadata and status if there is nothing in them."""
+        """Remove labels, annotations, metadata and status if there is nothing in them, in place."""
         document = cast("dict[str, Any]", essence)
         for path in DROPPED_IF_EMPTY:
             if not resolve(document, path, ABSENT_FIELD):

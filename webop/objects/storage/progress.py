@@ -9,7 +9,7 @@ manual). Users choose or write a storage in ``settings.persistence.progress_stor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from webop.objects.body import get_raw
 from webop.objects.fields import (
@@ -17,7 +17,6 @@ from webop.objects.fields import (
     FieldPath,
     FieldSpec,
     build_without,
-    clone,
     ensure,
     is_mapping,
     remove,
@@ -60,12 +59,7 @@ class ProgressStorage(EssenceCleaning, ABC):
     Records are independent: none is merged with another or with what it was before.
     """
 
-    _gives_copies: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "clear" in vars(cls) and cls.__module__ != __name__:
-            cls._gives_copies = True
+    _makes_essences = "clear"
 
     @abstractmethod
     def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
@@ -85,12 +79,7 @@ class ProgressStorage(EssenceCleaning, ABC):
 
     @abstractmethod
     def clear(self, *, essence: BodyEssence) -> BodyEssence:
-        """Build an essence without the data of the storage.
-
-        The essence shares its parts with the raw body, which must not be changed; but a class
-        from elsewhere that overrides this method gets a copy from ``super()`` that is its own.
-        This implementation removes nothing.
-        """
+        """Build an essence without the data of the storage; this implementation removes nothing."""
         return cast("BodyEssence", self._own(essence))
 
     def flush(self) -> None:  # documented as optional to override
@@ -98,9 +87,6 @@ class ProgressStorage(EssenceCleaning, ABC):
 
     def fit(self, *, body: Body, patch: Patch) -> None:  # optional to override
         """Shorten records that do not fit in a complete patch, just before it is written."""
-
-    def _own(self, essence: BodyEssence) -> dict[str, Any]:
-        return cast("dict[str, Any]", clone(essence) if self._gives_copies else essence)
 
 
 class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
