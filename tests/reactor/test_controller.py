@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +20,9 @@ from webop.calls.threads import NO_POOL, call_in_thread
 from webop.client.watch_events import parse_version
 from webop.errors import APIError
 from webop.handlers.stopping import DaemonStoppingReason
+from webop.objects.body import Body
 from webop.reactor.controller import Controller, Hold
+from webop.reactor.daemons import Daemons
 from webop.reactor.decision import Decision
 from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.store import WatchedObject
@@ -413,6 +416,56 @@ async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_wa
     await settle()
     assert reconciler.versions("restored") == [50, 5]
     assert reconciler.versions("patched") == [50, 51, 60]
+
+
+@pytest.mark.parametrize(("version", "is_left"), [(70, False), (55, True), (0, True)])
+async def test_an_object_that_was_patched_and_deleted_during_a_list_is_no_ghost(
+    controller: Controller, reconciler: Reconciler, version: int, is_left: bool
+) -> None:
+    async def patch(obj: WatchedObject) -> None:
+        if obj.version == 51:
+            obj.accept_own(build("a", 60))
+
+    reconciler.work = patch
+    controller.apply_event("ADDED", build("a", 50))
+    await settle()
+    controller.begin_listing()
+    controller.apply_event("MODIFIED", build("a", 51))
+    controller.begin_listing()
+    await settle()
+    controller.finish_listing(version)
+    await settle()
+    assert list(controller.uids) == (["a"] if is_left else [])
+
+
+async def test_a_daemon_that_ends_between_its_object_and_the_end_of_the_list_is_not_missed(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    watched: list[WatchedObject] = []
+    nothing = Mock()
+    daemon: Any = SimpleNamespace(stop=nothing, note_change=nothing, task=None)
+
+    async def note(obj: WatchedObject) -> None:
+        watched.append(obj)
+        obj.daemons = Daemons(Body(obj.raw or {}), running={"stopping": daemon})
+
+    reconciler.work = note
+    controller.begin_listing()
+    controller.apply_event(None, build("a"))
+    controller.finish_listing()
+    await settle()
+    controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
+    controller.set_paused(None)
+    watched[0].wake()  # its state is from before the pause: the list follows
+    await settle()
+    assert len(watched) == 1
+    controller.begin_listing()
+    controller.apply_event(None, build("a"))
+    await settle()
+    assert len(watched) == 2
+    watched[0].wake()
+    await settle()
+    assert len(watched) == 3
 
 
 async def test_objects_are_come_back_to_after_the_delay_they_ask_for(

@@ -183,7 +183,7 @@ class Feed:
         self._number = number
 
     def replace(self, uid: str, result: Any) -> None:
-        """Index the result of the function for an object ."""
+        """Index the result of the function for an object."""
         values = result if type(result) is dict else {None: result}
         self.index.replace(self._build_owner(uid), values)
 

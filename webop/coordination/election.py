@@ -220,7 +220,6 @@ class Elector:
             logger.error("Leadership is lost: the lease %s is %s.", lease, self._lost)
         else:
             self._stand_down(lease)
-        self._pause("the lease is lost")
         self._operator.pausing.cancel()
 
     def _resume(self, lease: ObservedLease) -> bool:
@@ -274,7 +273,8 @@ class Elector:
             logger.error(
                 "The lease %s is not released: there is work that cannot be stopped. Another "
                 "replica takes over in %d seconds.",
-                *(lease, lease.times.duration),
+                lease,
+                lease.times.duration,
             )
             return
         renewing.cancel()
@@ -288,7 +288,9 @@ class Elector:
         except APIError as exc:
             logger.warning(
                 "Cannot release the lease %s. Another replica takes over in %d seconds: %s",
-                *(lease, lease.times.duration, exc),
+                lease,
+                lease.times.duration,
+                exc,
             )
 
     async def _wait_until_stopped(self) -> None:

@@ -385,7 +385,7 @@ class Peering:
         peers = [peer for found in self._objects.values() for peer in found.peers.values()]
         rivals = self._rivals = select_rivals(peers, self.identity, priority, now)
         self.obstacle = self._find_obstacle(watched) if self.settings.mandatory else ""
-        self._report_objects(watched, self.obstacle)
+        self._report_objects(watched)
         self._report_rivals(rivals)
         if reasons := [*filter(None, [self.obstacle]), *map(str, rivals)]:
             self._pause("; ".join(reasons))
@@ -412,13 +412,13 @@ class Peering:
             "manifests/peering.yaml (from webop's repository), then create the object"
         )
 
-    def _report_objects(self, watched: list[PeeringObject], obstacle: str) -> None:
+    def _report_objects(self, watched: list[PeeringObject]) -> None:
         """Log once per change which peering objects the operator uses, or why it uses none."""
         name = self.settings.name
         there = sorted(str(found) for found in watched if found.is_there)
         problems = " ".join(sorted({found.problem for found in watched if found.problem}))
-        if obstacle:
-            text = f"The operator is paused: {obstacle}"
+        if self.obstacle:
+            text = f"The operator is paused: {self.obstacle}"
         elif there:
             text = f"The operator belongs to the peering {name!r} {join_names(there)}. {problems}"
         elif self._list_namespaces():
@@ -432,7 +432,7 @@ class Peering:
         else:
             return
         if self._once.is_new("objects", text):
-            is_fine = (there or name == "default") and not obstacle and not problems
+            is_fine = (there or name == "default") and not self.obstacle and not problems
             logger.log(logging.INFO if is_fine else logging.WARNING, "%s", text.rstrip())
 
     def _report_rivals(self, rivals: tuple[Peer, ...]) -> None:

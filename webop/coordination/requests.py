@@ -43,7 +43,7 @@ class LeaseAccess:
             APIError: it cannot be read.
         """
         try:
-            response: dict[str, Any] = await self._perform("GET", LEASES, self.name)
+            response: dict[str, Any] = await self._perform("GET", self.name)
         except APINotFoundError:
             return None
         return response
@@ -57,7 +57,7 @@ class LeaseAccess:
         is_new = "resourceVersion" not in raw["metadata"]
         method, name = ("POST", None) if is_new else ("PUT", self.name)
         try:
-            response: dict[str, Any] = await self._perform(method, LEASES, name, encode_body(raw))
+            response: dict[str, Any] = await self._perform(method, name, encode_body(raw))
         except APIConflictError:
             return None
         except APINotFoundError:
@@ -70,10 +70,8 @@ class LeaseAccess:
         """Yield the Lease whenever it changes; see :func:`webop.client.watch.watch`."""
         return watch(self._client, LEASES, self.namespace, options, self._status, name=self.name)
 
-    async def _perform(
-        self, method: str, resource: Resource, name: str | None, content: bytes | None = None
-    ) -> Any:
-        path = resource.get_url(namespace=self.namespace, name=name)
+    async def _perform(self, method: str, name: str | None, content: bytes | None = None) -> Any:
+        path = LEASES.get_url(namespace=self.namespace, name=name)
         return await perform_once(self._client, method, path, content, timeout=self._timeout)
 
 

@@ -2,7 +2,8 @@
 
 Events and lists come in through :meth:`Controller.apply_event`, and put objects into the work queue
 of their kind. When the turn of an object comes, one task processes it; its result says when the
-next turn is. Nothing else requeues objects, apart from events.
+next turn is. Otherwise, events, responses to own patches, and the ends of daemons, holds, writes
+and indexing queue it.
 
 An object without work has neither a task nor a body in memory. An object that waits has no task,
 and a text instead of its body.
@@ -54,8 +55,9 @@ class Controller:
     """The objects of one stream, and the work on them.
 
     Guarantees:
-        An object has at most one task. A state that arrives while it runs is processed next;
-        states in between can be skipped, but never the last one.
+        At most one task calls handlers of an object; a writer and an indexer can run beside it. A
+        state that arrives while it runs is processed next; states in between can be skipped, but
+        never the last one.
         While the indexes are not filled, and during a pause, objects are only indexed. It begins
         with a pause.
 
@@ -70,8 +72,8 @@ class Controller:
     Attributes:
         listing: counts the listings.
         holds: why handlers must wait.
-        is_outdated: whether a list is needed before the known states can be compared with others:
-            after a pause, or if the kind has changed.
+        needed: the list, by its count, that an object must have been in since a pause, or since
+            the kind has changed; before, its known state is outdated.
         is_indexed: whether the indexes have all objects.
     """
 
@@ -86,7 +88,7 @@ class Controller:
     ) -> None:
         self.listing = 0
         self.holds = {Hold.PAUSED}
-        self.is_outdated = False
+        self.needed = 0
         self.is_indexed = False
         self._reconciler = reconciler
         self._spawn = spawn
@@ -128,13 +130,18 @@ class Controller:
         self.listing += 1
         self._awaited = None
 
-    def finish_listing(self) -> None:
-        """End a list: objects that were not in it are gone."""
-        for obj in [obj for obj in self._objects.values() if obj.confirmed < self.listing]:
-            if not obj.is_gone:
+    def finish_listing(self, version: int = 0) -> None:
+        """End a list of a resource version: objects that were not in it are gone.
+
+        Except for newer ones, as the answer to an own patch shows: the list came from a cache that
+        is behind. If versions are no numbers, such an answer counts as newer.
+        """
+        unlisted = [obj for obj in self._objects.values() if obj.confirmed < self.listing]
+        for obj in unlisted:
+            is_newer = obj.version > version if version else not self._is_unseen(obj)
+            if not (obj.is_gone or is_newer):
                 self.apply_event("DELETED", obj.get_freshest() or obj.build_tombstone())
         self._vanished.clear()
-        self.is_outdated = False
         self._is_resuming = Hold.PAUSED in self.holds
         self._awaited = {obj for obj in self._objects.values() if self.holds and obj.is_unindexed}
         self._awaited |= self._indexing
@@ -194,9 +201,13 @@ class Controller:
         """
         if event_type == "DELETED" or not version or version > obj.version:
             return True
-        if event_type is None and (obj.is_gone or (version == obj.version and self.is_outdated)):
+        if event_type is None and (obj.is_gone or (version == obj.version and obj.is_outdated)):
             return True  # or the response to an own patch was of another version of the kind
-        return event_type is None and version < obj.version and obj.confirmed < self.listing
+        return event_type is None and version < obj.version and self._is_unseen(obj)
+
+    def _is_unseen(self, obj: WatchedObject) -> bool:
+        """Return whether nothing has shown an object since the list began."""
+        return obj.confirmed <= self.listing - 1
 
     def mark_gone(self, obj: WatchedObject) -> None:
         """Forget an object: the API server has answered that it is gone."""
@@ -252,7 +263,7 @@ class Controller:
 
     def list_again(self, *, is_holding: bool) -> None:
         """Process all objects of the next list; hold their handlers until then, if necessary."""
-        self.is_outdated = True
+        self.needed = self.listing + 1
         self._awaited = None
         if is_holding:
             self.is_indexed = False
@@ -415,7 +426,7 @@ class Controller:
             self.enqueue(obj, after=delay)
 
     def _requeue(self, obj: WatchedObject, task: asyncio.Task[float | None]) -> None:
-        """Decide when an object is processed again; nothing else does, apart from events."""
+        """Decide by the result of the work when an object is processed again."""
         del self._workers[task]
         self._queue.release()
         obj.state, obj.since = State.IDLE, 0.0

@@ -7,7 +7,6 @@ handlers that have ended go to the :class:`webop.reactor.writer.Writer` of the o
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,8 +24,6 @@ from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import Cycle, WatchedObject, Work
 from webop.reactor.writer import open_writer
 from webop.telemetry.tracing import find_current_span
-
-logger = logging.getLogger(__name__)
 
 _TITLES = {
     Reason.CREATE: "creation",

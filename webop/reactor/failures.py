@@ -68,7 +68,7 @@ def classify(exc: BaseException) -> Failure:
 
 
 class Pause:
-    """The pauses of an object after consecutive failures, which are logged once.
+    """The pauses of an object after consecutive failures, which are logged once; true after one.
 
     After failures of the API server, those of ``settings.networking`` come first, as for all
     requests, then those of ``settings.batching``, of which the last one repeats.
@@ -85,6 +85,9 @@ class Pause:
         self.until = 0.0
         self.error = ("", "")
 
+    def __bool__(self) -> bool:
+        return bool(self.error[0])
+
     @property
     def left(self) -> float:
         """The remaining seconds; 0 if there is no pause."""
@@ -93,7 +96,7 @@ class Pause:
     @property
     def failures(self) -> int:
         """The number of failures since the last success."""
-        return 1 if self._backoff is None else self._backoff.failures
+        return 0 if self._backoff is None else self._backoff.failures
 
     def begin(self, ctx: ResourceContext, obj: WatchedObject, exc: Exception) -> float | None:
         """Begin a pause after a failure; return its seconds, or None for no retry."""

@@ -147,10 +147,9 @@ class WorkQueue:
             after: seconds until its controller queues it again.
             is_continued: whether its work has only been interrupted: then it comes first.
         """
-        if obj not in self._lanes[lane]:
+        if after > 0 or obj not in self._lanes[lane]:
             self.remove(obj)
         if after > 0:
-            self.remove(obj)
             loop = asyncio.get_running_loop()
             obj.timer = loop.call_later(after, obj.controller.enqueue, obj)
         elif not self.has_waiting and self.is_open:

@@ -1,6 +1,6 @@
 """Process one object after a change.
 
-Flow: :meth:`Reconciler.process` → :func:`webop.reactor.cycle.handle_change` →
+Flow: :meth:`Reconciler.reconcile` → :func:`webop.reactor.cycle.handle_change` →
 :func:`webop.calls.execution.execute` → the user's function.
 """
 
@@ -32,8 +32,6 @@ from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import WatchedObject, Work
 from webop.reactor.writer import open_writer, read
 from webop.telemetry.tracing import NOT_TRACED, Description, open_span
-
-logger = logging.getLogger(__name__)
 
 
 class Reconciler:
@@ -109,14 +107,16 @@ class Reconciler:
         Raises:
             Exception: of the API server, a filter, or the framework; see :meth:`on_error`.
         """
-        ctx, work, delay = self.ctx, obj.open_work(), None
+        work, delay = obj.open_work(), None
         if work.writer is not None and not await work.writer.write():
             return obj.backoff_left() or None
         if obj.is_gone:
             return 0
-        if obj.controller.is_stopped and not work.is_released:
-            return None  # a handler that begins now may not end in time
-        if decision is None or decision.cause.body.raw is not obj.raw:
+        if obj.controller.is_held and not work.is_released:
+            return None  # a handler that begins now may not end in time, or must wait
+        ctx = self.ctx  # the kind can have changed meanwhile
+        cause = None if decision is None else decision.cause
+        if cause is None or cause.body.raw is not obj.raw or cause.resource is not ctx.resource:
             decision = self.decide(obj)
         if decision is not None:
             cause, is_wanted = decision.cause, decision.wants_finalizer
@@ -131,7 +131,7 @@ class Reconciler:
                 delay = await self._handle_change(ctx, obj, work, decision)
             else:
                 obj.needs_resume = False
-        if work.pause.error[0]:
+        if work.pause:
             work.pause = Pause()
         return delay
 

@@ -2,9 +2,9 @@
 
 An object without work has no body in memory, and costs a few hundred bytes.
 
-The controller and the responses to own patches change :class:`WatchedObject` and its
+The controller and the responses to own patches change the states in :class:`WatchedObject`, and its
 :class:`State`. The worker of the object changes ``work``, its daemons and timers change
-``daemons``.
+``daemons``; when there is nothing left to do, the controller removes both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ObjectController(Protocol):
     """The owner of known objects (:class:`webop.reactor.controller.Controller`)."""
 
     listing: int
-    is_outdated: bool
+    needed: int
 
     @property
     def has_indexes(self) -> bool:
@@ -123,7 +123,7 @@ class Work:
     def is_over(self) -> bool:
         """Whether there is nothing to remember."""
         has_written = self.writer is None or self.writer.is_over
-        return self.cycle is None and has_written and not self.pause.error[0]
+        return self.cycle is None and has_written and not self.pause
 
 
 NOTHING = Work()
@@ -140,8 +140,8 @@ class WatchedObject:
         text: kept instead of ``raw`` while the object waits; empty if it must be read again.
         event_type: the type of the event that brought the newest state.
         version: the newest known resource version as a number; 0 if it is not a number.
-        confirmed: the last listing (by its count) in which it was, or during which the API server
-            answered a patch of it.
+        confirmed: the last list, by its count, in which it was; half a list less if only the answer
+            to a patch has shown it since that list began.
         needs_resume: whether the object was there before the operator and must still be resumed.
         is_dirty: whether a newer state arrived since the work on it began.
         is_unindexed: whether the newest state is not in the indexes yet.
@@ -188,7 +188,7 @@ class WatchedObject:
         self.text: bytes | None = None
         self.event_type: RawEventType = None
         self.version = 0
-        self.confirmed = -1
+        self.confirmed = -1.0
         self.is_dirty = False
         self.is_unindexed = False
         self.is_unshown = False
@@ -225,7 +225,7 @@ class WatchedObject:
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)
             self.is_unindexed = self.controller.has_indexes
-            self.confirmed = self.controller.listing
+            self.confirmed = max(self.confirmed, self.controller.listing - 0.5)
             self.controller.enqueue(self)
 
     def mark_gone(self) -> None:
@@ -242,15 +242,20 @@ class WatchedObject:
     def wake(self) -> None:
         """Process the object again, after one of its daemons or timers ended.
 
-        Right after a pause, its state is outdated: the listing that follows processes it anyway.
+        Right after a pause, its state is outdated: the list that follows processes it anyway.
         """
         if not self.is_gone:
-            if self.controller.is_outdated:
+            if self.is_outdated:
                 return
             if self.daemons is not None and self.raw is None and self.text is None:
                 self.raw = self.complete(self.daemons.raw)
             self.is_dirty = True
         self.controller.enqueue(self)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a list must show it before its known state can be compared with others."""
+        return self.confirmed < self.controller.needed
 
     @property
     def is_view(self) -> bool:
@@ -269,8 +274,8 @@ class WatchedObject:
             if self.work.cycle is not None:
                 yield self.work.cycle.call_status
             for pause in self._pauses:
-                if error := pause.error[0]:
-                    yield HandlingStatus(failures={"": (pause.failures, error)})
+                if pause:
+                    yield HandlingStatus(failures={"": (pause.failures, pause.error[0])})
         if self.daemons is not None:
             yield self.daemons.call_status
 

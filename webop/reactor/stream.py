@@ -15,6 +15,7 @@ from functools import partial
 from webop.aio.cancellation import WorkerGroup
 from webop.calls.invocation import is_async
 from webop.client.watch import ListingStarted, WatchStatus, watch
+from webop.client.watch_events import parse_number
 from webop.context.indexes import Feed
 from webop.handlers.stopping import DaemonStoppingReason
 from webop.objects.names import join_names
@@ -164,7 +165,7 @@ class Stream:
                 elif isinstance(item, ListingStarted):
                     self.controller.begin_listing()
                 else:
-                    self.controller.finish_listing()
+                    self.controller.finish_listing(parse_number(item.resource_version))
 
     def _note_indexed(self) -> None:
         """React to the end of a list, and of the indexing of its objects."""

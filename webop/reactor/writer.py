@@ -187,7 +187,7 @@ class Writer:
                     else:
                         await self._release()
                         is_released = True
-                    if self.pause.error[0] and not self.is_denied:
+                    if self.pause and not self.is_denied:
                         self.pause = Pause()
             except Exception as exc:  # noqa: BLE001  logged; nothing that was handed over is lost
                 self._retry_later(exc)

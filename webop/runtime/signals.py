@@ -19,8 +19,6 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# The terminal has been closed. Windows has no such signal.
-_HANGUPS = [number for number in signal.Signals if number.name == "SIGHUP"]
 _HURRY_TIMEOUT = 5.0  # seconds; for tasks that do not end even when they are cancelled twice
 _handled: set[signal.Signals] = set()
 
@@ -67,8 +65,8 @@ async def end_tasks(tasks: Collection[asyncio.Task[Any]]) -> None:
 def listening_to_signals(listener: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Call a function at SIGINT, SIGTERM and SIGHUP; several in one loop are all called.
 
-    SIGHUP keeps its handler if it has one, and stays ignored under ``nohup``. A second signal ends
-    the process at once, also if the event loop is blocked.
+    SIGHUP keeps its handler if it has one, and stays ignored under ``nohup``. A second SIGINT or
+    SIGTERM ends the process at once, also if the event loop is blocked.
 
     Use it in the main thread. After the last block, the previous handlers are restored. But if a
     signal has ended the blocks, the next signal ends the process at once: something hangs.
@@ -96,7 +94,8 @@ def retiring_at_signals(retire: Callable[[], Awaitable[None]]) -> Iterator[None]
 
 
 def _find_hangup() -> list[signal.Signals]:
-    return [number for number in _HANGUPS if signal.getsignal(number) is signal.SIG_DFL]
+    """Return SIGHUP, as if the terminal is closed, unless it is handled or ignored."""
+    return [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
 
 
 class _SignalHandler:
@@ -120,6 +119,8 @@ class _SignalHandler:
         present = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
         if not isinstance(present, cls) or present.loop is not asyncio.get_running_loop():
             present = cls(numbers)
+        elif not present._functions:
+            present._is_signaled = False  # of an operator before
         present._functions.append(function)
         try:
             yield
@@ -136,7 +137,7 @@ class _SignalHandler:
         elif not self._is_signaled:
             self._is_signaled = True
             self.loop.call_soon_threadsafe(self._begin, signal.Signals(number))
-        elif number not in _HANGUPS:  # shells and the kernel both send it
+        elif number != signal.SIGHUP:  # shells and the kernel both send it
             self._repeat(number, frame)
 
     def _begin(self, number: signal.Signals) -> None:
