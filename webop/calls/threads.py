@@ -26,7 +26,7 @@ from webop.settings.sections import Threads
 logger = logging.getLogger(__name__)
 
 _TOLERANCE = 2.0  # seconds; shorter bursts of calls are not logged
-_MAX_WAITING = 100  # calls that wait for a thread
+_MAX_WAITING = 1000  # calls that wait for a thread
 _WARNING_INTERVAL = 60.0  # seconds; between two warnings about a pool that stays full
 
 
@@ -87,6 +87,8 @@ class _Usage:
 
     def _warn_if_full(self, pool: Pool, since: float) -> None:
         """Warn if a pool has been full since then, and schedule the next check."""
+        if self.count_waiting(pool) == 0:
+            self.full_since = None
         if self.full_since != since:
             return
         logger.warning(
