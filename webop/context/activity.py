@@ -67,6 +67,11 @@ class Pausing:
         if was_active:
             self._change(reason)
 
+    def stop(self) -> None:
+        """Start no new work on objects: the operator is stopping."""
+        exiting = DaemonStoppingReason.OPERATOR_EXITING
+        self.pause("exit", "the operator is stopping", exiting)
+
     def resume(self, who: str) -> None:
         """Remove the reason of this caller; become active if no other reason is left."""
         if self._reasons.pop(who, None) is not None and self.is_active:

@@ -13,9 +13,7 @@ from webop.client.api import Client
 from webop.context.operator_context import OperatorContext
 from webop.coordination.election import Elector
 from webop.coordination.peering import Peering
-from webop.handlers.stopping import DaemonStoppingReason
-
-_DAEMONS_TIMEOUT = 5.0  # seconds; as without a Lease or a peering
+from webop.handlers.stopping import DAEMONS_TIMEOUT
 
 
 class Coordinator:
@@ -77,6 +75,5 @@ class Coordinator:
 
 async def finish_work(operator: OperatorContext) -> None:
     """Wait for the handlers before others may act; meanwhile the Lease is renewed."""
-    exiting = DaemonStoppingReason.OPERATOR_EXITING
-    operator.pausing.pause("exit", "the operator is stopping", exiting)
-    await operator.pausing.finish(max(operator.settings.batching.exit_timeout, _DAEMONS_TIMEOUT))
+    operator.pausing.stop()
+    await operator.pausing.finish(max(operator.settings.batching.exit_timeout, DAEMONS_TIMEOUT))

@@ -14,6 +14,8 @@ from typing import Any
 
 from webop.aio.work_deadline import current_fence
 
+DAEMONS_TIMEOUT = 5.0  # seconds; when the operator stops
+
 
 class DaemonStoppingReason(enum.Flag):
     """Why a daemon must stop, and the stages of stopping; several can be true at once."""

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from webop.client.watch_events import get_uid, parse_version
 from webop.errors import APIError
-from webop.handlers.stopping import DaemonStoppingReason
+from webop.handlers.stopping import DAEMONS_TIMEOUT, DaemonStoppingReason
 from webop.objects.body import RawEventType
 from webop.objects.names import join_names
 from webop.reactor.daemons import Daemons
@@ -34,7 +34,6 @@ from webop.reactor.store import State, WatchedObject
 
 logger = logging.getLogger(__name__)
 
-_HUNG_TIMEOUT = 5.0  # seconds; for daemons when the operator stops
 _STATES_INDEXED = 3  # at most; if states arrive faster, handlers see a newer one than the indexes
 _NAMED = 3  # daemons in one log line
 _SLICE = 0.02  # seconds; after that, other tasks of the event loop run
@@ -510,7 +509,7 @@ class Controller:
         """
         self.hold(Hold.STOPPING)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _HUNG_TIMEOUT
+        deadline = loop.time() + DAEMONS_TIMEOUT
         for obj in self._objects.values():
             if obj.state is not State.RUNNING:  # other streams use the same queue
                 self._queue.remove(obj)
@@ -525,17 +524,17 @@ class Controller:
             if worker.cancelling() or not obj.is_writing:
                 worker.cancel()
         if ending := {*stopping, *late}:
-            rest = max(deadline - since, _HUNG_TIMEOUT / 2 if late else 0)
+            rest = max(deadline - since, DAEMONS_TIMEOUT / 2 if late else 0)
             await asyncio.wait(ending, timeout=rest)
         if hung := [name for each in self._list_daemons() for name in each.cancel()]:
             logger.warning(
                 "%d daemons or timers did not end within %g s and are cancelled: %s. Threads "
                 "cannot be cancelled: the process ends when they end.",
                 len(hung),
-                _HUNG_TIMEOUT,
+                DAEMONS_TIMEOUT,
                 join_names(hung, _NAMED),
             )
-        return max(1.0, since + _HUNG_TIMEOUT - loop.time()) if late else _HUNG_TIMEOUT
+        return max(1.0, since + DAEMONS_TIMEOUT - loop.time()) if late else DAEMONS_TIMEOUT
 
     def _list_daemons(self) -> list[Daemons]:
         return [obj.daemons for obj in self._objects.values() if obj.daemons is not None]

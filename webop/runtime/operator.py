@@ -31,7 +31,6 @@ from webop.errors import ActivityError, WebopError
 from webop.events.loggers import Poster, current_poster
 from webop.handlers.model import Activity
 from webop.handlers.registry import OperatorRegistry, get_default_registry
-from webop.handlers.stopping import DaemonStoppingReason
 from webop.handlers.validation import check_registry
 from webop.identities import detect_process_identity
 from webop.lifecycles import LifeCycleFn, get_default_lifecycle
@@ -235,15 +234,10 @@ class Operator:
 
     async def retire(self) -> None:
         """Hand over to other replicas: the objects at once, the webhooks after their delay."""
-        self._stop_acting()
+        self.context.pausing.stop()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.coordinator.resign(), name="release of the lease")
             group.create_task(self.webhooks.retire(), name="shutdown of webhooks")
-
-    def _stop_acting(self) -> None:
-        """Call no more handlers for objects; running calls can finish."""
-        exiting = DaemonStoppingReason.OPERATOR_EXITING
-        self.context.pausing.pause("exit", "the operator is stopping", exiting)
 
     async def _serve(self) -> None:
         client = self.client
@@ -270,7 +264,7 @@ class Operator:
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    self._stop_acting()
+                    self.context.pausing.stop()
                     # While the server still runs.
                     is_asked = self._caller is not None and self._caller.cancelling() > 0
                     await self.webhooks.withdraw(is_asked=is_asked)
