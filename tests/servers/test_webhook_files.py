@@ -246,12 +246,16 @@ async def test_a_certificate_that_comes_with_half_written_cas_of_clients_is_used
         file_check_interval=INTERVAL,
     )
     async with operate(server, fn, hosting) as configs:
-        clients.write_bytes(first.cert[:100])
+        half = tmp_path / "half.pem"
+        half.write_bytes(first.cert[:100])
+        half.replace(clients)
         save(second, tmp_path)
         await until(lambda: "is not in use" in caplog.text)
         await asyncio.sleep(5 * INTERVAL)
         assert first.cert.strip() in get_bundle(configs.all[-1])  # it is still being shown
-        clients.write_bytes(first.cert)
+        whole = tmp_path / "whole.pem"
+        whole.write_bytes(first.cert)
+        whole.replace(clients)  # at once: an empty file would be one more complaint
         await until_shown(get_port(configs.all[0]), second)
     assert caplog.text.count("is not in use") == 1
 
