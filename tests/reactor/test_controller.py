@@ -438,6 +438,17 @@ async def test_an_object_that_was_patched_and_deleted_during_a_list_is_no_ghost(
     assert list(controller.uids) == (["a"] if is_left else [])
 
 
+async def test_an_object_that_a_restored_backup_does_not_have_is_gone(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    controller.apply_event("ADDED", build("a", 500))
+    await settle()
+    controller.begin_listing()
+    controller.finish_listing(300)
+    await settle()
+    assert list(controller.uids) == []
+
+
 async def test_a_daemon_that_ends_between_its_object_and_the_end_of_the_list_is_not_missed(
     controller: Controller, reconciler: Reconciler
 ) -> None:

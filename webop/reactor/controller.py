@@ -132,12 +132,12 @@ class Controller:
     def finish_listing(self, version: int = 0) -> None:
         """End a list of a resource version: objects that were not in it are gone.
 
-        Except for newer ones, as the answer to an own patch shows: the list came from a cache that
-        is behind. If versions are no numbers, such an answer counts as newer.
+        Except for those with a newer answer to a patch: the list came from a cache that is behind.
+        If versions are no numbers, each answer since the list began counts as newer.
         """
         unlisted = [obj for obj in self._objects.values() if obj.confirmed < self.listing]
         for obj in unlisted:
-            is_newer = obj.version > version if version else not self._is_unseen(obj)
+            is_newer = not (self._is_unseen(obj) or 0 < obj.version <= version)
             if not (obj.is_gone or is_newer):
                 self.apply_event("DELETED", obj.get_freshest() or obj.build_tombstone())
         self._vanished.clear()
