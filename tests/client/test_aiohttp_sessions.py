@@ -17,7 +17,8 @@ from tests.client.fake_server import FakeServer
 from tests.client.test_transport import FAULTS, serving, wait_until
 from webop.client.api import Client
 from webop.client.auth.vault import AiohttpSession, Vault
-from webop.client.http.transport import Request, build_transport
+from webop.client.http.sessions import build_transport
+from webop.client.http.transport import Request
 from webop.errors import APIConnectionError, APINotFoundError
 
 

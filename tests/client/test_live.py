@@ -18,7 +18,8 @@ from webop.client.api import Client
 from webop.client.auth.logins import login_with_kubeconfig
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
-from webop.client.http.transport import Request, Response, build_transport
+from webop.client.http.sessions import build_transport
+from webop.client.http.transport import Request, Response
 from webop.client.watch import ListingStarted, State, watch
 from webop.errors import (
     APIConflictError,

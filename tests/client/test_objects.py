@@ -16,7 +16,8 @@ from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, rea
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
-from webop.client.http.transport import Request, Response, build_transport
+from webop.client.http.sessions import build_transport
+from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
 from webop.settings import NetworkingSettings
 

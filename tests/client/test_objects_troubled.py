@@ -18,7 +18,8 @@ from tests.operating import Kind
 from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.http.transport import Request, Response, build_transport
+from webop.client.http.sessions import build_transport
+from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
 from webop.errors import APIServerError, APITooManyRequestsError
 from webop.settings import NetworkingSettings

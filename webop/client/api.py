@@ -29,7 +29,13 @@ from webop.client.http.requests import (
     encode_body,
     parse_page,
 )
-from webop.client.http.sessions import FORGIVENESS, NetworkOptions, Session, SessionPool
+from webop.client.http.sessions import (
+    FORGIVENESS,
+    NetworkOptions,
+    Session,
+    SessionPool,
+    build_transport,
+)
 from webop.client.http.streams import (
     Deadlines,
     LineStream,
@@ -37,7 +43,6 @@ from webop.client.http.streams import (
     build_refusal,
     read_content,
 )
-from webop.client.http.transport import build_transport
 from webop.client.request_limits import RequestLimits
 from webop.errors import (
     APIConnectionError,

@@ -21,7 +21,8 @@ from webop.admission.webhook_server import WebhookHost
 from webop.calls.blocked_loop import measure_lag, watching_loop
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
-from webop.client.http.transport import TransportFactory, build_transport
+from webop.client.http.sessions import build_transport
+from webop.client.http.transport import TransportFactory
 from webop.client.objects import AsyncClient
 from webop.context.indexes import Indexes
 from webop.context.memos import Memo, Memos

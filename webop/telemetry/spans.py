@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from webop.aio.backoff import Once
-from webop.telemetry.tracing import Description
 from webop.version import __version__
+
+if TYPE_CHECKING:
+    from webop.telemetry.tracing import Description
 
 logger = logging.getLogger(__name__)
 

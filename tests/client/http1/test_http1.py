@@ -773,7 +773,7 @@ def test_requests_that_end_with_the_event_loop_leave_no_warnings(loop: str, end:
 def test_the_client_needs_no_http_library() -> None:
     code = (
         "import sys; import webop.client.api;"
-        "from webop.client.http.transport import build_transport;"
+        "from webop.client.http.sessions import build_transport;"
         "build_transport(__import__('webop').ConnectionInfo('https://host'));"
         "print({'aiohttp', 'httpx', 'requests', 'urllib3'} & sys.modules.keys())"
     )

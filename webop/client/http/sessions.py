@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
-from webop.client.auth.vault import check_proxy, find_server_problem, quote_url
+from webop.client.auth.vault import AiohttpSession, check_proxy, find_server_problem, quote_url
 from webop.client.http.transport import Request, Response, Transport, UntrustedServerError
 from webop.errors import LoginError
 from webop.telemetry.tracing import Description, build_trace_headers
@@ -173,6 +173,21 @@ def _check(info: ConnectionInfo) -> None:
             "Strip whitespace from tokens read from files",
             kind="The token cannot be sent.",
         )
+
+
+def build_transport(info: ConnectionInfo) -> Transport:
+    """Build the transport for one set of credentials: a pool of connections, or their session.
+
+    Raises:
+        LoginError: the TLS credentials or the proxy are not usable.
+    """
+    if isinstance(info, AiohttpSession):
+        from webop.client.http.aiohttp_sessions import SessionTransport  # noqa: PLC0415 - optional
+
+        return SessionTransport(info)
+    from webop.client.http.connections import ConnectionPool  # noqa: PLC0415 - for most
+
+    return ConnectionPool(info)
 
 
 class SessionPool:

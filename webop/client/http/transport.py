@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from webop.client.auth.vault import AiohttpSession
-
 if TYPE_CHECKING:
     from webop.client.auth.vault import ConnectionInfo
 
@@ -82,18 +80,3 @@ class Transport(Protocol):
 
 
 TransportFactory = Callable[["ConnectionInfo"], Transport]
-
-
-def build_transport(info: ConnectionInfo) -> Transport:
-    """Build the transport for one set of credentials: a pool of connections, or their session.
-
-    Raises:
-        LoginError: the TLS credentials or the proxy are not usable.
-    """
-    if isinstance(info, AiohttpSession):
-        from webop.client.http.aiohttp_sessions import SessionTransport  # noqa: PLC0415 - optional
-
-        return SessionTransport(info)
-    from webop.client.http.connections import ConnectionPool  # noqa: PLC0415 - for most
-
-    return ConnectionPool(info)
