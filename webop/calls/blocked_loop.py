@@ -127,7 +127,9 @@ class Watchdog:
             context: Any = getattr(task, "get_context", dict)()
             invocation = context.get(current_invocation)
         frames = self._read_stack()
-        calls = [at for at, frame in enumerate(frames) if frame.name == contain.__name__]
+        code = contain.__code__
+        begin = code.co_filename, code.co_name
+        calls = [at for at, frame in enumerate(frames) if (frame.filename, frame.name) == begin]
         del frames[calls[0] if calls else _FRAMES :]
         summary = traceback.StackSummary.from_list(frames[::-1])
         return invocation, "".join(summary.format()).rstrip()

@@ -178,10 +178,8 @@ def run(
         names = ", ".join([*paths, *modules]) or "the registry"
         advice = advise_about_kopf() or f" No function in {names} has a decorator of webop."
         logger.warning("There are no handlers.%s", advice)
-    settings, stop_flag = (
-        controls.settings or OperatorSettings.from_environment(),
-        controls.stop_flag,
-    )
+    settings = controls.settings or OperatorSettings.from_environment()
+    stop_flag = controls.stop_flag
     settings.leadership.lease_name = lease_name or settings.leadership.lease_name
     settings.admission.take_over |= take_over
     if link is not None:
