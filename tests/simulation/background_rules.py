@@ -143,8 +143,9 @@ class BackgroundJudge:
         """Handlers see indexes that are complete, or have nothing of the kind yet.
 
         A running handler goes on, with its sub-handlers, while a new index is filled. So do timers.
+        With a ``worker_limit``, an object can wait for its turn, also to be indexed.
         """
-        if process.is_dead or "/" in handler:
+        if process.is_dead or "/" in handler or self._world.plan.worker_limit is not None:
             return
         now = self._world.loop.time()
         steps = self._world.plan.steps
