@@ -15,7 +15,7 @@ from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.controlplane.cluster import LocalCluster
 from webop.errors import APIConflictError, APINotFoundError, LoginError
-from webop.servers.certificates.certs import read_names
+from webop.servers.certificates.certs import read_certificate
 from webop.servers.hosting import ClusterAccess
 from webop.settings import NetworkingSettings
 
@@ -49,7 +49,7 @@ async def test_the_certificate_of_the_api_server_can_be_seen_without_trust(
     async with connect(Vault({"test": info})) as access:
         certificate = await access.fetch_certificate()
     assert certificate is not None
-    names = read_names(certificate)
+    names = read_certificate(certificate)
     assert names.common_name == "kube-apiserver"
     assert "kubernetes.default.svc" in names.hostnames
 

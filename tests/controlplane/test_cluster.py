@@ -24,7 +24,7 @@ from webop.controlplane import reaper
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.credentials import ServerNames
 from webop.errors import ClusterError, ConfigurationError
-from webop.servers.certificates.certs import build_ca, build_certificate_signed, read_names
+from webop.servers.certificates.certs import build_ca, build_certificate_signed, read_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -339,7 +339,7 @@ def test_the_api_server_shows_the_certificate_that_is_asked_for(standin_assets: 
     with LocalCluster(server_names=names) as cluster:
         parts = urlsplit(cluster.server)
         shown = ssl.get_server_certificate((str(parts.hostname), parts.port or 0))
-    read = read_names(shown.encode())
+    read = read_certificate(shown.encode())
     assert (read.common_name, read.organizations) == ("minikube", ("system:masters",))
     assert read.issuer == "minikubeCA"
     assert read.hostnames >= {"control-plane.minikube.internal", "localhost", "127.0.0.1"}

@@ -24,7 +24,7 @@ from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     build_ca,
     build_certificate_self_signed,
-    read_serial,
+    read_certificate,
 )
 
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
@@ -209,7 +209,7 @@ async def test_a_certificate_that_is_not_the_one_in_the_secret_is_found(
             patch["webhooks"][0]["clientConfig"]["service"] = service
             await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
             after = await doctor.examine("--managed", site.name, "--no-probe")
-    serials = read_serial(old.cert), read_serial(new)
+    serials = read_certificate(old.cert).serial, read_certificate(new).serial
     (line,) = (line for line in before.of("warning") if line.subject == "certificate")
     assert line.text == f"the server uses {serials[0]}, but the Secret {SECRET} has {serials[1]}"
     line = after.find("certificate")

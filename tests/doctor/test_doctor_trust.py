@@ -8,7 +8,7 @@ import datetime as dt
 import pytest
 
 from webop.cli.doctor.reachability import check_bundle, judge_life
-from webop.servers.certificates.certs import build_ca, build_certificate_self_signed, read_validity
+from webop.servers.certificates.certs import build_ca, build_certificate_self_signed, read_certificate
 
 
 def encode(*pems: bytes) -> str:
@@ -69,6 +69,6 @@ def test_a_life_ends_in_its_last_tenth_or_in_its_last_week() -> None:
         (10, 0.9, "warning"),
     ):
         pem = build_certificate_self_signed(["host"], days=days).cert
-        end = read_validity(pem)[1]
+        end = read_certificate(pem).end
         moment = end - dt.timedelta(days=left)
         assert judge_life("certificate", "it", pem, moment).level == level

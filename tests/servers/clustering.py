@@ -112,26 +112,34 @@ class Replica:
 
 @dataclass
 class Trust:
-    """The one managed configuration, and the API servers that go by it a bit later."""
+    """The managed configuration, and the API servers that go by it a bit later.
 
-    told: list[tuple[float, bytes]] = field(default_factory=list)
+    It trusts what all live replicas have advertised last, as their records say.
+    """
 
-    def announce(self, bundle: bytes) -> None:
-        """Take over what a replica advertises: the last one counts."""
-        if not self.told or self.told[-1][1] != bundle:
-            self.told.append((time.monotonic(), bundle))
+    records: dict[int, bytes] = field(default_factory=dict)
+    told: list[tuple[float, frozenset[bytes]]] = field(default_factory=list)
+
+    def announce(self, replica: int, bundle: bytes | None) -> None:
+        """Take over what a replica advertises; None if it has gone."""
+        self.records.pop(replica, None)
+        if bundle is not None:
+            self.records[replica] = bundle
+        if self.records:
+            union = frozenset(split_certificates(b"".join(self.records.values())))
+            self.told.append((time.monotonic(), union))
 
     async def confirm(self, bundle: bytes) -> None:
         """Wait until the configuration trusts all of a bundle."""
-        wanted = set(split_certificates(bundle))
-        while not wanted <= set(split_certificates(self.told[-1][1])):
+        while not self.told[-1][1].issuperset(split_certificates(bundle)):
             await asyncio.sleep(0.01)
         await asyncio.sleep(random.uniform(0, 0.05))
 
     def choose(self) -> bytes:
         """Return the bundle that some API server goes by, however late that one is."""
         since = time.monotonic() - random.uniform(0, LAG)
-        return next((b for told, b in reversed(self.told) if told <= since), self.told[0][1])
+        known = (union for told, union in reversed(self.told) if told <= since)
+        return b"".join(next(known, self.told[0][1]))
 
 
 @contextlib.asynccontextmanager
@@ -159,7 +167,7 @@ async def replicate(
         current_hosting.set(hosting)
         async for config in server(replica.recorder):
             replica.configs.append(config)
-            trusted.announce(replica.get_bundle())
+            trusted.announce(id(replica), replica.get_bundle())
             replica.port = server._listening_port
             started.set()
 
@@ -169,6 +177,7 @@ async def replicate(
         try:
             yield replica
         finally:
+            trusted.announce(id(replica), None)
             task.cancel()
 
 

@@ -17,8 +17,7 @@ from webop.servers.certificates.certs import (
     build_certificate_of_own_ca,
     build_certificate_self_signed,
     build_certificate_signed,
-    get_expiry,
-    read_validity,
+    read_certificate,
 )
 
 
@@ -154,14 +153,14 @@ def test_an_empty_password_is_no_password() -> None:
 def test_the_expiry_is_read_from_the_first_certificate() -> None:
     ca = build_ca("ca", days=10)
     pair = build_certificate_signed(ca, common_name="s", hostnames=["s"], days=5)
-    left = get_expiry(pair.cert + ca.cert) - dt.datetime.now(dt.UTC)
+    left = read_certificate(pair.cert + ca.cert).end - dt.datetime.now(dt.UTC)
     assert dt.timedelta(days=4, hours=23) < left <= dt.timedelta(days=5)
 
 
 def test_a_certificate_never_outlives_its_authority() -> None:
     ca = build_ca("ca", days=10)
     pair = build_certificate_signed(ca, common_name="s", hostnames=["s"], days=100)
-    assert get_expiry(pair.cert) == get_expiry(ca.cert)
+    assert read_certificate(pair.cert).end == read_certificate(ca.cert).end
 
 
 def test_private_keys_do_not_get_into_logs() -> None:
@@ -171,4 +170,6 @@ def test_private_keys_do_not_get_into_logs() -> None:
 def test_a_certificate_is_valid_for_api_servers_whose_clocks_are_an_hour_behind() -> None:
     pair, ca = build_certificate_of_own_ca(["svc.ns.svc"], dt.timedelta(days=90))
     for pem in (pair.cert, ca):
-        assert read_validity(pem)[0] < dt.datetime.now(dt.UTC) - dt.timedelta(hours=1, minutes=5)
+        assert read_certificate(pem).start < dt.datetime.now(dt.UTC) - dt.timedelta(
+            hours=1, minutes=5
+        )

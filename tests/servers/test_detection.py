@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from functools import partial
 from typing import Any
 
 import pytest
 
 from webop.servers.certificates.certs import (
-    CertificateNames,
+    Certificate,
     build_ca,
     build_certificate_signed,
-    read_names,
+    read_certificate,
 )
 from webop.servers.detection import ClusterKind, detect_by_certificate, detect_by_version
 
+build = partial(Certificate, start=dt.datetime.now(dt.UTC), end=dt.datetime.now(dt.UTC), serial="1")
 K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKER_DESKTOP
 
 
@@ -23,7 +26,7 @@ K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKE
     [
         # As those clusters have them.
         (
-            CertificateNames(
+            build(
                 common_name="k3s",
                 organizations=("k3s",),
                 issuer="k3s-server-ca@1700000000",
@@ -32,7 +35,7 @@ K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKE
             K3D,
         ),
         (
-            CertificateNames(
+            build(
                 common_name="minikube",
                 organizations=("system:masters",),
                 issuer="minikubeCA",
@@ -41,7 +44,7 @@ K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKE
             MINIKUBE,
         ),
         (
-            CertificateNames(
+            build(
                 common_name="kube-apiserver",
                 issuer="kubernetes",
                 hostnames=frozenset({"docker-desktop", "docker-for-desktop", "kubernetes"}),
@@ -49,7 +52,7 @@ K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKE
             DOCKER,
         ),
         (
-            CertificateNames(
+            build(
                 common_name="kube-apiserver",
                 issuer="kubernetes",
                 hostnames=frozenset({"kind-control-plane", "kubernetes", "localhost"}),
@@ -57,21 +60,21 @@ K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKE
             None,
         ),
         # Each of the signs alone.
-        (CertificateNames(common_name="k3s"), K3D),
-        (CertificateNames(organizations=("other", "k3s")), K3D),
-        (CertificateNames(issuer="k3s-server-ca@1"), K3D),
-        (CertificateNames(common_name="minikube"), MINIKUBE),
-        (CertificateNames(issuer="minikubeCA"), MINIKUBE),
-        (CertificateNames(hostnames=frozenset({"control-plane.minikube.internal"})), MINIKUBE),
-        (CertificateNames(hostnames=frozenset({"docker-for-desktop"})), DOCKER),
+        (build(common_name="k3s"), K3D),
+        (build(organizations=("other", "k3s")), K3D),
+        (build(issuer="k3s-server-ca@1"), K3D),
+        (build(common_name="minikube"), MINIKUBE),
+        (build(issuer="minikubeCA"), MINIKUBE),
+        (build(hostnames=frozenset({"control-plane.minikube.internal"})), MINIKUBE),
+        (build(hostnames=frozenset({"docker-for-desktop"})), DOCKER),
         # What only looks like them.
-        (CertificateNames(), None),
-        (CertificateNames(common_name="k3s.example.com", issuer="my-k3s-ca"), None),
-        (CertificateNames(hostnames=frozenset({"minikube.example.com", "docker-desktop"})), None),
+        (build(), None),
+        (build(common_name="k3s.example.com", issuer="my-k3s-ca"), None),
+        (build(hostnames=frozenset({"minikube.example.com", "docker-desktop"})), None),
     ],
 )
 def test_clusters_are_known_by_their_certificates(
-    names: CertificateNames, kind: ClusterKind | None
+    names: Certificate, kind: ClusterKind | None
 ) -> None:
     assert detect_by_certificate(names) is kind
 
@@ -101,7 +104,11 @@ def test_names_are_read_from_a_certificate() -> None:
         organizations=["system:masters", "more"],
         hostnames=["control-plane.minikube.internal", "127.0.0.1", "localhost"],
     )
-    assert read_names(pair.cert + ca.cert) == CertificateNames(
+    found = read_certificate(pair.cert + ca.cert)
+    assert found == build(
+        start=found.start,
+        end=found.end,
+        serial=found.serial,
         common_name="minikube",
         organizations=("system:masters", "more"),
         issuer="minikubeCA",
@@ -110,9 +117,11 @@ def test_names_are_read_from_a_certificate() -> None:
 
 
 def test_names_that_are_not_there_are_empty() -> None:
-    assert read_names(build_ca("ca").cert) == CertificateNames(common_name="ca", issuer="ca")
+    found = read_certificate(build_ca("ca").cert)
+    assert (found.common_name, found.issuer) == ("ca", "ca")
+    assert (found.organizations, found.hostnames) == ((), frozenset())
 
 
 def test_what_is_no_certificate_has_no_names() -> None:
     with pytest.raises(ValueError, match=r"(?i)pem"):
-        read_names(b"garbage")
+        read_certificate(b"garbage")

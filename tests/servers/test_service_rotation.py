@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import copy
+import datetime as dt
 import logging
+import random
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
@@ -31,6 +34,7 @@ from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
     build_certificate_signed,
+    read_certificate,
     split_certificates,
 )
 
@@ -90,17 +94,22 @@ async def knock(replicas: list[Replica], known: Trust) -> AsyncIterator[list[str
         assert task.cancelled()
 
 
-async def rotate(cluster: Secrets) -> None:
-    """Wait until a rotation that is under way, or begins now, is over."""
-    old = cluster.stored[SECRET]["data"]["tls.crt"] if SECRET in cluster.stored else ""
-    await until(
-        lambda: (
-            SECRET in cluster.stored
-            and cluster.stored[SECRET]["data"]["tls.crt"] != old
-            and "next.crt" not in cluster.stored[SECRET]["data"]
-            and len(split_certificates(cluster.get_data("ca.crt"))) == 1
-        )
-    )
+async def rotate(cluster: Secrets, *replicas: Replica, old: bytes | None = None) -> None:
+    """Wait until replicas use another certificate than before, and trust its CA only."""
+    before = old or cluster.get_data("tls.crt")
+
+    def is_over() -> bool:
+        present = cluster.get_data("tls.crt") if SECRET in cluster.stored else before
+        if present == before or b"BEGIN" not in present:
+            return False
+        cas = split_certificates(cluster.get_data("ca.crt"))
+        bundles = [split_certificates(replica.get_bundle()) for replica in replicas]
+        return len(cas) == 1 and all(bundle == cas for bundle in bundles)
+
+    await until(is_over)
+    for replica in replicas:
+        shown = await shake_hands(replica.port, cluster.get_data("ca.crt"))
+        assert shown == to_der(cluster.get_data("tls.crt"))
 
 
 async def test_no_connection_fails_in_three_rotations_of_five_replicas(cluster: Secrets) -> None:
@@ -110,38 +119,113 @@ async def test_no_connection_fails_in_three_rotations_of_five_replicas(cluster: 
         await until(lambda: bool(known.told))
         failures = await stack.enter_async_context(knock(replicas, known))
         ports = [replica.port for replica in replicas]
-        cluster.annotate(SECRET, **{"webop.dev/rotate": "please"})
-        await rotate(cluster)
-        cluster.annotate(SECRET, **{"webop.dev/renew-at": "2020-01-01T00:00:00Z"})
-        await rotate(cluster)
+        for wish in ("please", "again"):
+            cluster.annotate(SECRET, **{"webop.dev/rotate": wish})
+            await rotate(cluster, *replicas)
         served = cluster.get_data("tls.crt")
         del cluster.stored[SECRET]
-        await until(lambda: SECRET in cluster.stored)
-        assert cluster.get_data("tls.crt") == served, "the one in use is kept at first"
-        await rotate(cluster)
-        last = split_certificates(cluster.get_data("ca.crt"))
-        await until(lambda: all(split_certificates(one.get_bundle()) == last for one in replicas))
-        shown = {await shake_hands(one.port, b"".join(last)) for one in replicas}
+        await rotate(cluster, *replicas, old=served)
         assert [replica.port for replica in replicas] == ports
     assert failures == []
-    assert shown == {to_der(cluster.get_data("tls.crt"))}
-    granted = cluster.stored[SECRET]["metadata"]["annotations"]
-    assert "webop.dev/renew-at" in granted
 
 
-async def test_a_replica_that_comes_just_after_the_deletion_leaves_the_restoring_to_the_others(
+async def test_a_replica_that_comes_just_after_the_deletion_is_ready_when_its_ca_is_trusted(
     cluster: Secrets,
 ) -> None:
     known = Trust()
     async with contextlib.AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(replicate(cluster, known)) for _ in range(2)]
-        await until(lambda: bool(known.told))
+        await until(lambda: not any(replica.hosting.is_settling for replica in replicas))
         failures = await stack.enter_async_context(knock(replicas, known))
         served = cluster.get_data("tls.crt")
         del cluster.stored[SECRET]
-        replicas.append(await stack.enter_async_context(replicate(cluster, known)))
-        assert cluster.get_data("tls.crt") == served
-        await rotate(cluster)
+        newcomer = await stack.enter_async_context(replicate(cluster, known))
+        assert newcomer.hosting.is_settling
+        await until(lambda: not newcomer.hosting.is_settling)
+        replicas.append(newcomer)
+        await rotate(cluster, *replicas, old=served)
+        assert failures == []
+
+
+async def test_a_replica_that_finds_an_old_certificate_is_ready_at_once(cluster: Secrets) -> None:
+    async with replicate(cluster, overlap=0.0):
+        pass
+    async with replicate(cluster, overlap=0.0) as replica:
+        assert not replica.hosting.is_settling
+
+
+async def test_a_certificate_is_renewed_after_two_thirds_of_its_life(cluster: Secrets) -> None:
+    times = {"certificate_lifetime": dt.timedelta(seconds=6), "settle_time": 0.1, "overlap": 0.1}
+    async with replicate(cluster, **times) as replica:
+        first = read_certificate(cluster.get_data("tls.crt"))
+        await rotate(cluster, replica)
+        left = first.end - dt.datetime.now(dt.UTC)
+        assert dt.timedelta(0) < left < dt.timedelta(seconds=2.5)
+
+
+async def test_a_certificate_that_expires_without_a_successor_is_replaced_untrusted_or_not(
+    cluster: Secrets,
+) -> None:
+    class Deaf(Trust):
+        async def confirm(self, bundle: bytes) -> None:
+            if len(split_certificates(bundle)) > 1:
+                raise TimeoutError
+
+    times = {"certificate_lifetime": dt.timedelta(seconds=6), "settle_time": 0.1, "overlap": 0.1}
+    async with replicate(cluster, Deaf(), **times) as replica:
+        first = cluster.get_data("tls.crt")
+        end = read_certificate(first).end
+        await until(lambda: cluster.get_data("tls.crt") != first)
+        assert await shake_hands(replica.port, replica.get_bundle()) == to_der(first)
+        await until(lambda: len(split_certificates(replica.get_bundle())) == 1)
+        assert dt.datetime.now(dt.UTC) > end
+        await shake_hands(replica.port, cluster.get_data("ca.crt"))
+
+
+async def test_replicas_that_need_different_names_agree_on_both(cluster: Secrets) -> None:
+    async with (
+        replicate(cluster, settle_time=0.05),
+        replicate(cluster, settle_time=0.05, extra_sans=["extra.example"]),
+    ):
+        names = {"svc.ns.svc", "extra.example"}
+        await until(lambda: read_certificate(cluster.get_data("tls.crt")).hostnames >= names)
+        looks = len(cluster.requests)
+        await until(lambda: len(cluster.requests) > looks + 40)
+    assert cluster.count_writes() - cluster.conflicts <= 3  # two certificates, the old CA goes
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_no_connection_fails_whatever_happens_to_the_secret(
+    cluster: Secrets, seed: int
+) -> None:
+    chance, known, spoilt = random.Random(seed), Trust(), base64.b64encode(b"?").decode()
+    async with contextlib.AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(replicate(cluster, known)) for _ in range(3)]
+        await until(lambda: not any(replica.hosting.is_settling for replica in replicas))
+        failures = await stack.enter_async_context(knock(replicas, known))
+        for number in range(8):
+            fate = chance.choice(["delete", "spoil", "wish", "outage", "newcomer"])
+            if fate == "delete":
+                cluster.stored.pop(SECRET, None)
+            elif fate == "spoil" and SECRET in cluster.stored:
+                document = copy.deepcopy(cluster.stored[SECRET])
+                document["data"][chance.choice(["tls.crt", "tls.key", "ca.crt"])] = spoilt
+                cluster.put(SECRET, document)
+            elif fate == "wish" and SECRET in cluster.stored:
+                cluster.annotate(SECRET, **{"webop.dev/rotate": str(number)})
+            elif fate == "outage":
+                method = chance.choice(["GET", "PUT", "POST"])
+                cluster.failures = {method: APIConnectionError("away")}
+            elif fate == "newcomer":
+                cluster.failures = {}
+                newcomer = await stack.enter_async_context(replicate(cluster, known))
+                await until(lambda one=newcomer: not one.hosting.is_settling)  # type: ignore[misc]
+                replicas.append(newcomer)
+            await asyncio.sleep(chance.uniform(0, 1))
+        cluster.failures = {}
+        await until(lambda: SECRET in cluster.stored)
+        cluster.annotate(SECRET, **{"webop.dev/rotate": "last"})
+        await rotate(cluster, *replicas)
         assert failures == []
 
 
@@ -183,15 +267,15 @@ async def test_what_others_have_put_into_the_secret_stays(cluster: Secrets) -> N
 
 
 @pytest.mark.parametrize("spoilt", ["tls.crt", "tls.key", "ca.crt"])
-async def test_a_spoilt_secret_is_repaired(cluster: Secrets, spoilt: str) -> None:
-    async with replicate(cluster):
+async def test_a_spoilt_secret_is_replaced(cluster: Secrets, spoilt: str) -> None:
+    known = Trust()
+    async with replicate(cluster, known) as replica, knock([replica], known) as failures:
         served = cluster.get_data("tls.crt")
         document = cluster.stored[SECRET]
         document["data"][spoilt] = base64.b64encode(b"what is this?").decode()
         cluster.put(SECRET, document)
-        await until(lambda: "next.crt" in cluster.stored[SECRET]["data"])
-        assert cluster.get_data("tls.crt") == served
-        await rotate(cluster)
+        await rotate(cluster, replica, old=served)
+    assert failures == []
 
 
 async def test_a_spoilt_secret_is_replaced_at_the_start(cluster: Secrets) -> None:
@@ -203,22 +287,22 @@ async def test_a_spoilt_secret_is_replaced_at_the_start(cluster: Secrets) -> Non
 
 
 async def test_nothing_new_is_served_until_it_is_confirmed(cluster: Secrets) -> None:
-    confirmed = asyncio.Event()
+    asked, confirmed = asyncio.Event(), asyncio.Event()
 
     class Unsure(Trust):
         async def confirm(self, bundle: bytes) -> None:
             if len(split_certificates(bundle)) > 1:
+                asked.set()
                 await confirmed.wait()
 
     async with replicate(cluster, Unsure()) as replica:
         served = cluster.get_data("tls.crt")
         cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
-        await until(lambda: len(replica.configs) > 1)
-        seen = len(cluster.requests)
-        await until(lambda: len(cluster.requests) > seen + 20)
-        assert cluster.get_data("tls.crt") == served
+        await asked.wait()
+        assert cluster.get_data("tls.crt") != served
+        assert await shake_hands(replica.port, replica.get_bundle()) == to_der(served)
         confirmed.set()
-        await rotate(cluster)
+        await rotate(cluster, replica, old=served)
 
 
 # An API server that is away.
@@ -238,7 +322,7 @@ async def test_it_serves_what_it_has_while_the_api_server_is_away(
         cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
         await rotate(cluster)
     (told,) = [text for text in caplog.messages if "away" in text]
-    assert told.startswith("The Secret ns/svc-webhook-certs cannot be used. Serving the last known")
+    assert "Serving the last known one; retrying: away" in told
 
 
 async def test_it_waits_for_the_api_server_at_the_start(cluster: Secrets) -> None:

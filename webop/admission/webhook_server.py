@@ -223,6 +223,8 @@ class WebhookHost:
             obstacles.append("the operator is stopping")
         if self.has_server and not self._is_listening:
             obstacles.append("the webhook server is not listening yet")
+        if self.hosting.is_settling and not (self.manager and self.manager.is_alone):
+            obstacles.append("API servers may not trust the new certificate yet")
         expiry = self.hosting.expiry
         if expiry is not None and expiry <= dt.datetime.now(dt.UTC):
             obstacles.append(f"the certificate of the webhook server has expired on {expiry}")

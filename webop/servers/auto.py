@@ -106,10 +106,10 @@ async def _choose_server() -> type[WebhookServer] | None:
 async def _detect(cluster: ClusterAccess) -> ClusterKind | None:
     certificate = await cluster.fetch_certificate()
     if certificate is not None:
-        from webop.servers.certificates.certs import read_names  # noqa: PLC0415 - slow
+        from webop.servers.certificates.certs import read_certificate  # noqa: PLC0415 - slow
 
         try:
-            kind = detect_by_certificate(read_names(certificate))
+            kind = detect_by_certificate(read_certificate(certificate))
         except ValueError as exc:
             logger.warning("Cannot read the certificate of the API server: %s", exc)
         else:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from webop.servers.certificates.certs import CertificateNames
+    from webop.servers.certificates.certs import Certificate
 
 
 class ClusterKind(enum.StrEnum):
@@ -22,21 +22,21 @@ class ClusterKind(enum.StrEnum):
     DOCKER_DESKTOP = "docker-desktop"
 
 
-def detect_by_certificate(names: CertificateNames) -> ClusterKind | None:
+def detect_by_certificate(certificate: Certificate) -> ClusterKind | None:
     """Detect a cluster by the certificate of its API server.
 
     K3s: the name "k3s", signed by a CA such as "k3s-server-ca@1700000000". Minikube: the name
     "minikube", signed by "minikubeCA". Docker Desktop: the name "docker-for-desktop".
     """
-    if names.common_name == "k3s" or "k3s" in names.organizations:
+    if certificate.common_name == "k3s" or "k3s" in certificate.organizations:
         return ClusterKind.K3D
-    if names.issuer.startswith("k3s-"):
+    if certificate.issuer.startswith("k3s-"):
         return ClusterKind.K3D
-    if names.common_name == "minikube" or names.issuer == "minikubeCA":
+    if certificate.common_name == "minikube" or certificate.issuer == "minikubeCA":
         return ClusterKind.MINIKUBE
-    if "control-plane.minikube.internal" in names.hostnames:
+    if "control-plane.minikube.internal" in certificate.hostnames:
         return ClusterKind.MINIKUBE
-    if "docker-for-desktop" in names.hostnames:
+    if "docker-for-desktop" in certificate.hostnames:
         return ClusterKind.DOCKER_DESKTOP
     return None
 

@@ -89,6 +89,7 @@ class Hosting:
         is_stopping: set by the operator when it begins to stop. From then on, each response closes
             its connection; new connections are still accepted.
         expiry: set by the server: until when its certificate is valid; None if unknown.
+        is_settling: set by the server: whether API servers may not trust its certificate yet.
         secret: set by the server: the namespace and name of the Secret that it needs to start.
         gate: refuses reviews beyond the limits.
         counters: counts the reviews, for metrics.
@@ -99,6 +100,7 @@ class Hosting:
     confirm: Callable[[WebhookClientConfig], Awaitable[None]] = _confirm_at_once
     is_stopping: bool = False
     expiry: dt.datetime | None = None
+    is_settling: bool = False
     secret: tuple[str, str] | None = None
     gate: OverloadGate = field(init=False)
     counters: ReviewCounters = field(default_factory=ReviewCounters)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 import logging
 import re
 import ssl
+import time
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from webop.aio.backoff import Once
 from webop.aio.dedicated_threads import call_in_dedicated_thread
-from webop.errors import ConfigurationError, ReviewError
+from webop.errors import ConfigurationError, ReviewError, WebopError
 from webop.identities import is_in_pod
 from webop.servers.addresses import build_url, get_reachable_address
 from webop.servers.base import (
@@ -28,14 +30,15 @@ from webop.servers.base import (
     WebhookClientConfig,
     WebhookFn,
 )
-from webop.servers.certificates.certfiles import (
-    ExpiryWatch,
+from webop.servers.certificates.contexts import LiveContext, StrPath, write_file
+from webop.servers.certificates.expiry import ExpiryWatch
+from webop.servers.certificates.sources import (
+    CertificateSource,
+    LocalSource,
     Material,
-    add_bundle,
     join_bundles,
     read_material,
 )
-from webop.servers.certificates.contexts import LiveContext, StrPath, write_file
 from webop.servers.hosting import Hosting, get_hosting
 
 if TYPE_CHECKING:
@@ -175,20 +178,88 @@ class WebhookServer(BaseWebhookServer):
         Yields:
             The CA certificates in PEM; None for those that clients trust by default.
         """
-        current = await call_in_dedicated_thread(self._read_material)
-        own = None
-        if current.cert is not None:
-            await self.use_certificate(current.cert, current.key, self.password)
-        elif self._contexts is not None and not self._contexts.has_certificate:
+        source, once = self.build_source(), Once()
+        current = await self._load(source, None, once)
+        while current is None:
+            await asyncio.sleep((source.interval or 0.0) / 2)
+            current = await self._load(source, None, once)
+        await self._switch(current)
+        self._hosting.is_settling = current.is_recent
+        yield current.bundle
+        if current.is_recent:
+            await self._settle(source, current.bundle)
+        self._hosting.is_settling = False
+        async with contextlib.aclosing(self._follow(source, current, once)) as bundles:
+            async for bundle in bundles:
+                yield bundle
+
+    async def _follow(
+        self, source: CertificateSource, current: Material, once: Once
+    ) -> AsyncGenerator[bytes | None, None]:
+        """Follow the changes of a source; yield the CA bundle for the clients when it changes.
+
+        Flow: announce the new CAs beside the old ones; wait until API servers can know them; use
+        the new certificate; drop the old CAs after the overlap.
+
+        Guarantees:
+            - If API servers do not trust a new certificate yet, it is used only if the present one
+              has expired.
+            - No state is shared: each replica announces what it uses and what it is going to use.
+
+        Caveats:
+            If a replica cannot reach the API server for longer than the overlap, but the API server
+            can reach it, it serves an untrusted certificate until it has access again.
+        """
+        advertised = trusted = current.bundle
+        end_of_overlap = 0.0
+        while source.interval is not None:
+            await asyncio.sleep(source.interval)
+            self._expiry.check()
+            found = await self._load(source, current, once) or current
+            if found != current:
+                joined = join_bundles(current.bundle, found.bundle)
+                if joined != advertised:
+                    advertised = joined
+                    yield advertised
+                if joined != trusted:
+                    if await self._settle(source, joined):
+                        trusted = joined
+                    elif not self._expiry.has_expired:
+                        continue
+                try:
+                    await self._switch(found)
+                except (ConfigurationError, ssl.SSLError) as error:
+                    if once.is_new("switch", str(error)):
+                        text = "The changed certificate of the webhook server is not in use: %s"
+                        logger.error(text, error)  # noqa: TRY400 - a traceback would not help
+                    continue
+                once.forget("switch")
+                if (found.cert, found.key) != (current.cert, current.key):
+                    text = "The changed certificate of the webhook server is in use: %s."
+                    logger.info(text, self._expiry.description)
+                current, end_of_overlap = found, time.monotonic() + source.overlap
+            elif advertised != current.bundle and time.monotonic() >= end_of_overlap:
+                advertised = trusted = current.bundle
+                yield advertised
+
+    def build_source(self) -> CertificateSource:
+        """Return where the certificate comes from."""
+        make = None
+        if self._contexts is not None and not self._contexts.has_certificate:
             addr = get_reachable_address(self._get_addr())
             names = [self._get_host(), addr, *self.extra_sans]
-            own, key = await call_in_dedicated_thread(self.build_certificate, names, self.password)
-            await self.use_certificate(own, key, self.password)
-        yield add_bundle(current.bundle, own)
-        if self.certfile is not None or self.cafile is not None:
-            async with contextlib.aclosing(self._watch_files(current, own)) as bundles:
-                async for bundle in bundles:
-                    yield bundle
+            make = functools.partial(self.build_certificate, names, self.password)
+        read = functools.partial(
+            read_material,
+            certfile=self.certfile,
+            pkeyfile=self.pkeyfile,
+            password=self.password,
+            cafile=self.cafile,
+            cadata=self.cadata,
+        )
+        is_fixed = self.certfile is None and self.cafile is None
+        interval = None if is_fixed else self.file_check_interval
+        return LocalSource(read=read, make=make, interval=interval)
 
     def build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:
         """Build the config for the clients: the address of the server and its CA bundle.
@@ -224,8 +295,12 @@ class WebhookServer(BaseWebhookServer):
             await self._contexts.use(cert, key, password)
             self._expiry.note(cert)
 
-    async def wait_for_trust(self, bundle: bytes) -> None:
-        """Wait until the cluster trusts these CA certificates (PEM), for at most a minute."""
+    async def wait_for_trust(self, bundle: bytes) -> bool:
+        """Wait until the cluster trusts these CA certificates (PEM), for at most a minute.
+
+        Returns:
+            Whether it does.
+        """
         config = self.build_config(self._listening_port, bundle)
         try:
             # Not wait_for(): that of Python 3.11 can swallow a cancellation.
@@ -234,6 +309,8 @@ class WebhookServer(BaseWebhookServer):
         except TimeoutError:
             text = "The webhook configurations do not have the new CA bundle after %g s."
             logger.warning(text, _TRUST_SECONDS)
+            return False
+        return True
 
     async def serve(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         """Serve until cancelled (:meth:`BaseWebhookServer.serve`).
@@ -336,52 +413,6 @@ class WebhookServer(BaseWebhookServer):
             )
         return None
 
-    def _read_material(self) -> Material:
-        return read_material(
-            certfile=self.certfile,
-            pkeyfile=self.pkeyfile,
-            password=self.password,
-            cafile=self.cafile,
-            cadata=self.cadata,
-        )
-
-    async def _watch_files(
-        self, current: Material, own: bytes | None
-    ) -> AsyncGenerator[bytes | None, None]:
-        """Check the files for changes; yield the CA bundle when it changes.
-
-        New CA certificates are trusted beside the old ones before the new certificate is used. The
-        old ones stay until the next check, as other replicas may see the files later.
-        """
-        bundle = advertised = add_bundle(current.bundle, own)
-        once = Once()
-        while True:
-            await asyncio.sleep(self.file_check_interval)
-            self._expiry.check()
-            changed = await self._read_again(current)
-            previous, bundle = bundle, add_bundle(changed.bundle, own)
-            is_same = (changed.cert, changed.key) == (current.cert, current.key)
-            if bundle != previous:
-                advertised = join_bundles(advertised, bundle)
-                yield advertised
-                await self.wait_for_trust(advertised)
-            elif advertised != bundle and is_same:
-                advertised = bundle
-                yield advertised
-            if changed.cert is not None and not is_same and self._contexts is not None:
-                try:
-                    await self.use_certificate(changed.cert, changed.key, self.password)
-                except (ConfigurationError, ssl.SSLError) as error:
-                    changed = current  # retry at the next check: files may be half-written
-                    if once.is_new("failure", str(error)):
-                        text = "The changed certificate of the webhook server is not in use: %s"
-                        logger.error(text, error)  # noqa: TRY400 - a traceback would not help
-                else:
-                    once.forget("failure")
-                    text = "The changed certificate of the webhook server is in use: %s."
-                    logger.info(text, self._expiry.description)
-            current = changed
-
     async def _watch_clients(self, listener: Listener) -> None:
         """Check the files that verify clients for changes; then verify all clients again."""
         contexts, once = self._contexts, Once()
@@ -405,13 +436,36 @@ class WebhookServer(BaseWebhookServer):
                     logger.error(text, error)  # noqa: TRY400 - a traceback would not help
             await asyncio.sleep(self.file_check_interval)
 
-    async def _read_again(self, current: Material) -> Material:
-        """Read the files; return the current material if they are unusable (half-written)."""
+    async def _load(
+        self, source: CertificateSource, current: Material | None, once: Once
+    ) -> Material | None:
+        """Load what the source has now; return None if that is not usable, and log why.
+
+        Raises:
+            ConfigurationError: it is not usable, and there is no certificate yet.
+        """
         try:
-            return await call_in_dedicated_thread(self._read_material)
-        except ConfigurationError as error:
-            logger.warning("Ignored the changed files of the webhook server: %s", error)
-            return current
+            found = await source.load()
+        except WebopError as exc:
+            if current is None and isinstance(exc, ConfigurationError):
+                raise
+            if once.is_new("load", str(exc)):
+                state = "Serving the last known one" if current else "Serving no webhooks yet"
+                text = "Cannot load the certificate of the webhook server. %s; retrying: %s"
+                logger.warning(text, state, exc)
+            return None
+        once.forget("load")
+        return found
+
+    async def _switch(self, material: Material) -> None:
+        if material.cert is not None:
+            await self.use_certificate(material.cert, material.key, self.password)
+
+    async def _settle(self, source: CertificateSource, bundle: bytes | None) -> bool:
+        """Wait until API servers can know a bundle; return whether the configurations have it."""
+        is_confirmed = bundle is None or await self.wait_for_trust(bundle)
+        await asyncio.sleep(source.settle)
+        return is_confirmed
 
     async def _dump(self, bundle: bytes | None) -> None:
         if self.cadump is None:

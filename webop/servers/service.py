@@ -24,11 +24,11 @@ from webop.errors import (
     LoginError,
 )
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
-from webop.servers.certificates.certfiles import join_bundles, read_material
+from webop.servers.certificates.sources import read_material
 from webop.servers.local import WebhookServer
 
 if TYPE_CHECKING:
-    from webop.servers.certificates.rotation import Rotation
+    from webop.servers.certificates.sources import CertificateSource
 
 logger = logging.getLogger(__name__)
 
@@ -94,16 +94,18 @@ class WebhookServiceServer(WebhookServer):
             )
         await self._wait_for_namespace()
         self._build_service()  # report a missing name first
-        if self.certfile is not None or self.pkeyfile is not None:
-            bundles = super().watch_certificate()
-        else:
-            bundles = self._watch_secret()
-        async with contextlib.aclosing(bundles):
+        async with contextlib.aclosing(super().watch_certificate()) as bundles:
             async for bundle in bundles:
                 yield bundle
 
-    async def _watch_secret(self) -> AsyncGenerator[bytes | None, None]:
-        from webop.servers.certificates.sharing import SharedCertificate  # noqa: PLC0415 - slow
+    def build_source(self) -> CertificateSource:
+        """Return the Secret, or the files (:meth:`WebhookServer.build_source`)."""
+        if self.certfile is not None or self.pkeyfile is not None:
+            source = super().build_source()
+            source.settle, source.overlap = self.settle_time, self.overlap
+            return source
+        from webop.servers.certificates.certs import normalize_hostnames  # noqa: PLC0415 - slow
+        from webop.servers.certificates.secret import SecretSource  # noqa: PLC0415 - slow
 
         cluster = self._hosting.cluster
         if cluster is None:
@@ -111,27 +113,29 @@ class WebhookServiceServer(WebhookServer):
                 "WebhookServiceServer keeps its certificates in a Secret, but there is no cluster. "
                 "Run it in an operator with access to one, or set certfile= and pkeyfile=."
             )
-        extra = read_material(cafile=self.cafile, cadata=self.cadata).bundle
-
-        async def confirm(bundle: bytes) -> None:
-            joined = join_bundles(bundle, extra)
-            await self._hosting.confirm(self.build_config(self._listening_port, joined))
-
+        # A rotation must be complete before the certificate expires.
+        least = self.poll_interval + 2 * self.settle_time
+        if self.certificate_lifetime.total_seconds() / 3 < least:
+            raise ConfigurationError(
+                f"certificate_lifetime={self.certificate_lifetime} is too short: a rotation takes "
+                f"{least:g} seconds by poll_interval= and settle_time=."
+            )
         service, namespace = self._get_names()
         secret = self.secret or f"{service}-webhook-certs"
         self._hosting.secret = (namespace, secret)
-        shared = SharedCertificate(
-            cluster,
-            namespace,
-            secret,
-            self._build_rotation(),
-            load=self.use_certificate,
-            confirm=confirm,
-            check=self._expiry.check,
+        name = f"{service}.{namespace}"  # API servers connect to the first one
+        names = [f"{name}.svc", name, service, f"{name}.svc.cluster.local", *self.extra_sans]
+        return SecretSource(
+            cluster=cluster,
+            namespace=namespace,
+            name=secret,
+            hostnames=tuple(map(str, normalize_hostnames(names))),
+            lifetime=self.certificate_lifetime,
+            extra=read_material(cafile=self.cafile, cadata=self.cadata).bundle,
+            interval=self.poll_interval,
+            settle=self.settle_time,
+            overlap=self.overlap,
         )
-        async with contextlib.aclosing(shared.follow()) as bundles:
-            async for bundle in bundles:
-                yield join_bundles(bundle, extra)
 
     def build_config(self, port: int, bundle: bytes | None) -> WebhookClientConfig:  # noqa: ARG002
         """Return the reference to the Service (:meth:`WebhookServer.build_config`)."""
@@ -191,29 +195,3 @@ class WebhookServiceServer(WebhookServer):
                 return  # the login has succeeded
             else:
                 return
-
-    def _build_rotation(self) -> Rotation:
-        from webop.servers.certificates.certs import normalize_hostnames  # noqa: PLC0415 - slow
-        from webop.servers.certificates.rotation import Rotation  # noqa: PLC0415 - slow
-        from webop.servers.certificates.secretdata import make_leaf  # noqa: PLC0415 - slow
-
-        # API servers connect to the first one.
-        service, namespace = self._get_names()
-        name = f"{service}.{namespace}"
-        names = [f"{name}.svc", name, service, f"{name}.svc.cluster.local", *self.extra_sans]
-        rotation = Rotation(
-            names=tuple(map(str, normalize_hostnames(names))),
-            lifetime=self.certificate_lifetime,
-            poll=self.poll_interval,
-            settle=self.settle_time,
-            overlap=self.overlap,
-            make=make_leaf,
-        )
-        # A rotation must be complete before the certificate expires.
-        least = rotation.promotion + rotation.settle
-        if self.certificate_lifetime.total_seconds() / 3 < least:
-            raise ConfigurationError(
-                f"certificate_lifetime={self.certificate_lifetime} is too short: a rotation takes "
-                f"{least:g} seconds by poll_interval= and settle_time=."
-            )
-        return rotation

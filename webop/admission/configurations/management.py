@@ -89,7 +89,7 @@ class ConfigurationManager:
     Attributes:
         is_applied: set when the record of the replica is in the cluster, and all webhooks for which
             the replicas agree. A replica that waits for the others is ready: they wait for it, too.
-        is_alone: whether no other replica remains when this one stops; known when it retires.
+        is_alone: whether no other replica took calls when this one read the records last.
         problem: why the last update failed; empty if it succeeded.
         is_refused: whether the API server refuses the updates, so that retries do not help.
     """
@@ -308,9 +308,9 @@ class ConfigurationManager:
             digest=offer.digest,
             is_ready=self._was_ready,
         )
-        if self._is_retired:
-            self.is_alone = not acting
-            mine = mine.retire() if acting else mine
+        self.is_alone = not acting
+        if self._is_retired and acting:
+            mine = mine.retire()
         webhooks = {kind: found[kind].webhooks for kind in found}
         decision = decide(webhooks, others.values(), offer, mine, notes=notes)
         is_foreign = any(webhooks.values()) and build_digest(webhooks) != offer.digest

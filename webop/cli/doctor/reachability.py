@@ -34,7 +34,7 @@ from webop.errors import APIError, APIForbiddenError
 from webop.handlers.model import WebhookType
 from webop.identities import is_in_pod
 from webop.objects.resources import Resource
-from webop.servers.certificates.certs import read_serial, read_validity, split_certificates
+from webop.servers.certificates.certs import read_certificate, split_certificates
 from webop.servers.local import WebhookServer
 
 _TIMEOUT = 5.0  # seconds; of a handshake
@@ -142,7 +142,7 @@ def check_bundle(text: str, now: dt.datetime) -> Finding:
         return note("caBundle", "none: the API server trusts only the CAs of its system")
     try:
         pems = split_certificates(base64.b64decode(text, validate=True))
-        last = max(pems, key=lambda pem: read_validity(pem)[1])
+        last = max(pems, key=lambda pem: read_certificate(pem).end)
     except ValueError as exc:
         return fail("caBundle", f"cannot be read: {exc}", RENEW)
     what = "its CA" if len(pems) == 1 else f"the last of its {len(pems)} CAs"
@@ -154,8 +154,9 @@ def judge_life(subject: str, what: str, pem: bytes, now: dt.datetime) -> Finding
 
     It is a warning in the last tenth of the validity, at most a week.
     """
-    start, end = read_validity(pem)
-    if end - now > min((end - start) * 0.1, dt.timedelta(days=7)):
+    found = read_certificate(pem)
+    end = found.end
+    if end - now > min((end - found.start) * 0.1, dt.timedelta(days=7)):
         return approve(subject, f"{what} is trusted and valid until {end:%Y-%m-%d}")
     span, when = describe_seconds(abs((end - now).total_seconds())), f"{end:%Y-%m-%d %H:%M} UTC"
     if end > now:
@@ -196,13 +197,14 @@ async def _check_address(context: Context, url: str, service: Json, bundle: str)
             return [note("address", text, remedy)]
         remedy = "Start the operator. If it runs, check its port, firewalls and NetworkPolicies."
         return [warn("address", text, remedy)]
-    serial = read_serial(shown)
+    serial = read_certificate(shown).serial
     what = f"the one for {name}, serial number {serial},"
     findings = [judge_life("certificate", what, shown, context.now)]
     with contextlib.suppress(OSError, ValueError, LookupError):  # not readable from here
         source, wanted = await _fetch_wanted(context, service)
         if split_certificates(wanted)[0] != shown:
-            text = f"the server uses {serial}, but {source} has {read_serial(wanted)}"
+            expected = read_certificate(wanted).serial
+            text = f"the server uses {serial}, but {source} has {expected}"
             remedy = "Wait a minute for the replicas to load it; else restart them, read their log."
             findings.append(warn("certificate", text, remedy))
     return findings

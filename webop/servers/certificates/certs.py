@@ -6,8 +6,10 @@ EC P-256, which is fast. All texts are PEM.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import ipaddress
+import re
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # A new certificate must be valid on nodes whose clocks are behind, such as by a wrong time zone.
-_CLOCK_SKEW = dt.timedelta(hours=2)
+CLOCK_SKEW = dt.timedelta(hours=2)
+#: The common name of the CA of a certificate that webop shares in a Secret.
+OWN_CA = re.compile(r"webop-[0-9a-f]{16} ")
 _TEN_YEARS = 3650
 _MAX_COMMON_NAME = 64  # RFC 5280, ub-common-name
 
@@ -40,11 +44,16 @@ class KeyPair:
 
 
 @dataclass(frozen=True)
-class CertificateNames:
-    """The names of a certificate's subject and issuer; empty if absent."""
+class Certificate:
+    """What is in a certificate: its validity (in UTC), and names, which are empty if absent."""
 
+    start: dt.datetime
+    end: dt.datetime
+    #: The serial number as openssl prints it.
+    serial: str
     common_name: str = ""
     organizations: tuple[str, ...] = ()
+    #: The common name of the CA.
     issuer: str = ""
     #: The DNS names and IP addresses of the server.
     hostnames: frozenset[str] = frozenset()
@@ -143,34 +152,6 @@ def build_certificate_self_signed(
     return KeyPair(cert=_to_pem(builder.sign(key, hashes.SHA256())), key=_key_to_pem(key, password))
 
 
-def get_expiry(pem: bytes) -> dt.datetime:
-    """Return until when a certificate is valid (in UTC; of a chain: the first one).
-
-    Raises:
-        ValueError: this is not a certificate in PEM.
-    """
-    return x509.load_pem_x509_certificate(pem).not_valid_after_utc
-
-
-def read_validity(pem: bytes) -> tuple[dt.datetime, dt.datetime]:
-    """Return from when and until when a certificate is valid (in UTC; of a chain: the first one).
-
-    Raises:
-        ValueError: this is not a certificate in PEM.
-    """
-    cert = x509.load_pem_x509_certificate(pem)
-    return cert.not_valid_before_utc, cert.not_valid_after_utc
-
-
-def read_serial(pem: bytes) -> str:
-    """Return the serial number of a certificate as openssl prints it (of a chain: the first one).
-
-    Raises:
-        ValueError: this is not a certificate in PEM.
-    """
-    return f"{x509.load_pem_x509_certificate(pem).serial_number:X}"
-
-
 def build_certificate_of_own_ca(
     hostnames: Iterable[str], lifetime: dt.timedelta
 ) -> tuple[KeyPair, bytes]:
@@ -205,33 +186,26 @@ def split_certificates(pem: bytes) -> tuple[bytes, ...]:
         raise ValueError(str(error)) from error
 
 
-def read_hostnames(pem: bytes) -> frozenset[str]:
-    """Return the DNS names and IP addresses of a certificate (of a chain: the first one).
-
-    Raises:
-        ValueError: this is not a certificate in PEM.
-    """
-    extensions = x509.load_pem_x509_certificate(pem).extensions
-    try:
-        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return frozenset()
-    addresses = map(str, names.get_values_for_type(x509.IPAddress))
-    return frozenset((*names.get_values_for_type(x509.DNSName), *addresses))
-
-
-def read_names(pem: bytes) -> CertificateNames:
-    """Return the names in a certificate (of a chain: the first one).
+def read_certificate(pem: bytes) -> Certificate:
+    """Read a certificate (of a chain: the first one).
 
     Raises:
         ValueError: this is not a certificate in PEM.
     """
     cert = x509.load_pem_x509_certificate(pem)
-    return CertificateNames(
+    hostnames: Iterable[str] = ()
+    with contextlib.suppress(x509.ExtensionNotFound, ValueError):
+        names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        addresses = map(str, names.get_values_for_type(x509.IPAddress))
+        hostnames = (*names.get_values_for_type(x509.DNSName), *addresses)
+    return Certificate(
+        start=cert.not_valid_before_utc,
+        end=cert.not_valid_after_utc,
+        serial=f"{cert.serial_number:X}",
         common_name=next(_read_attributes(cert.subject, NameOID.COMMON_NAME), ""),
         organizations=tuple(_read_attributes(cert.subject, NameOID.ORGANIZATION_NAME)),
         issuer=next(_read_attributes(cert.issuer, NameOID.COMMON_NAME), ""),
-        hostnames=read_hostnames(pem),
+        hostnames=frozenset(hostnames),
     )
 
 
@@ -266,7 +240,7 @@ def _start_certificate(
         .issuer_name(issuer)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(dt.datetime.now(dt.UTC) - _CLOCK_SKEW)
+        .not_valid_before(dt.datetime.now(dt.UTC) - CLOCK_SKEW)
     )
 
 
