@@ -210,7 +210,7 @@ class WebhookServer(BaseWebhookServer):
             If a replica cannot reach the API server for longer than the overlap, but the API server
             can reach it, it serves an untrusted certificate until it has access again.
         """
-        advertised = trusted = current.bundle
+        advertised = current.bundle
         end_of_overlap = 0.0
         while source.interval is not None:
             await asyncio.sleep(source.interval)
@@ -221,11 +221,9 @@ class WebhookServer(BaseWebhookServer):
                 if joined != advertised:
                     advertised = joined
                     yield advertised
-                if joined != trusted:
-                    if await self._settle(source, joined):
-                        trusted = joined
-                    elif not self._expiry.has_expired:
-                        continue
+                is_new = joined != current.bundle
+                if is_new and not (await self._settle(source, joined) or self._expiry.has_expired):
+                    continue
                 try:
                     await self._switch(found)
                 except (ConfigurationError, ssl.SSLError) as error:
@@ -239,7 +237,7 @@ class WebhookServer(BaseWebhookServer):
                     logger.info(text, self._expiry.description)
                 current, end_of_overlap = found, time.monotonic() + source.overlap
             elif advertised != current.bundle and time.monotonic() >= end_of_overlap:
-                advertised = trusted = current.bundle
+                advertised = current.bundle
                 yield advertised
 
     def build_source(self) -> CertificateSource:

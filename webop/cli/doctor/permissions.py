@@ -14,6 +14,7 @@ from webop.cli.doctor.findings import Finding, Level, approve, warn
 from webop.coordination.requests import LEASES
 from webop.objects.names import join_names
 from webop.objects.rights import parse_right
+from webop.servers.certificates.secret import parse_secret
 
 _API = "authorization.k8s.io"
 _EMPTY = '""'
@@ -166,8 +167,7 @@ async def check_permissions(context: Context) -> list[Finding]:
         return need.judge(missing)
 
     found = {} if context.secret is None else await context.read_secret(*context.secret)
-    known = found.get("metadata", {}).get("annotations") or ()
-    is_own = not found or "webop.dev/certificate" in known  # others are only read
+    is_own = parse_secret(found or None).is_own  # others are only read
     findings = await run_concurrently(map(check, list_needs(context, has_own_secret=is_own)))
     return list(dict.fromkeys(findings))  # several configurations need the same
 

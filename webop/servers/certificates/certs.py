@@ -61,12 +61,7 @@ class Certificate:
 
 def build_ca(common_name: str, *, days: float = _TEN_YEARS) -> KeyPair:
     """Make a CA that signs certificates of servers and clients."""
-    key = _generate_key()
-    name = _build_name(common_name)
-    builder = _start_certificate(name, name, key.public_key())
-    builder = _end_validity(builder, days)
-    builder = _allow_signing(builder, key.public_key(), leaf=False)
-    return KeyPair(cert=_to_pem(builder.sign(key, hashes.SHA256())), key=_key_to_pem(key))
+    return _encode(*_issue(_build_name(common_name), days=days, is_ca=True))
 
 
 def build_certificate_signed(
@@ -100,23 +95,8 @@ def build_certificate_signed(
     usages += [ExtendedKeyUsageOID.CLIENT_AUTH] if client else []
     if not usages:
         raise ValueError("A certificate needs hostnames (of a server), or client=True, or both.")
-    key = _generate_key()
-    subject = _build_name(common_name, organizations)
-    builder = _start_certificate(subject, issuer.subject, key.public_key())
-    builder = _end_validity(builder, days, latest=issuer.not_valid_after_utc)
-    builder = (
-        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_build_key_usage(signs_data=True, signs_certs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
-            critical=False,
-        )
-    )
-    if names:
-        builder = builder.add_extension(_build_alternative_names(names), critical=False)
-    return KeyPair(cert=_to_pem(builder.sign(issuer_key, hashes.SHA256())), key=_key_to_pem(key))
+    subject, signer = _build_name(common_name, organizations), (issuer, issuer_key)
+    return _encode(*_issue(subject, days=days, signer=signer, usages=usages, hostnames=names))
 
 
 def build_certificate_self_signed(
@@ -140,16 +120,9 @@ def build_certificate_self_signed(
     if not names:
         raise ValueError("A self-signed certificate needs a host name or a specific IP address.")
     common_name = next((name for name in names if isinstance(name, str)), str(names[0]))
-    key = _generate_key()
-    name = _build_name(common_name)
-    builder = _start_certificate(name, name, key.public_key())
-    builder = _end_validity(builder, days)
-    builder = _allow_signing(builder, key.public_key(), leaf=True)
-    builder = builder.add_extension(_build_alternative_names(names), critical=False)
-    builder = builder.add_extension(
-        x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False
-    )
-    return KeyPair(cert=_to_pem(builder.sign(key, hashes.SHA256())), key=_key_to_pem(key, password))
+    subject, usages = _build_name(common_name), [ExtendedKeyUsageOID.SERVER_AUTH]
+    made = _issue(subject, days=days, is_ca=True, usages=usages, hostnames=names)
+    return _encode(*made, password)
 
 
 def build_certificate_of_own_ca(
@@ -227,74 +200,58 @@ def is_signed_by(pem: bytes, ca: bytes) -> bool:
     return True
 
 
-def _generate_key() -> ec.EllipticCurvePrivateKey:
-    return ec.generate_private_key(ec.SECP256R1())
+def _issue(
+    subject: x509.Name,
+    *,
+    days: float,
+    signer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None,
+    is_ca: bool = False,
+    usages: Sequence[x509.ObjectIdentifier] = (),
+    hostnames: Iterable[str | _Address] = (),
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Issue a certificate for a new key, which also signs it if there is no other signer.
 
-
-def _start_certificate(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(dt.datetime.now(dt.UTC) - CLOCK_SKEW)
-    )
-
-
-def _end_validity(
-    builder: x509.CertificateBuilder, days: float, latest: dt.datetime | None = None
-) -> x509.CertificateBuilder:
-    end = dt.datetime.now(dt.UTC) + dt.timedelta(days=days)
-    return builder.not_valid_after(end if latest is None else min(end, latest))
-
-
-def _allow_signing(
-    builder: x509.CertificateBuilder, public_key: ec.EllipticCurvePublicKey, *, leaf: bool
-) -> x509.CertificateBuilder:
-    """Make it a CA; with ``leaf``, it also signs data, as a server's own certificate must."""
-    usage = _build_key_usage(signs_data=leaf, signs_certs=True)
-    identifier = x509.SubjectKeyIdentifier.from_public_key(public_key)
-    return (
-        builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(identifier, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
-            critical=False,
-        )
-    )
-
-
-def _build_key_usage(*, signs_data: bool, signs_certs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=signs_data,
+    The key is for data if it has usages, and for certificates if it is a CA, or for both.
+    """
+    key, now = ec.generate_private_key(ec.SECP256R1()), dt.datetime.now(dt.UTC)
+    own, end = key.public_key(), now + dt.timedelta(days=days)
+    signing, issuer = key, subject
+    if signer is not None:
+        ca, signing = signer
+        issuer, end = ca.subject, min(end, ca.not_valid_after_utc)
+    usage = x509.KeyUsage(
+        digital_signature=bool(usages),
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
         key_agreement=False,
-        key_cert_sign=signs_certs,
-        crl_sign=signs_certs,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
         encipher_only=False,
         decipher_only=False,
     )
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
+    builder = (
+        x509.CertificateBuilder(issuer, subject, own, x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(end)
+        .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
+        .add_extension(identifier, critical=False)
+    )
+    if usages:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+    if names := normalize_hostnames(hostnames):
+        several = (x509.DNSName(n) if isinstance(n, str) else x509.IPAddress(n) for n in names)
+        builder = builder.add_extension(x509.SubjectAlternativeName(several), critical=False)
+    return builder.sign(signing, hashes.SHA256()), key
 
 
 def _build_name(common_name: str, organizations: Iterable[str] = ()) -> x509.Name:
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
     attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_MAX_COMMON_NAME]))
     return x509.Name(attributes)
-
-
-def _build_alternative_names(hostnames: Iterable[str | _Address]) -> x509.SubjectAlternativeName:
-    return x509.SubjectAlternativeName(
-        [
-            x509.DNSName(name) if isinstance(name, str) else x509.IPAddress(name)
-            for name in normalize_hostnames(hostnames)
-        ]
-    )
 
 
 def normalize_hostnames(hostnames: Iterable[str | _Address]) -> Sequence[str | _Address]:
@@ -318,12 +275,11 @@ def _to_pem(cert: x509.Certificate) -> bytes:
     return cert.public_bytes(serialization.Encoding.PEM)
 
 
-def _key_to_pem(key: ec.EllipticCurvePrivateKey, password: str | None = None) -> bytes:
-    encryption: serialization.KeySerializationEncryption
-    if not password:
-        encryption = serialization.NoEncryption()
-    else:
+def _encode(
+    cert: x509.Certificate, key: ec.EllipticCurvePrivateKey, password: str | None = None
+) -> KeyPair:
+    encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if password:
         encryption = serialization.BestAvailableEncryption(password.encode())
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
-    )
+    pkcs8 = serialization.PrivateFormat.PKCS8
+    return KeyPair(_to_pem(cert), key.private_bytes(serialization.Encoding.PEM, pkcs8, encryption))

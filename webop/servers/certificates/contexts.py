@@ -105,7 +105,7 @@ class LiveContext:
             found = Path(capath).iterdir() if capath is not None else ()
             files = sorted(file for file in found if file.is_file())
         except OSError as error:
-            raise _build_error("verify_capath", capath, error) from error
+            raise _build_error("read", "verify_capath", capath, error) from error
         return contents + [read_file(file, "verify_capath") for file in files]
 
     def _load(self, pair: tuple[bytes, bytes | None, str | None] | None) -> ssl.SSLContext:
@@ -178,19 +178,16 @@ def find_presented(context: ssl.SSLContext) -> bytes | None:
     tolerant.set_ciphers("ALL:@SECLEVEL=0")
     client = tolerant.wrap_bio(to_client, to_server, server_hostname="localhost")
     with contextlib.suppress(ssl.SSLWantReadError):
-        client.do_handshake()  # sends the ClientHello
+        client.do_handshake()
     try:
         server.do_handshake()
     except ssl.SSLWantReadError:
         pass  # the certificate was sent
     except ssl.SSLError:
         return None
-    try:
-        client.do_handshake()
-    except ssl.SSLError:  # TLS 1.2 needs another round trip
+    for side in (client, server, client):  # TLS 1.3 needs the first step only
         with contextlib.suppress(ssl.SSLError):
-            server.do_handshake()
-            client.do_handshake()
+            side.do_handshake()
     try:
         return client.getpeercert(binary_form=True)
     except ValueError:
@@ -206,13 +203,7 @@ def read_file(path: StrPath, option: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise _build_error(option, path, error) from error
-
-
-def _build_error(option: str, path: StrPath | None, error: OSError) -> ConfigurationError:
-    return ConfigurationError(
-        f"Cannot read {option}={str(path)!r} of the webhook server: {error.strerror}."
-    )
+        raise _build_error("read", option, path, error) from error
 
 
 def write_file(path: StrPath, data: bytes, option: str) -> None:
@@ -224,6 +215,11 @@ def write_file(path: StrPath, data: bytes, option: str) -> None:
     try:
         Path(path).write_bytes(data)
     except OSError as error:
-        raise ConfigurationError(
-            f"Cannot write {option}={os.fspath(path)!r} of the webhook server: {error.strerror}."
-        ) from error
+        raise _build_error("write", option, path, error) from error
+
+
+def _build_error(
+    verb: str, option: str, path: StrPath | None, error: OSError
+) -> ConfigurationError:
+    text = f"Cannot {verb} {option}={str(path)!r} of the webhook server: {error.strerror}."
+    return ConfigurationError(text)
