@@ -12,6 +12,7 @@ import pytest
 import webop
 from tests.admission.faking import KEX, LOOK, MUTATING, PODS, VALIDATING, FakeConfigurations, manage
 from tests.operating import eventually
+from webop.admission.configurations.replicas import PREFIX, ReplicaRecord, follow
 from webop.errors import APIForbiddenError, APIUnprocessableError, ConfigurationError
 
 
@@ -319,3 +320,20 @@ async def test_a_config_is_confirmed_when_its_authorities_are_trusted(
             await waiter
         bundles = {w["clientConfig"]["caBundle"] for w in server.stored[VALIDATING]["webhooks"]}
         assert bundles == {"bmV3Cg=="}
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+async def test_a_new_certificate_delays_the_readiness_if_other_replicas_serve(
+    registry: webop.OperatorRegistry, server: FakeConfigurations, has_others: bool
+) -> None:
+    if has_others:
+        record = ReplicaRecord(
+            identity="x", since=follow(), renewed=follow(), address={"url": "https://host"}
+        )
+        server.put(VALIDATING, [], {f"{PREFIX}x": record.encode()})
+    async with manage(registry, server) as managing:
+        webhooks = managing.operator.webhooks
+        await managing.wait_applied()
+        webhooks.hosting.is_settling = True
+        doubts = [why for why in webhooks.list_obstacles() if "may not trust" in why]
+        assert bool(doubts) is has_others

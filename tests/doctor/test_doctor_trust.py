@@ -8,7 +8,11 @@ import datetime as dt
 import pytest
 
 from webop.cli.doctor.reachability import check_bundle, judge_life
-from webop.servers.certificates.certs import build_ca, build_certificate_self_signed, read_certificate
+from webop.servers.certificates.certs import (
+    build_ca,
+    build_certificate_self_signed,
+    read_certificate,
+)
 
 
 def encode(*pems: bytes) -> str:

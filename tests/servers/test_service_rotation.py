@@ -122,8 +122,10 @@ async def test_no_connection_fails_in_three_rotations_of_five_replicas(cluster: 
         for wish in ("please", "again"):
             cluster.annotate(SECRET, **{"webop.dev/rotate": wish})
             await rotate(cluster, *replicas)
-        served = cluster.get_data("tls.crt")
+        served, ca = cluster.get_data("tls.crt"), cluster.get_data("ca.crt")
         del cluster.stored[SECRET]
+        await until(lambda: SECRET in cluster.stored)
+        assert ca in cluster.get_data("ca.crt"), "for configurations that others write"
         await rotate(cluster, *replicas, old=served)
         assert [replica.port for replica in replicas] == ports
     assert failures == []
@@ -155,7 +157,8 @@ async def test_a_replica_that_finds_an_old_certificate_is_ready_at_once(cluster:
 
 
 async def test_a_certificate_is_renewed_after_two_thirds_of_its_life(cluster: Secrets) -> None:
-    times = {"certificate_lifetime": dt.timedelta(seconds=6), "settle_time": 0.1, "overlap": 0.1}
+    times: Any = {"certificate_lifetime": dt.timedelta(seconds=6), "settle_time": 0.1}
+    times["overlap"] = 0.1
     async with replicate(cluster, **times) as replica:
         first = read_certificate(cluster.get_data("tls.crt"))
         await rotate(cluster, replica)
@@ -171,7 +174,8 @@ async def test_a_certificate_that_expires_without_a_successor_is_replaced_untrus
             if len(split_certificates(bundle)) > 1:
                 raise TimeoutError
 
-    times = {"certificate_lifetime": dt.timedelta(seconds=6), "settle_time": 0.1, "overlap": 0.1}
+    times: Any = {"certificate_lifetime": dt.timedelta(seconds=6), "settle_time": 0.1}
+    times["overlap"] = 0.1
     async with replicate(cluster, Deaf(), **times) as replica:
         first = cluster.get_data("tls.crt")
         end = read_certificate(first).end
@@ -349,6 +353,20 @@ async def test_lost_permissions_to_write_are_no_reason_to_stop_serving(
     assert len([text for text in caplog.messages if "no way" in text]) == 1
 
 
+async def test_a_certificate_that_is_due_but_cannot_be_replaced_is_served_from_the_start(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicate(cluster):
+        pass
+    cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
+    cluster.failures["PUT"] = APIForbiddenError("no way", status=403)
+    async with replicate(cluster) as replica:
+        await shake_hands(replica.port, cluster.get_data("ca.crt"))
+        cluster.failures.clear()
+        await rotate(cluster, replica)
+    assert len([text for text in caplog.messages if "no way" in text]) == 1
+
+
 # Secrets of others.
 
 
@@ -385,6 +403,20 @@ async def test_a_certificate_that_the_context_of_the_user_cannot_show_does_not_e
         await until(lambda: len(cluster.requests) > looks + 3)
         await shake_hands(replica.port, first.cert)
     assert caplog.text.count("still presents another certificate") == 1
+
+
+async def test_a_foreign_secret_that_is_deleted_is_left_to_its_owner(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = build_ca("first"), build_ca("second")
+    cluster.put(SECRET, build_foreign(sign(first), first.cert))
+    async with replicate(cluster) as replica:
+        del cluster.stored[SECRET]
+        await until(lambda: "Waiting for its owner" in caplog.text)
+        await shake_hands(replica.port, first.cert)
+        cluster.put(SECRET, build_foreign(sign(second), second.cert))
+        await until(lambda: split_certificates(replica.get_bundle()) == (second.cert,))
+    assert cluster.count_writes() == 0
 
 
 async def test_an_empty_foreign_secret_is_waited_for(
