@@ -45,7 +45,7 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is in a certificate: its validity (in UTC), and names, which are empty if absent."""
+    """The content of a certificate: its validity (in UTC), and names, which are empty if absent."""
 
     start: dt.datetime
     end: dt.datetime

@@ -117,8 +117,8 @@ def build_secret(
     """Build the Secret to write.
 
     Args:
-        present: the Secret in the cluster, or just its name and namespace. What others have put
-            beside the certificate stays, and the write fails if the Secret has changed since.
+        present: the Secret in the cluster, or just its name and namespace. Data of others stays,
+            and the write fails if the Secret has changed (``resourceVersion``).
         pair: the certificate and its key.
         cas: the CAs that clients must trust.
     """

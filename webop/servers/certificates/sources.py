@@ -20,7 +20,7 @@ from webop.servers.certificates.contexts import StrPath, read_file
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a source has at one moment, in PEM.
+    """The content of a source at one moment, in PEM.
 
     Attributes:
         cert: the certificate chain; None if the server needs none.
