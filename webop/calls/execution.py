@@ -37,7 +37,7 @@ from webop.calls.progress import (
 )
 from webop.calls.shared_options import CallOptions
 from webop.calls.threads import call_in_thread
-from webop.client import current_client
+from webop.client.context import current_client
 from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handlers.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handlers.filters import matches

@@ -57,7 +57,7 @@ from webop.telemetry.tracing import NOT_TRACED, open_span
 if TYPE_CHECKING:
     from webop.client.auth.vault import Vault
     from webop.client.http.transport import TransportFactory
-    from webop.client.watch import Watcher
+    from webop.client.watch_recovery import WatchStatus
     from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Client:
         options: the timeouts and pauses; they can be replaced.
         counters: counters of the requests.
         limits: the slots for requests with a queue.
-        watchers: the running watches.
+        watches: the resources of the running watches, by their status.
         paging_groups: the API groups known to have no streaming lists, so that no watch requests
             one again. They differ by group because aggregated groups have separate servers.
     """
@@ -131,7 +131,7 @@ class Client:
         self._pool = SessionPool(vault, lambda: self.options.trust_env, transport_factory)
         self.counters = RequestCounters()
         self.limits = RequestLimits(self.counters.waits)
-        self.watchers: set[Watcher] = set()
+        self.watches: dict[WatchStatus, Resource] = {}
         self._logged = Once()
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The client of handlers and scripts: objects by the names of their kinds.
+"""The client of handlers and scripts: objects by the names of their kinds, async and sync.
 
 Place in the flow: handlers get it as ``client`` (:mod:`webop.calls.execution`). It sends requests
 through :class:`webop.client.api.Client`, with the credentials, connections, retries and timeouts of
@@ -8,14 +8,28 @@ the operator, but in a separate queue.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextvars
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
-from webop.client import current_client
 from webop.client.api import PAGE_SIZE
 from webop.client.auth.exec_plugins import login_is_over
+from webop.client.context import current_client
 from webop.client.http.requests import (
     APPLY_PATCH,
     JSON,
@@ -28,12 +42,20 @@ from webop.client.http.requests import (
 )
 from webop.client.kinds import KindName, Kinds
 from webop.client.waiting import describe, follow, meets
-from webop.errors import APIGoneError, APINotFoundError, APITimeoutError, LoginError
+from webop.errors import (
+    APIConnectionError,
+    APIGoneError,
+    APINotFoundError,
+    APITimeoutError,
+    LoginError,
+)
 from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:
     from webop.client.api import Client
-    from webop.client.sync import SyncClient
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Obj: TypeAlias = dict[str, Any]
 """An object as the API server sends it, without its ``metadata.managedFields``."""
@@ -137,8 +159,6 @@ class AsyncClient:
     @property
     def sync(self) -> SyncClient:
         """The client with the same methods for functions that run in threads."""
-        from webop.client.sync import SyncClient  # noqa: PLC0415 - it is made of this class
-
         return SyncClient(self, self._loop or asyncio.get_running_loop())
 
     async def get(
@@ -441,6 +461,69 @@ class AsyncClient:
             if not exc.details.get("name"):
                 self._kinds.forget()
             raise
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncClient, P], R]:
+    @functools.wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.wait(method(self.asynchronous, *args, **kwargs))
+
+    return call
+
+
+class SyncClient:
+    """The methods of :class:`AsyncClient` for functions that run in threads.
+
+    It sends requests in the event loop of the operator, over the same connections. The condition of
+    :meth:`wait_for` is called in that loop, so it must not block.
+    """
+
+    __slots__ = ("_context", "_loop", "asynchronous")
+
+    def __init__(self, asynchronous: AsyncClient, loop: asyncio.AbstractEventLoop) -> None:
+        self.asynchronous = asynchronous
+        self._loop = loop
+        self._context = contextvars.copy_context()
+
+    get = _blocking(AsyncClient.get)
+    list = _blocking(AsyncClient.list)
+    create = _blocking(AsyncClient.create)
+    apply = _blocking(AsyncClient.apply)
+    patch = _blocking(AsyncClient.patch)
+    delete = _blocking(AsyncClient.delete)
+    wait_for = _blocking(AsyncClient.wait_for)
+    wait_gone = _blocking(AsyncClient.wait_gone)
+
+    def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine in the event loop of the operator, and return its result.
+
+        Raises:
+            APIConnectionError: the operator is stopping, or is no longer the leader.
+            RuntimeError: the caller runs in that event loop, which would wait for itself; or the
+                loop is closed.
+        """
+        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - the public one raises
+            coroutine.close()
+            raise RuntimeError(
+                "The sync client would block the event loop forever. In async functions, await the "
+                "methods of the argument `client`."
+            )
+        context = contextvars.copy_context()
+        if context.get(current_client) is None:  # a thread that a handler started
+            context = self._context.copy()  # with the handler's right to act
+        try:
+            future = context.run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise APIConnectionError(
+                "The request was cancelled: the operator is stopping, or is no longer the leader."
+            ) from None
 
 
 def _select(body: Mapping[str, Any]) -> Selector:

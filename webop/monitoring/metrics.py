@@ -17,12 +17,11 @@ from itertools import chain, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from webop.calls.threads import count_calls
-from webop.client.watch import State
+from webop.client.watch import State, WatchStatus
 from webop.telemetry.counters import Labels, Timings
 from webop.version import __version__
 
 if TYPE_CHECKING:
-    from webop.client.watch import Watcher
     from webop.handlers.model import Handler
     from webop.reactor.stream import Stream
     from webop.runtime.operator import Operator
@@ -79,22 +78,23 @@ def read_rejections(operator: Operator) -> Values:
 def read_watches(operator: Operator) -> Values:
     """Return the number of watches by resource and state."""
     return Counter(
-        (each.resource.plural_name, _name_state(each)) for each in list(operator.client.watchers)
+        (resource.plural_name, _name_state(status))
+        for status, resource in [*operator.client.watches.items()]
     )
 
 
-def _name_state(watcher: Watcher) -> str:
-    if watcher.status.state is not State.WATCHING:
+def _name_state(status: WatchStatus) -> str:
+    if status.state is not State.WATCHING:
         return "listing"
-    return "watching" if watcher.status.is_connected else "reconnecting"
+    return "watching" if status.is_connected else "reconnecting"
 
 
 def read_watch_ages(operator: Operator) -> Values:
     """Return the ages of streams by resource."""
     ages: defaultdict[Labels, float] = defaultdict(lambda: math.inf)
-    for each in list(operator.client.watchers):
-        labels = (each.resource.plural_name,)
-        ages[labels] = min(ages[labels], each.get_age())
+    for status, resource in [*operator.client.watches.items()]:
+        labels = (resource.plural_name,)
+        ages[labels] = min(ages[labels], status.get_age())
     return ages
 
 

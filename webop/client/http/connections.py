@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
-from webop.client.auth.tls import build_ssl_context
-from webop.client.auth.vault import check_proxy
+from webop.client.auth.urls import check_proxy
 from webop.client.http.http1 import Connection, HTTPResponse
 from webop.client.http.transport import Request, TransportError, UntrustedServerError
 
@@ -70,7 +69,7 @@ class ConnectionPool:
     """
 
     def __init__(self, info: ConnectionInfo) -> None:
-        self._context = build_ssl_context(info)
+        self._context = info.as_ssl_context()
         url = urlsplit(info.server)
         self._server = _locate(url)
         self._proxy = _find_proxy(info, self._server)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
-from webop.client.auth.vault import AiohttpSession, check_proxy, find_server_problem, quote_url
+from webop.client.auth.urls import check_proxy, find_server_problem, quote_url
+from webop.client.auth.vault import AiohttpSession
 from webop.client.http.transport import Request, Response, Transport, UntrustedServerError
 from webop.errors import LoginError
 from webop.telemetry.tracing import Description, build_trace_headers
