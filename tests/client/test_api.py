@@ -581,7 +581,7 @@ async def test_patching_a_subresource_that_does_not_exist_is_an_error() -> None:
 async def test_a_list_is_read_page_by_page() -> None:
     cluster = FakeCluster("a", "b", "c")
     async with cluster.connect() as client:
-        pages = [page async for page in client.list_pages(RESOURCE, "ns", limit=2)]
+        pages = [page async for page in client.list_pages(RESOURCE, "ns", {"limit": "2"})]
     assert [[item["metadata"]["name"] for item in page.items] for page in pages] == [
         ["a", "b"],
         ["c"],

@@ -196,7 +196,7 @@ async def test_lists_are_consistent_over_pages(
         for index in range(5):
             await client.create(MAPS, webop_namespace, build_map(f"x{index}"))
         pages = []
-        async for page in client.list_pages(MAPS, webop_namespace, limit=2):
+        async for page in client.list_pages(MAPS, webop_namespace, {"limit": "2"}):
             pages.append(page)
             await client.delete(MAPS, webop_namespace, f"x{4 - len(pages)}")
         assert [[raw["metadata"]["name"] for raw in page.items] for page in pages] == [

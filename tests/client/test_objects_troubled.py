@@ -9,12 +9,14 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
 from tests.admission.managing import Site, open_site
 from tests.client.test_objects import build_map
-from tests.operating import Kind
+from tests.metrics.scraping import find_port
+from tests.operating import Kind, eventually
 from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
@@ -294,3 +296,57 @@ async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
         await AsyncClient(site.client).create(body)
         await asyncio.wait_for(ended.wait(), 20)
     assert not overdue
+
+
+async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_handlers_that_hang(
+    registry: webop.OperatorRegistry, site: Site, webop_namespace: str
+) -> None:
+    held = {"held": "yes"}
+    hanging, answered = list[str](), set[str]()
+    all_hang, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.validate(*site.names, registry=registry, timeout_seconds=30, labels=held)
+    async def hold(name: str, **_: Any) -> None:
+        hanging.append(name)
+        if len(hanging) == 16:
+            all_hang.set()
+        await released.wait()
+
+    @webop.on.create("configmaps", registry=registry, labels=held)
+    async def make(client: webop.AsyncClient, **_: Any) -> None:
+        await asyncio.gather(*(create(client, f"one-{index}", held) for index in range(16)))
+
+    async def create(client: webop.AsyncClient, name: str, labels: Any) -> None:
+        body = {"apiVersion": site.objects.resource.api_version, "kind": site.objects.kind.kind}
+        metadata = {"name": name, "namespace": webop_namespace, "labels": labels}
+        await client.create({**body, "metadata": metadata, "spec": {}})
+
+    async def ask(who: str, client: webop.AsyncClient) -> None:
+        await all_hang.wait()
+        await client.get("namespaces", webop_namespace)
+        answered.add(who)
+
+    @webop.daemon("configmaps", registry=registry, labels=held)
+    async def look(client: webop.AsyncClient, **_: Any) -> None:
+        await ask("daemon", client)
+
+    @webop.on.validate(*site.names, registry=registry, labels={"free": "yes"})
+    async def judge(client: webop.AsyncClient, **_: Any) -> None:
+        await ask("review", client)
+
+    @webop.on.probe(registry=registry)
+    async def probe(client: webop.AsyncClient, **_: Any) -> None:
+        if hanging:  # not before the start is over
+            await ask("probe", client)
+
+    endpoint = f"http://127.0.0.1:{find_port()}/healthz"
+    async with site.run(registry, liveness_endpoint=endpoint), httpx.AsyncClient() as http:
+        body = build_map("all", webop_namespace)
+        body["metadata"]["labels"] = held
+        own = AsyncClient(site.client)
+        await own.create(body)
+        await asyncio.wait_for(all_hang.wait(), 20)
+        await asyncio.wait_for(create(own, "free", {"free": "yes"}), 20)
+        assert (await http.get(endpoint, timeout=20)).is_success
+        await eventually(lambda: answered == {"daemon", "review", "probe"}, timeout=20)
+        released.set()

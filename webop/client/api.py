@@ -177,8 +177,7 @@ class Client:
             try:
                 if call.queue is None:
                     return await self._exchange(call)
-                if not self.limits.try_acquire(call.queue):
-                    await self.limits.acquire(call.queue)
+                await self.limits.acquire(call.queue)
                 try:
                     return await self._exchange(call)
                 finally:
@@ -250,27 +249,27 @@ class Client:
         self,
         resource: Resource,
         namespace: str | None = None,
-        limit: int = PAGE_SIZE,
+        params: Mapping[str, str] | None = None,
         *,
         is_retried: bool = True,
-        selection: Mapping[str, str] | None = None,
         queue: str | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[Page, None]:
         """Yield all objects, page by page, all as of one moment (API chunking).
 
-        With a queue, each page is one of its requests.
+        The parameters can be selectors, or another ``limit`` than 500 objects for a page. With a
+        queue, each page is one of its requests. The timeout is for one attempt of one page.
 
         Raises:
             APIGoneError: reading took too long, and must start again.
             APIError: as for all requests.
         """
         path = resource.get_url(namespace=namespace)
-        token = ""
+        query, token = {"limit": str(PAGE_SIZE), **(params or {})}, ""
         while True:
-            params = {"limit": str(limit), **(selection or {})}
             if token:
-                params["continue"] = token
-            call = Call("GET", path, params, is_retried=is_retried, queue=queue)
+                query = {**query, "continue": token}
+            call = Call("GET", path, query, timeout=timeout, is_retried=is_retried, queue=queue)
             page, token = parse_page(call, await self.perform(call))
             yield page
             if not token:

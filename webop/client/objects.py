@@ -27,7 +27,6 @@ from typing import (
     Unpack,
 )
 
-from webop.client.api import PAGE_SIZE
 from webop.client.auth.exec_plugins import login_is_over
 from webop.client.context import current_client
 from webop.client.http.requests import (
@@ -63,9 +62,8 @@ Obj: TypeAlias = dict[str, Any]
 Objs: TypeAlias = list[Obj]
 Condition: TypeAlias = str | Callable[[Obj], object]
 
-# At most 16 requests of handlers are in flight (webop.client.request_limits). Requests of reviews
-# have a separate queue: the API server may need their reviews before it responds to handlers.
-_QUEUE, _REVIEW_QUEUE = "handlers", "reviews"
+# Seconds. API servers end requests after one minute themselves; only a connection hangs longer.
+_TIMEOUT = 60.0
 
 
 class _Target(NamedTuple):
@@ -109,7 +107,9 @@ class AsyncClient:
     Guarantees:
         - Network errors, 5xx, and 429 with ``Retry-After`` are retried after the pauses in
           ``settings.networking``.
-        - At most 16 requests of handlers are in flight, and 16 of reviews; others wait.
+        - Of each sort of handlers (of changes and events; daemons and timers; reviews; others, such
+          as probes), at most 16 requests are in flight; others wait.
+        - Each attempt ends after 60 s at the latest, waiting not included.
         - In reviews of dry runs, the API server stores nothing: all requests are dry runs.
 
     All methods raise ``webop.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if the
@@ -140,8 +140,8 @@ class AsyncClient:
         self._on_use = on_use
         self._kinds = Kinds(requests)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reviewing: dict[bool, AsyncClient] = {}
-        self.queue = _QUEUE
+        self._shares: dict[tuple[str, bool], AsyncClient] = {}
+        self.queue = "handlers"
         self.is_dry = False
 
     def enter(self) -> None:
@@ -149,12 +149,17 @@ class AsyncClient:
         self._loop = asyncio.get_running_loop()
         current_client.set(self)
 
-    def enter_review(self, *, is_dry: bool) -> None:
-        """Make the client for reviews the client of the current context."""
-        if (client := self._reviewing.get(is_dry)) is None:
-            client = self._reviewing[is_dry] = copy.copy(self)
-            client.queue, client.is_dry = _REVIEW_QUEUE, is_dry
-        client.enter()
+    def share(self, queue: str, *, is_dry: bool = False) -> AsyncClient:
+        """Return the same client with another queue: one whose requests do not wait for these."""
+        if (client := self._shares.get((queue, is_dry))) is None:
+            client = self._shares[queue, is_dry] = copy.copy(self)
+            client.queue, client.is_dry = queue, is_dry
+        return client
+
+    @property
+    def timeout(self) -> float:
+        """The limit for one attempt of a request, in seconds."""
+        return min(_TIMEOUT, self._requests.options.request_timeout or _TIMEOUT)
 
     @property
     def sync(self) -> SyncClient:
@@ -193,17 +198,17 @@ class AsyncClient:
         selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
         selection = {key: text for key, text in selection.items() if text}
 
-        async def read(limit: int) -> Objs:
+        async def read(**more: str) -> Objs:
             pages = self._requests.list_pages(
-                resource, namespace, limit, selection=selection, queue=self.queue
+                resource, namespace, selection | more, queue=self.queue, timeout=self.timeout
             )
             return [strip_object(item) async for page in pages for item in page.items]
 
         with self._noticing_absence():
             try:
-                return await read(PAGE_SIZE)
+                return await read()
             except APIGoneError:  # the pages have expired: read everything at once
-                return await read(0)
+                return await read(limit="0")
 
     async def create(
         self,
@@ -386,7 +391,8 @@ class AsyncClient:
         try:
             async with deadline:
                 resource = await self._find(kind, namespace, name)
-                states = follow(self._requests, resource, namespace, name, queue=self.queue)
+                target = self._requests, resource, namespace, name
+                states = follow(*target, queue=self.queue, timeout=self.timeout)
                 async with aclosing(states):
                     with self._noticing_absence():
                         async for state in states:
@@ -448,7 +454,15 @@ class AsyncClient:
         encode = encode_yaml if content_type == APPLY_PATCH else encode_body
         content = None if body is None else encode(body)
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call(method, path, query or None, content, content_type, queue=self.queue)
+        call = Call(
+            method,
+            path,
+            query or None,
+            content,
+            content_type,
+            timeout=self.timeout,
+            queue=self.queue,
+        )
         with self._noticing_absence():
             return strip_object(await self._requests.perform(call))
 

@@ -229,14 +229,9 @@ class Watcher:
         self.status.version = version
 
     def _read_pages(self, limit: int = PAGE_SIZE) -> AsyncGenerator[Page, None]:
+        params = {"limit": str(limit), **build_selection(self.name)}
         # The watch itself pauses, and reports failures in its status; so no retries here.
-        return self._client.list_pages(
-            self.resource,
-            self._namespace,
-            limit,
-            is_retried=False,
-            selection=build_selection(self.name),
-        )
+        return self._client.list_pages(self.resource, self._namespace, params, is_retried=False)
 
     @asynccontextmanager
     async def _open_early(self, page: Page | None = None) -> AsyncIterator[LineStream]:

@@ -128,11 +128,6 @@ def read_ages(operator: Operator) -> Values:
     return ages
 
 
-def _read_waiting_requests(operator: Operator) -> Values:
-    waiting = operator.client.limits.count_waiting()
-    return {(queue,): waiting.get(queue, 0) for queue in operator.client.limits.active}
-
-
 def read_calls_in_flight(operator: Operator) -> Values:
     """Return the number of reviews in progress, by webhook."""
     calls = operator.webhooks.hosting.gate.calls
@@ -241,7 +236,7 @@ DEFINITIONS = (
     Definition(
         *("webop_client_slots_busy", "gauge", ("resource",)),
         "Requests about objects in progress: at most 16 per resource. "
-        "Resources handlers, reviews: those of the client of handlers.",
+        "Resources handlers, daemons, reviews, activities: those of the client of handlers.",
         lambda operator: {
             (queue,): count for queue, count in operator.client.limits.active.items()
         },
@@ -249,7 +244,10 @@ DEFINITIONS = (
     Definition(
         *("webop_client_slots_waiting", "gauge", ("resource",)),
         "Requests about objects that wait for a slot.",
-        _read_waiting_requests,
+        lambda operator: {
+            (queue,): operator.client.limits.waiting[queue]
+            for queue in operator.client.limits.active
+        },
     ),
     Definition(
         *("webop_webhook_latency_seconds", "histogram", ("webhook",)),
