@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 # connection that the server is closing would fail, and a POST cannot be repeated silently.
 _KEEPALIVE = 60.0
 
-# Seconds until the next address is tried if the first one does not respond (RFC 8305).
-_NEXT_ADDRESS = 0.25
+_NEXT_ADDRESS = 1.0  # seconds, until the next address is tried if one does not respond
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HANDSHAKE_TIMEOUT = 60.0  # seconds, if a server or proxy accepts but sends nothing
@@ -291,35 +290,12 @@ async def _resolve(server: _Address) -> list[_Resolved]:
 
 
 async def _connect(addresses: list[_Resolved]) -> socket.socket:
-    """Connect to the first address that responds; each gets a head start before the next one."""
-    if len(addresses) == 1:
-        return await _connect_to(addresses[0])
-    attempts: list[asyncio.Task[socket.socket]] = []
-    try:
-        while True:
-            if len(attempts) < len(addresses):
-                attempts.append(asyncio.create_task(_connect_to(addresses[len(attempts)])))
-            limit = _NEXT_ADDRESS if len(attempts) < len(addresses) else None
-            pending = [attempt for attempt in attempts if not attempt.done()]
-            if pending:
-                await asyncio.wait(pending, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            done = [attempt for attempt in attempts if attempt.done()]
-            for attempt in done:
-                if attempt.exception() is None:
-                    attempts.remove(attempt)
-                    return attempt.result()
-            if len(done) == len(addresses):
-                return done[0].result()  # raises
-    finally:
-        for attempt in attempts:
-            attempt.cancel()
-            attempt.add_done_callback(_drop)
-
-
-def _drop(attempt: asyncio.Task[socket.socket]) -> None:
-    """Close the connection of an attempt that was not the fastest."""
-    if not attempt.cancelled() and attempt.exception() is None:
-        attempt.result().close()
+    """Connect to the first address that responds; only the last one has more than a second."""
+    for address in addresses[:-1]:
+        with contextlib.suppress(OSError):  # so is a TimeoutError
+            async with asyncio.timeout(_NEXT_ADDRESS):
+                return await _connect_to(address)
+    return await _connect_to(addresses[-1])
 
 
 async def _connect_to(address: _Resolved) -> socket.socket:
