@@ -93,15 +93,30 @@ async def _scan_root(
 async def _scan_version(
     client: Client, group: str, version: str, *, is_preferred: bool, broken: Broken
 ) -> Iterable[Resource]:
-    path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    name = f"{group}/{version}" if group else version
+    try:
+        # Not found: its last resource was deleted after the groups were listed.
+        return await fetch_version(client, name, is_preferred=is_preferred)
+    except APIStatusError as exc:
+        broken[group, version] = str(exc)
+        return ()
+
+
+async def fetch_version(
+    client: Client, api_version: str, *, is_preferred: bool = False
+) -> list[Resource]:
+    """Return the resources of one API version, such as "apps/v1"; none if it does not exist.
+
+    Raises:
+        APIError: the server of its API group does not respond.
+    """
+    group, _, version = api_version.rpartition("/")
+    path = f"/apis/{api_version}" if group else f"/api/{version}"
     try:
         # A broken group stays broken for long: retries would only delay all others.
         response = await client.perform(Call("GET", path, is_retried=False))
     except APINotFoundError:
-        return ()  # its last resource was deleted after the groups were listed
-    except APIStatusError as exc:
-        broken[group, version] = str(exc)
-        return ()
+        return []
     items = response.get("resources") or ()
     subresources: dict[str, set[str]] = {}  # they are separate items of APIResourceList
     for item in items:

@@ -248,16 +248,13 @@ class LocalCluster:
             ClusterError: the API server refuses it.
         """
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": prefix}}
-        response = self._get_runtime().client.request("POST", "/api/v1/namespaces", body)
-        if response.status != 201:
-            reason = response.body.decode(errors="replace")
-            raise ClusterError(f"Cannot create a namespace {prefix}*: {reason}")
-        name: str = response.read_json()["metadata"]["name"]
+        (stored,) = self.apply(body)
+        name: str = stored["metadata"]["name"]
         return name
 
     def delete_namespace(self, name: str) -> None:
         """Request the deletion of a namespace; only the controller manager completes it."""
-        self._get_runtime().client.request("DELETE", f"/api/v1/namespaces/{name}")
+        self.delete("v1", "Namespace", name)
 
     def apply(
         self, *manifests: Manifest, namespace: str | None = None, dry_run: bool = False

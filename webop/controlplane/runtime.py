@@ -76,8 +76,8 @@ class Runtime:
     def client(self) -> AdminClient:
         """Sends requests to the API server."""
         if self._client is None or self._client.server != self.state.server:
-            ca_cert = self.files.ca_cert.read_text(encoding="ascii")
-            self._client = AdminClient(self.state.server, ca_cert, self.files.read_token())
+            files = self.files
+            self._client = AdminClient(self.state.server, files.read_ca_data(), files.read_token())
         return self._client
 
     def is_ready(self) -> bool:
@@ -90,7 +90,7 @@ class Runtime:
         create_credentials(self.state.folder, names)
         self._launch(ETCD, _build_etcd_command(binaries / ETCD))
         self._start_apiserver(binaries / APISERVER, apiserver_flags)
-        version = self.client.request("GET", "/version").read_json()["gitVersion"]
+        version = self.client.request("GET", "/version")["gitVersion"]
         self._put(replace(self.state, version=version))
 
     def restart(self, name: str) -> None:
