@@ -28,7 +28,6 @@ from .state import (
     identify,
     is_abandoned,
     load_state,
-    lock_name,
     make_private_folder,
     save_state,
     start_guard,
@@ -187,7 +186,9 @@ class LocalCluster:
         end_abandoned_clusters()
         cache.prune_logs()
         try:
-            with lock_name(self.name) if self._is_named else nullcontext():
+            # One process at a time starts the cluster of a name.
+            lock = cache.hold_lock("clusters", f".{self.name}.lock")
+            with lock if self._is_named else nullcontext():
                 self._create(binaries, detached=detached)
                 self._get_runtime().start(self._apiserver_flags, self._server_names)
             if self._wants_controller_manager:
