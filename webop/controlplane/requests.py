@@ -23,7 +23,7 @@ import yaml
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
-from webop.client.discovery import fetch_version
+from webop.client.discovery import discover
 from webop.client.http.requests import APPLY_PATCH, JSON
 from webop.client.http.streams import StreamLimits
 from webop.client.standalone import connect_command
@@ -148,8 +148,8 @@ class AdminClient:
 
     async def _find(self, client: Client, api_version: str, kind: str) -> Resource:
         if (api_version, kind) not in self._kinds:
-            found = await fetch_version(client, api_version)
-            self._kinds |= {(api_version, each.kind or ""): each for each in found}
+            for each in (await discover(client)).resources:
+                self._kinds[each.api_version, each.kind or ""] = each
         try:
             return self._kinds[api_version, kind]
         except KeyError:
@@ -169,27 +169,26 @@ async def _has(client: Client, path: str) -> bool:
 
 async def _wait_served(client: Client, definition: Json) -> None:
     """Wait until discovery lists all served versions of a CRD, and their lists respond."""
-    group, names = definition["spec"]["group"], definition["spec"]["names"]
-    missing = [
-        f"{group}/{version['name']}"
-        for version in definition["spec"]["versions"]
+    spec = definition["spec"]
+    group, plural = spec["group"], spec["names"]["plural"]
+    missing = {
+        Resource(group, version["name"], plural)
+        for version in spec["versions"]
         if version["served"]
-    ]
+    }
     deadline = time.monotonic() + _SERVING_TIMEOUT
-    while missing := [each for each in missing if not await _is_served(client, each, names)]:
+    while True:
+        for kind in missing & (await discover(client, {group})).resources:
+            if await _has(client, kind.get_url(params={"limit": "1"})):
+                missing.discard(kind)
+        if not missing:
+            return
         if time.monotonic() > deadline:
             raise ClusterError(
-                f"The API server does not serve {names['plural']} in {', '.join(missing)} "
+                f"The API server does not serve {', '.join(sorted(map(str, missing)))} "
                 f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
             )
         await asyncio.sleep(POLL_INTERVAL)
-
-
-async def _is_served(client: Client, api_version: str, names: Json) -> bool:
-    for kind in await fetch_version(client, api_version):
-        if kind.kind == names["kind"]:
-            return await _has(client, kind.get_url(params={"limit": "1"}))
-    return False
 
 
 @contextlib.contextmanager
