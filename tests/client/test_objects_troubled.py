@@ -23,6 +23,7 @@ from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.sessions import build_transport
 from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
+from webop.client.standalone import connect_command
 from webop.errors import APIServerError, APITooManyRequestsError
 from webop.settings import NetworkingSettings
 
@@ -218,6 +219,21 @@ async def test_a_server_that_asks_for_a_pause_is_asked_again(
         else:
             with pytest.raises(APITooManyRequestsError):
                 await client.get("namespaces", "default")
+
+
+async def test_a_cancellation_at_the_end_of_a_connection_is_not_lost() -> None:
+    goes_on = False
+
+    async def work() -> None:
+        nonlocal goes_on
+        async with connect_command(info=ConnectionInfo("https://host")):
+            asyncio.get_running_loop().call_soon(task.cancel)
+        goes_on = True
+
+    task = asyncio.create_task(work())
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert not goes_on
 
 
 async def test_a_client_does_nothing_after_its_end(webop_kubeconfig: Any) -> None:

@@ -53,8 +53,7 @@ async def connect_command(
             yield client
     finally:
         giving_up.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await giving_up
+        await asyncio.wait({giving_up})
 
 
 @contextlib.asynccontextmanager

@@ -35,7 +35,7 @@ _HANDSHAKE_TIMEOUT = 60.0  # seconds, if a server or proxy accepts but sends not
 _BUFFER = 64 * 1024  # bytes
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # of SO_LINGER
 # A merge patch can be applied twice; the JSON patches of webop test the version first.
-_REPEATABLE = {"GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"}
+_REPEATABLE = {"GET", "PUT", "PATCH", "DELETE"}
 
 
 class _Address(NamedTuple):
@@ -98,10 +98,9 @@ class ConnectionPool:
         one, provided that the method allows it.
         """
         data = self._encode(request)
-        is_for_head = request.method == "HEAD"
         kept = self._take()
         if kept is not None:
-            response = kept.send(data, is_for_head=is_for_head)
+            response = kept.send(data)
             try:
                 await response.wait_for_head()
             except TransportError:
@@ -110,7 +109,7 @@ class ConnectionPool:
             else:
                 return response
         connection = await self._open(request.connect_timeout)
-        response = connection.send(data, is_for_head=is_for_head)
+        response = connection.send(data)
         await response.wait_for_head()
         return response
 
@@ -131,7 +130,7 @@ class ConnectionPool:
         if " " in target or not target.isprintable():
             message = f"{target!r} is not a valid path: quote blanks and line breaks"
             raise ValueError(message)
-        if content is None and method in {"GET", "HEAD", "DELETE"}:
+        if content is None and method in {"GET", "DELETE"}:
             length = b""
         else:
             length = b"Content-Length: %d\r\n" % len(content or b"")
