@@ -1,6 +1,7 @@
-"""What handlers and settings say of an operator, for the doctor and the manifests: kinds, rights.
+"""Inspect the handlers and the settings of an operator: its kinds, and the rights that it needs.
 
-Flow: :func:`call_startup` completes the settings; :func:`list_needs` yields the rights.
+The doctor and the manifests use it. Flow: :func:`call_startup` completes the settings;
+:func:`list_needs` yields the rights.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ _SERVING_TIMEOUT = 30.0  # seconds; a CRD is usually served after some tenths of
 class AdminClient:
     """Requests to one API server as the administrator, also for objects by their kinds.
 
-    All methods block. The requests are sent in a thread with an event loop of its own, because the
-    caller can run in one.
+    All methods block. A thread with a separate event loop sends the requests, because the caller
+    can run in a loop.
     """
 
     def __init__(self, server: str, ca_data: str, token: str) -> None:
