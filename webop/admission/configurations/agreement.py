@@ -21,9 +21,7 @@ Caveats:
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +49,9 @@ _DEFAULTS: Json = {
     "timeoutSeconds": 10,
 }
 
-_MAX_PENDING = 64 * 1024  # bytes; all annotations of an object have 256 KiB
-_MAX_DECODED = 4 * 1024 * 1024  # bytes; more than an object can have
+_MAX_PENDING = 128 * 1024  # bytes; all annotations of an object have 256 KiB
+_IN_FORCE, _PENDING, _HAS_PODS = "webop.dev/in-force", "webop.dev/pending", "webop.dev/has-pods"
+NOTES = (_IN_FORCE, _PENDING, _HAS_PODS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +77,28 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """The notes of replicas beside their records.
+    """What replicas note beside their records.
 
     Attributes:
-        in_force: the digest of the webhooks that they have agreed on last; empty if none.
-        pending: the webhooks that wait for an agreement, as text; empty if none do.
+        in_force: the digest of the webhooks for which they have agreed.
+        pending: the webhooks of the newest replica, if others are in force (as JSON).
         has_pods: whether pods have served the webhooks.
     """
 
     in_force: str = ""
     pending: str = ""
     has_pods: bool = False
+
+    @classmethod
+    def parse(cls, annotations: Mapping[str, str]) -> Notes:
+        """Read the annotations of a configuration."""
+        get = annotations.get
+        return cls(get(_IN_FORCE, ""), get(_PENDING, ""), _HAS_PODS in annotations)
+
+    def encode(self) -> dict[str, str]:
+        """Return the annotations, without empty ones."""
+        texts = (self.in_force, self.pending, "true" if self.has_pods else "")
+        return {name: text for name, text in zip(NOTES, texts, strict=True) if text}
 
 
 _NO_NOTES = Notes()
@@ -203,17 +213,16 @@ def encode_webhooks(webhooks: Webhooks) -> str:
         ]
         for kind in WebhookType
     ]
-    text = base64.b64encode(zlib.compress(orjson.dumps(plain))).decode()
+    text = orjson.dumps(plain).decode()
     return text if len(text) < _MAX_PENDING else ""
 
 
 def decode_webhooks(text: str) -> dict[str, Webhooks]:
     """Reverse :func:`encode_webhooks`; return none if they cannot be read, else with the digest."""
     try:
-        data = zlib.decompressobj().decompress(base64.b64decode(text), _MAX_DECODED)
-        webhooks = dict(zip(WebhookType, orjson.loads(data), strict=True))
+        webhooks = dict(zip(WebhookType, orjson.loads(text), strict=True))
         return {build_digest(webhooks): webhooks}
-    except (ValueError, TypeError, LookupError, AttributeError, zlib.error, ConfigurationError):
+    except (ValueError, TypeError, LookupError, AttributeError, ConfigurationError):
         return {}
 
 
