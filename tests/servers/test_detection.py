@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from webop.servers.auto import ClusterKind, detect_by_certificate, detect_by_version
 from webop.servers.certificates.certs import (
     CertificateNames,
     build_ca,
     build_certificate_signed,
     read_names,
 )
-from webop.servers.detection import ClusterKind, detect_by_certificate, detect_by_version
 
 K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKER_DESKTOP
 
