@@ -22,39 +22,35 @@ _LARGEST = 5  # bytes of memory per byte of text: of a review with few values
 
 
 class ServingLimits(Protocol):
-    """The limits of servers; ``settings.admission`` implements them.
+    """The limits of servers, and their defaults; ``settings.admission`` implements them.
 
     They are read at each use, so that changes in a startup handler count.
     """
 
-    max_body: int  # bytes; the largest review
-    max_held_bytes: int  # bytes; the memory of all reviews
-    max_connections: int  # open at once, per listener
-    max_reviews: int  # served at once
-    max_calls: int  # of one handler at once
-    read_timeout: float  # seconds to receive a request, from its first byte
-    idle_timeout: float  # seconds after which a connection without requests is closed
-    review_timeout: float  # seconds for a review without ``?timeout=``
-    drain_timeout: float  # seconds for reviews in flight when a server stops
-
-
-@dataclass(slots=True)
-class DefaultLimits:
-    """The limits of servers that run without an operator, and the defaults of the settings."""
-
-    # API servers accept objects of up to 3 MiB, and an update has both states.
+    # Bytes of a review. API servers accept objects of up to 3 MiB, and an update has both states.
     max_body: int = 7 * 1024 * 1024
-    # With the operator's own 80 MiB, this fits into the 256 MiB of the sample Deployment.
+    # Bytes of memory of all reviews. With the operator's own 80 MiB, this fits into the 256 MiB of
+    # the sample Deployment.
     max_held_bytes: int = 128 * 1024 * 1024
-    max_connections: int = 320
-    max_reviews: int = 1000
-    max_calls: int = 100
-    read_timeout: float = 10.0
-    # API servers keep idle connections for 90 seconds, and must be the first to close them: a
-    # request on a connection that this server is closing would fail.
+    max_connections: int = 320  # open at once, per listener
+    max_reviews: int = 1000  # served at once
+    max_calls: int = 100  # of one handler at once
+    read_timeout: float = 10.0  # seconds to receive a request, from its first byte
+    # Seconds after which a connection without requests is closed. API servers keep idle connections
+    # for 90 seconds, and must be the first to close them: a request on a connection that this
+    # server is closing would fail.
     idle_timeout: float = 120.0
-    review_timeout: float = 30.0  # the longest that Kubernetes allows
-    drain_timeout: float = 10.0
+    # Seconds for a review without ``?timeout=``: the longest that Kubernetes allows.
+    review_timeout: float = 30.0
+    drain_timeout: float = 10.0  # seconds for reviews in flight when a server stops
+
+
+class DefaultLimits(ServingLimits):
+    """The limits of servers that run without an operator."""
+
+    def __init__(self, **limits: Any) -> None:
+        """Change some of the defaults, by their names."""
+        self.__dict__.update(limits)
 
 
 class ClusterAccess(Protocol):
