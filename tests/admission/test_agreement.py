@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 
 from webop.admission.configurations.agreement import (
+    Attendance,
     Decision,
     Notes,
     Offer,
+    ReplicaRecord,
+    build_bundle,
     build_offer,
     decide,
     is_same,
-)
-from webop.admission.configurations.replicas import (
-    Attendance,
-    ReplicaRecord,
-    build_bundle,
     parse_bundle,
 )
 from webop.handlers.model import WebhookType

@@ -22,18 +22,22 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from webop.admission.configurations.agreement import Decision, Notes, Offer, build_offer, decide
-from webop.admission.configurations.building import Exclusions, build_configuration, list_dangers
-from webop.admission.configurations.replicas import (
+from webop.admission.configurations.agreement import (
     Attendance,
+    Decision,
     Json,
+    Notes,
+    Offer,
     ReplicaRecord,
     build_key,
+    build_offer,
+    decide,
     describe_place,
     follow,
     get_renewal,
     parse_bundle,
 )
+from webop.admission.configurations.building import Exclusions, build_configuration, list_dangers
 from webop.admission.configurations.stored import Configuration, Plan, SharedConfigurations
 from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
@@ -161,7 +165,8 @@ class ConfigurationManager:
         while True:
             self._changed.clear()
             pause = None
-            if self._config is not None and self._operator.cluster_view.is_known:
+            is_known = self._operator.cluster_view.is_known
+            if self._config is not None and is_known and not self._is_withdrawn:
                 try:
                     await self._adjust(self._config)
                 except (APIError, ConfigurationError) as exc:

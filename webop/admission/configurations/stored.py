@@ -17,9 +17,17 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from webop.admission.configurations.agreement import NOTES, Decision, Notes, is_same
+from webop.admission.configurations.agreement import (
+    NOTES,
+    PREFIX,
+    Decision,
+    Json,
+    Notes,
+    ReplicaRecord,
+    decode_record,
+    is_same,
+)
 from webop.admission.configurations.building import KINDS
-from webop.admission.configurations.replicas import PREFIX, Json, ReplicaRecord, decode_record
 from webop.aio.backoff import Backoff
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError
