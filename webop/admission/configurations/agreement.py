@@ -301,7 +301,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What replicas note beside their records.
+    """The notes of replicas beside their records.
 
     Attributes:
         in_force: the digest of the webhooks for which they have agreed.
