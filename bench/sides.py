@@ -11,9 +11,8 @@ import sys
 import venv
 from pathlib import Path
 
-import platformdirs
-
 from bench.model import BenchError, Side
+from webop.controlplane.cache import get_root
 
 PEER = "1.45.2"
 OWN_VARIABLE = "WEBOP_BENCH_PYTHON"
@@ -23,7 +22,7 @@ _LINE = f"{sys.version_info.major}.{sys.version_info.minor}"
 _OPTIONS = ("run", "--all-namespaces", "--standalone", "--quiet")
 _HANDLERS = str(Path(__file__).with_name("handlers.py"))
 _GO_SOURCES = Path(__file__).with_name("go")
-CACHE = Path(os.environ.get("WEBOP_CACHE") or platformdirs.user_cache_dir("webop")) / "bench"
+CACHE = get_root() / "bench"
 
 
 def build_sides(names: list[str]) -> tuple[Side, ...]:

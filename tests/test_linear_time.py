@@ -19,7 +19,7 @@ import pytest
 import webop
 from webop.cli.migration.pins import read_pins
 from webop.client.auth.expiration import parse_moment, parse_token_lifetime
-from webop.client.auth.vault import find_server_problem, quote_url
+from webop.client.auth.urls import find_server_problem, quote_url
 from webop.client.http.failed_requests import build_status_error, parse_attempt
 from webop.client.watch_events import parse_number
 from webop.coordination.lease import is_newer

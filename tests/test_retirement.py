@@ -198,3 +198,42 @@ def created(name, **_):
     assert "created before" in command.output
     assert "created after" not in command.output
     assert not is_handled(await objects.get("after"))
+
+
+async def test_a_signal_that_comes_while_a_handler_runs_stops_the_server_after_the_lease_ended(
+    workshop: Workshop,
+    http: httpx.AsyncClient,
+    webop_cluster: LocalCluster,
+    objects: Objects,
+) -> None:
+    handlers = f"""
+import time
+
+@webop.daemon('{objects.kind.group}', 'v1', '{objects.kind.plural}')
+async def compute(stopped, **_):
+    print('it computes', flush=True)
+    while not stopped:
+        time.sleep(0.02)
+        await asyncio.sleep(0)
+"""
+    port = find_free_port()
+    variables = {
+        "KUBECONFIG": str(webop_cluster.kubeconfig),
+        "WEBOP_MODULES": str(workshop.write(_HANDLERS + handlers)),
+        "WEBOP_NAMESPACES": objects.namespace,
+        "WEBOP_PEERING__STANDALONE": "true",
+        "WEBOP_LEADERSHIP__LEASE_NAME": "computing",
+        "WEBOP_LEADERSHIP__LEASE_NAMESPACE": objects.namespace,
+        "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0.5",
+    }
+    args = (f"--port={port}", "webop.app:app")
+    async with workshop.start_module(("uvicorn",), *args, **variables) as command:
+        site = Site(command, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port}")
+        await site.wait_ready(http)
+        await objects.create("one")
+        await command.wait_for("it computes")
+        site.signal(signal.SIGTERM)
+        async with asyncio.timeout(_PATIENCE):
+            await command.wait_for_exit()
+    assert "Released the lease" in command.output
+    assert "cleaned up" in command.output

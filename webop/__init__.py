@@ -128,8 +128,7 @@ from webop.version import __version__
 
 if TYPE_CHECKING:
     from webop.app import create_app
-    from webop.client.objects import AsyncClient
-    from webop.client.sync import SyncClient
+    from webop.client.objects import AsyncClient, SyncClient
     from webop.embedding import operator, run, run_tasks, spawn_tasks
     from webop.servers.auto import WebhookAutoServer, WebhookAutoTunnel
     from webop.servers.local import (
@@ -144,7 +143,7 @@ if TYPE_CHECKING:
 # Names whose modules import more than a file with handlers needs.
 _LAZY = {
     "AsyncClient": "webop.client.objects",
-    "SyncClient": "webop.client.sync",
+    "SyncClient": "webop.client.objects",
     "create_app": "webop.app",
     "operator": "webop.embedding",
     "run": "webop.embedding",

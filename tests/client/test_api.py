@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gzip
 import itertools
 import json
 import types
@@ -125,13 +124,6 @@ async def test_bodies_that_json_cannot_hold_are_not_sent(body: object) -> None:
 async def test_an_empty_answer_is_none() -> None:
     async with connect(Recorder(httpx.Response(200))) as client:
         assert await client.request("DELETE", "/x") is None
-
-
-async def test_a_compressed_answer_is_read_all_the_same() -> None:
-    headers = {"Content-Encoding": "gzip"}
-    answer = httpx.Response(200, content=gzip.compress(b'{"a":1}'), headers=headers)
-    async with connect(Recorder(answer)) as client:
-        assert await client.request("GET", "/x") == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -581,7 +573,7 @@ async def test_patching_a_subresource_that_does_not_exist_is_an_error() -> None:
 async def test_a_list_is_read_page_by_page() -> None:
     cluster = FakeCluster("a", "b", "c")
     async with cluster.connect() as client:
-        pages = [page async for page in client.list_pages(RESOURCE, "ns", limit=2)]
+        pages = [page async for page in client.list_pages(RESOURCE, "ns", {"limit": "2"})]
     assert [[item["metadata"]["name"] for item in page.items] for page in pages] == [
         ["a", "b"],
         ["c"],
@@ -601,12 +593,8 @@ async def test_a_list_that_is_no_list_is_an_error(answer: object) -> None:
                 pass
 
 
-@pytest.mark.parametrize("headers", [{}, {"Content-Encoding": "gzip"}], ids=["plain", "gzip"])
-async def test_a_stream_gives_lines(headers: dict[str, str]) -> None:
-    content = b"a\n\nbc\nd"
-    answer = httpx.Response(
-        200, content=gzip.compress(content) if headers else content, headers=headers
-    )
+async def test_a_stream_gives_lines() -> None:
+    answer = httpx.Response(200, content=b"a\n\nbc\nd")
     async with connect(Recorder(answer)) as client, client.stream("/logs") as stream:
         assert [lines async for lines in stream] == [[b"a", b"", b"bc"], [b"d"]]
 

@@ -12,7 +12,8 @@ import pytest
 
 from tests.client.fake_cluster import Networking
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault, find_server_problem
+from webop.client.auth.urls import find_server_problem
+from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.errors import LoginError
 
 SERVER = "https://host"

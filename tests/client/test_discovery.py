@@ -1,4 +1,4 @@
-"""The discovery of resources, in both forms that servers speak."""
+"""The discovery of resources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.client.mocks import answer_by
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
-from webop.errors import APIServerError
+from webop.errors import APIConnectionError, APIServerError
 from webop.objects.resources import Resource
 
 PODS = Resource(
@@ -107,44 +107,10 @@ AGGREGATED_APIS = {
         },
     ],
 }
-KEX_ITEM = {"name": "kopfexamples", "kind": "KopfExample", "singularName": "", "namespaced": False}
-CLASSIC = {
-    "/api": {"kind": "APIVersions", "versions": ["v1"]},
-    "/api/v1": {
-        "kind": "APIResourceList",
-        "resources": [
-            {
-                "name": "pods",
-                "kind": "Pod",
-                "singularName": "pod",
-                "namespaced": True,
-                "shortNames": ["po"],
-                "categories": ["all"],
-                "verbs": ["list", "watch"],
-            },
-            {"name": "pods/status", "kind": "Pod", "namespaced": True},
-            {"name": "pods/log", "kind": "Pod", "namespaced": True},
-        ],
-    },
-    "/apis": {
-        "kind": "APIGroupList",
-        "groups": [
-            {
-                "name": "kopf.dev",
-                "versions": [{"version": "v1beta1"}, {"version": "v1"}],
-                "preferredVersion": {"version": "v1"},
-            },
-            {"name": "metrics.k8s.io", "versions": [{"version": "v1beta1"}]},
-            {"name": "vanished.dev", "versions": [{"version": "v1"}]},
-        ],
-    },
-    "/apis/kopf.dev/v1": {"resources": [KEX_ITEM]},
-    "/apis/kopf.dev/v1beta1": {"resources": [KEX_ITEM]},
-}
 
 
 class Server:
-    """Serves JSON by paths; 503 for the group of a broken server, 404 for the rest."""
+    """Serves JSON by paths."""
 
     def __init__(self, answers: Mapping[str, object]) -> None:
         self.answers = answers
@@ -152,10 +118,6 @@ class Server:
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
-        if request.url.path == "/apis/metrics.k8s.io/v1beta1":
-            return httpx.Response(503, content=b"service unavailable")
-        if request.url.path not in self.answers:
-            return httpx.Response(404)
         return httpx.Response(200, content=orjson.dumps(self.answers[request.url.path]))
 
     @property
@@ -181,31 +143,27 @@ def get_all_fields(resources: frozenset[Resource]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.feature("RES-20", "RES-22")
-@pytest.mark.parametrize("answers", [AGGREGATED, CLASSIC], ids=["aggregated", "classic"])
-async def test_all_is_known_about_all_resources(answers: Mapping[str, object]) -> None:
-    server = Server(answers)
-    async with server.connect() as client:
+async def test_all_is_known_about_all_resources() -> None:
+    async with Server(AGGREGATED).connect() as client:
         resources = (await discover(client)).resources
     expected = frozenset({PODS, KEX_V1, KEX_BETA})
     assert resources == expected
     assert get_all_fields(resources) == get_all_fields(expected)
 
 
-@pytest.mark.parametrize("form", ["aggregated", "stale", "classic"])
-async def test_a_kind_that_the_preferred_version_lacks_is_preferred_where_it_is(form: str) -> None:
+@pytest.mark.parametrize("freshness", ["Current", "Stale"])
+async def test_a_kind_that_the_preferred_version_lacks_is_preferred_where_it_is(
+    freshness: str,
+) -> None:
     """Not if another version does not answer, which may have the kind."""
-    answers: dict[str, Any] = copy.deepcopy(CLASSIC if form == "classic" else AGGREGATED)
-    if form == "classic":
-        item = {"name": "elders", "kind": "Elder", "namespaced": False}
-        answers["/apis/kopf.dev/v1beta1"]["resources"].append(item)
-    else:
-        first, second = answers["/apis"]["items"][0]["versions"]
-        second["resources"].append({**second["resources"][0], "resource": "elders"})
-        first["freshness"] = "Stale" if form == "stale" else "Current"
+    answers: dict[str, Any] = copy.deepcopy(AGGREGATED)
+    first, second = answers["/apis"]["items"][0]["versions"]
+    second["resources"].append({**second["resources"][0], "resource": "elders"})
+    first["freshness"] = freshness
     async with Server(answers).connect() as client:
         found = await discover(client)
     preferred = {one for one in found.resources if one.preferred}
-    assert ("elders" in {one.plural for one in preferred}) is (form != "stale")
+    assert ("elders" in {one.plural for one in preferred}) is (freshness == "Current")
     assert KEX_V1 in preferred
     assert KEX_BETA not in preferred
 
@@ -222,12 +180,8 @@ async def test_new_servers_are_asked_twice_only() -> None:
 @pytest.mark.parametrize(
     ("groups", "resources", "paths"),
     [
-        ({""}, {PODS}, {"/api", "/api/v1"}),
-        (
-            {"kopf.dev"},
-            {KEX_V1, KEX_BETA},
-            {"/apis", "/apis/kopf.dev/v1", "/apis/kopf.dev/v1beta1"},
-        ),
+        ({""}, {PODS}, {"/api"}),
+        ({"kopf.dev"}, {KEX_V1, KEX_BETA}, {"/apis"}),
         ({"absent.dev"}, set(), {"/apis"}),
         (set(), set(), set()),
     ],
@@ -235,21 +189,17 @@ async def test_new_servers_are_asked_twice_only() -> None:
 async def test_only_the_given_groups_are_scanned(
     groups: set[str], resources: set[Resource], paths: set[str]
 ) -> None:
-    for answers in (AGGREGATED, CLASSIC):
-        server = Server(answers)
-        async with server.connect() as client:
-            found = await discover(client, groups)
-        assert found.resources == resources
-        assert ("kopf.dev" in found.groups) is ("/apis" in paths)
-        assert server.paths == (paths if answers is CLASSIC else paths & {"/api", "/apis"})
+    server = Server(AGGREGATED)
+    async with server.connect() as client:
+        found = await discover(client, groups)
+    assert found.resources == resources
+    assert ("kopf.dev" in found.groups) is ("/apis" in paths)
+    assert server.paths == paths
 
 
 @pytest.mark.feature("RES-19")
-@pytest.mark.parametrize("answers", [AGGREGATED, CLASSIC], ids=["aggregated", "classic"])
-async def test_a_broken_group_is_reported_and_does_not_affect_others(
-    answers: Mapping[str, object],
-) -> None:
-    async with Server(answers).connect() as client:
+async def test_a_broken_group_is_reported_and_does_not_affect_others() -> None:
+    async with Server(AGGREGATED).connect() as client:
         found = await discover(client)
     assert KEX_V1 in found.resources
     assert found.broken.keys() == {("metrics.k8s.io", "v1beta1")}
@@ -261,4 +211,11 @@ async def test_a_broken_server_is_an_error() -> None:
     vault = Vault({"x": ConnectionInfo(server="https://host")})
     async with Client(vault, Networking(), transport_factory=broken) as client:
         with pytest.raises(APIServerError):
+            await discover(client)
+
+
+async def test_a_server_that_knows_only_the_old_discovery_is_told_of() -> None:
+    old = {"kind": "APIVersions", "versions": ["v1"]}
+    async with Server({"/api": old, "/apis": old}).connect() as client:
+        with pytest.raises(APIConnectionError, match=r"since Kubernetes 1\.27"):
             await discover(client)

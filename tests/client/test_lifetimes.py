@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -87,35 +89,14 @@ def test_certificates_tell_their_validity() -> None:
     assert lifetime.end == pytest.approx(now + 24 * HOUR, abs=HOUR)
 
 
-# A certificate as RFC 5280 structures it, with what is after the validity left out.
-def build_der(begin: bytes, end: bytes, tag: int) -> bytes:
-    def wrap(kind: int, content: bytes) -> bytes:
-        size = len(content)
-        length = bytes([size]) if size < 128 else b"\x82" + size.to_bytes(2)
-        return bytes([kind]) + length + content
-
-    validity = wrap(0x30, wrap(tag, begin) + wrap(tag, end))
-    issuer = wrap(0x30, b"\x00" * 300)
-    return wrap(0x30, wrap(0x30, wrap(0x02, b"\x01") + wrap(0x30, b"") + issuer + validity))
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "tag", "years"),
-    [
-        (b"491231235959Z", b"491231235959Z", 0x17, (2049, 2049)),
-        (b"991231235959Z", b"000101000000Z", 0x17, (1999, 2000)),
-        (b"20500101000000Z", b"99991231235959Z", 0x18, (2050, 9999)),
-    ],
-)
-def test_both_notations_of_time_in_certificates_are_known(
-    begin: bytes, end: bytes, tag: int, years: tuple[int, int]
-) -> None:
-    body = base64.b64encode(build_der(begin, end, tag))
-    pem = b"-----BEGIN CERTIFICATE-----\n" + body + b"\n-----END CERTIFICATE-----\n"
-    lifetime = parse_certificate_lifetime(pem)
-    assert lifetime is not None
-    moments = [dt.datetime.fromtimestamp(m, dt.UTC).year for m in (lifetime.begin, lifetime.end)]
-    assert tuple(moments) == years
+def test_a_login_with_a_token_does_not_load_cryptography() -> None:
+    token = build_token({"exp": 200})
+    program = (
+        "import sys; from webop.client.auth.expiration import detect_expiration; "
+        f"detect_expiration({token!r}); print('cryptography' in sys.modules)"
+    )
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, check=True).stdout == b"False\n"
 
 
 @pytest.mark.parametrize("body", [b"", b"????", b"MAA=", b"MIIB", b"BAEB" * 20, b"MAMwAQA="])

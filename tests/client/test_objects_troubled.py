@@ -9,18 +9,21 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
 from tests.admission.managing import Site, open_site
 from tests.client.test_objects import build_map
-from tests.operating import Kind
+from tests.metrics.scraping import find_port
+from tests.operating import Kind, eventually
 from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.sessions import build_transport
 from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
+from webop.client.standalone import connect_command
 from webop.errors import APIServerError, APITooManyRequestsError
 from webop.settings import NetworkingSettings
 
@@ -218,6 +221,21 @@ async def test_a_server_that_asks_for_a_pause_is_asked_again(
                 await client.get("namespaces", "default")
 
 
+async def test_a_cancellation_at_the_end_of_a_connection_is_not_lost() -> None:
+    goes_on = False
+
+    async def work() -> None:
+        nonlocal goes_on
+        async with connect_command(info=ConnectionInfo("https://host")):
+            asyncio.get_running_loop().call_soon(task.cancel)
+        goes_on = True
+
+    task = asyncio.create_task(work())
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert not goes_on
+
+
 async def test_a_client_does_nothing_after_its_end(webop_kubeconfig: Any) -> None:
     async with webop.client.connect() as client:
         assert await client.list("namespaces")
@@ -294,3 +312,57 @@ async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
         await AsyncClient(site.client).create(body)
         await asyncio.wait_for(ended.wait(), 20)
     assert not overdue
+
+
+async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_handlers_that_hang(
+    registry: webop.OperatorRegistry, site: Site, webop_namespace: str
+) -> None:
+    held = {"held": "yes"}
+    hanging, answered = list[str](), set[str]()
+    all_hang, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.validate(*site.names, registry=registry, timeout_seconds=30, labels=held)
+    async def hold(name: str, **_: Any) -> None:
+        hanging.append(name)
+        if len(hanging) == 16:
+            all_hang.set()
+        await released.wait()
+
+    @webop.on.create("configmaps", registry=registry, labels=held)
+    async def make(client: webop.AsyncClient, **_: Any) -> None:
+        await asyncio.gather(*(create(client, f"one-{index}", held) for index in range(16)))
+
+    async def create(client: webop.AsyncClient, name: str, labels: Any) -> None:
+        body = {"apiVersion": site.objects.resource.api_version, "kind": site.objects.kind.kind}
+        metadata = {"name": name, "namespace": webop_namespace, "labels": labels}
+        await client.create({**body, "metadata": metadata, "spec": {}})
+
+    async def ask(who: str, client: webop.AsyncClient) -> None:
+        await all_hang.wait()
+        await client.get("namespaces", webop_namespace)
+        answered.add(who)
+
+    @webop.daemon("configmaps", registry=registry, labels=held)
+    async def look(client: webop.AsyncClient, **_: Any) -> None:
+        await ask("daemon", client)
+
+    @webop.on.validate(*site.names, registry=registry, labels={"free": "yes"})
+    async def judge(client: webop.AsyncClient, **_: Any) -> None:
+        await ask("review", client)
+
+    @webop.on.probe(registry=registry)
+    async def probe(client: webop.AsyncClient, **_: Any) -> None:
+        if hanging:  # not before the start is over
+            await ask("probe", client)
+
+    endpoint = f"http://127.0.0.1:{find_port()}/healthz"
+    async with site.run(registry, liveness_endpoint=endpoint), httpx.AsyncClient() as http:
+        body = build_map("all", webop_namespace)
+        body["metadata"]["labels"] = held
+        own = AsyncClient(site.client)
+        await own.create(body)
+        await asyncio.wait_for(all_hang.wait(), 20)
+        await asyncio.wait_for(create(own, "free", {"free": "yes"}), 20)
+        assert (await http.get(endpoint, timeout=20)).is_success
+        await eventually(lambda: answered == {"daemon", "review", "probe"}, timeout=20)
+        released.set()

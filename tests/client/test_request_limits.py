@@ -16,9 +16,11 @@ from tests.client.mocks import answer_by
 from tests.client.virtual_time import in_virtual_time
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.objects import AsyncClient
 from webop.errors import APIConnectionError
 from webop.objects.resources import Resource
 
+NAMESPACES = Resource("", "v1", "namespaces")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", namespaced=True)
 
 
@@ -116,36 +118,6 @@ async def test_a_kind_that_hangs_does_not_hold_up_another_kind() -> None:
 
 
 @in_virtual_time
-async def test_each_kind_gets_its_share_though_many_others_hang() -> None:
-    server = SlowServer(**{f"kind{number}": 10_000 for number in range(30)})
-    async with bursting(server) as burst:
-        for number in range(30):
-            burst.patch(build_kind(number), 50)
-            await asyncio.sleep(0.1)
-        assert sorted(server.most.values()) == [4] * 26 + [16] * 4
-        late = build_kind(99)
-        await asyncio.gather(*burst.patch(late, 50))
-        assert server.most[late.plural] == 4
-
-
-@in_virtual_time
-async def test_kinds_share_alike_when_all_are_slow() -> None:
-    kinds = [build_kind(number) for number in range(8)]
-    server = SlowServer(**{kind.plural: 1.0 for kind in kinds})
-    async with bursting(server) as burst:
-        for kind in kinds:
-            burst.patch(kind, 200)
-        await asyncio.sleep(0.5)
-        assert sorted(server.active.values()) == [4] * 4 + [16] * 4
-        for _ in range(20):  # between two requests, a place is free for a moment
-            await asyncio.sleep(0.6)
-            if sorted(server.active.values()) == [8] * 8:
-                break
-        assert sorted(server.active.values()) == [8] * 8
-        assert server.most_in_all == 80
-
-
-@in_virtual_time
 async def test_requests_about_one_kind_are_sent_in_their_order() -> None:
     server = SlowServer(kind1=0.1)
     async with bursting(server) as burst:
@@ -186,3 +158,26 @@ async def test_a_request_that_is_cancelled_gives_its_place_to_the_next_one(when:
         await asyncio.sleep(0.5)
         assert server.active["kind1"] == 16
         await asyncio.gather(*again)
+
+
+@in_virtual_time
+async def test_a_request_of_a_handler_that_hangs_ends_after_a_minute() -> None:
+    server = SlowServer(namespaces=10_000)
+    async with server.connect(Networking(request_timeout=300)) as client:
+        begin = asyncio.get_running_loop().time()
+        with pytest.raises(APIConnectionError, match="no response in time"):
+            await AsyncClient(client).get(NAMESPACES, "default")
+        assert asyncio.get_running_loop().time() - begin == pytest.approx(60, abs=1)
+
+
+@in_virtual_time
+async def test_the_log_and_the_metrics_say_how_long_requests_of_handlers_wait(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = SlowServer(namespaces=30)
+    async with server.connect(Networking(request_timeout=300)) as client:
+        handlers = AsyncClient(client)
+        gets = (handlers.get(NAMESPACES, f"{number}") for number in range(17))
+        await asyncio.gather(*gets)
+        assert "in the queue 'handlers' waited 30 s for others: at most 16" in caplog.text
+        assert client.counters.waits.rows["handlers",][-1] == pytest.approx(30, abs=1)

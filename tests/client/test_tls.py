@@ -22,7 +22,6 @@ from cryptography.x509.oid import NameOID
 from tests.client.fake_cluster import FakeCluster, Networking, answer_status
 from tests.client.fake_server import FakeServer
 from webop.client.api import Client
-from webop.client.auth.tls import build_ssl_context
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.errors import APIConnectionError, LoginError
 
@@ -180,7 +179,7 @@ async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> No
 def test_paths_can_start_at_home(ca: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "ca.pem").write_text(ca.cert)
-    context = build_ssl_context(ConnectionInfo("https://host", ca_path="~/ca.pem"))
+    context = ConnectionInfo("https://host", ca_path="~/ca.pem").as_ssl_context()
     assert len(context.get_ca_certs()) == 1
 
 
@@ -191,7 +190,7 @@ def test_private_keys_are_not_left_in_files(
     pair = issue_by(ca, "client")
     descriptors = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc").exists() else 0
     info = ConnectionInfo("https://host", certificate_data=pair.cert, private_key_data=pair.key)
-    build_ssl_context(info)
+    info.as_ssl_context()
     assert not list(tmp_path.iterdir())
     if descriptors:
         assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
@@ -210,7 +209,7 @@ def test_private_keys_are_not_left_in_files(
 )
 def test_unusable_credentials_are_explained(values: dict[str, Any], reason: str) -> None:
     with pytest.raises(LoginError, match=f"'https://host' cannot be used: .*{reason}"):
-        build_ssl_context(ConnectionInfo("https://host", **values))
+        ConnectionInfo("https://host", **values).as_ssl_context()
 
 
 async def test_unusable_credentials_are_excluded(ca: Pair, tmp_path: Path) -> None:
@@ -240,20 +239,20 @@ async def test_the_reason_is_told_when_no_credentials_are_left() -> None:
 
 def test_a_key_without_a_certificate_is_explained(ca: Pair) -> None:
     with pytest.raises(LoginError, match="no client certificate"):
-        build_ssl_context(ConnectionInfo("https://host", private_key_data=ca.key))
+        ConnectionInfo("https://host", private_key_data=ca.key).as_ssl_context()
 
 
 def test_a_certificate_without_a_key_is_explained(ca: Pair) -> None:
     with pytest.raises(LoginError, match="a client certificate, but no private key"):
-        build_ssl_context(ConnectionInfo("https://x", certificate_data=ca.cert))
+        ConnectionInfo("https://x", certificate_data=ca.cert).as_ssl_context()
 
 
 def test_a_key_of_another_certificate_is_explained(ca: Pair) -> None:
     other = issue("other")
     with pytest.raises(LoginError, match="cannot be used"):
-        build_ssl_context(
-            ConnectionInfo("https://host", certificate_data=ca.cert, private_key_data=other.key)
-        )
+        ConnectionInfo(
+            "https://host", certificate_data=ca.cert, private_key_data=other.key
+        ).as_ssl_context()
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])

@@ -65,6 +65,6 @@ def test_the_plugin_loads_nothing_heavy() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.split()
-    heavy = {"click", "httpx", "cryptography", "yaml", "aiohttp", "starlette", "filelock"}
+    heavy = {"click", "httpx", "cryptography", "yaml", "aiohttp", "starlette"}
     assert not heavy & set(loaded)
     assert not [name for name in loaded if name.startswith("webop.controlplane")]

@@ -81,7 +81,7 @@ def test_the_doctor_ends_though_startup_handlers_do_not(tmp_path: Path) -> None:
     [
         ("webop.TemporaryError('No database yet.', delay=30)", "No database yet."),
         ("ValueError('No such variable.')", "No such variable."),
-        ("client.list('pods')", "webop doctor gives startup handlers no client."),
+        ("client.list('pods')", "Startup handlers have no client here."),
     ],
 )
 def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(

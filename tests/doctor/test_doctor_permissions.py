@@ -6,7 +6,8 @@ from typing import Any
 
 import webop
 from webop.cli.doctor.context import Context
-from webop.cli.doctor.permissions import Need, build_review, list_object_needs
+from webop.cli.doctor.permissions import build_review, judge
+from webop.cli.inspection import Need, list_object_needs
 
 PODS = webop.Resource("", "v1", "pods", kind="Pod", namespaced=True)
 NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)
@@ -42,8 +43,8 @@ def test_a_need_is_asked_about_verb_by_verb_where_it_is() -> None:
 def test_what_is_missing_is_told_with_the_rule() -> None:
     need = Need("g", "configs", ("create", "patch", "get"), ("n", "m"), "auto")
     reviews = need.list_reviews()
-    assert need.judge([]).level == "ok"
-    finding = need.judge(reviews[:2])
+    assert judge(need, []).level == "ok"
+    finding = judge(need, reviews[:2])
     assert finding.text == "not granted: create and patch configs in n"
     assert finding.remedy == (
         "Add to the Role in n and m: {apiGroups: [g], resources: [configs], verbs: [create]}, "
@@ -103,7 +104,7 @@ def test_a_role_without_the_status_is_found_as_results_are_written_there() -> No
     need = next(need for need in needs if need.resource == "databases/status")
     attributes = {"group": group, "resource": "databases", "subresource": "status", "name": ""}
     assert need.list_reviews() == [{**attributes, "verb": "patch", "namespace": "ns"}]
-    finding = need.judge(need.list_reviews())
+    finding = judge(need, need.list_reviews())
     assert (finding.level, finding.text) == (
         "warning",
         f"not granted: patch databases/status in ns; {need.use}",

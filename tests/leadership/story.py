@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _PATIENCE = 60.0  # seconds
 _POLLING = 0.05
 _REVIEW_TIMEOUT = 5.0
+_SHUTDOWN_DELAY = 1.5
 _BETWEEN = 0.5  # seconds; so that late steps are seen
 
 
@@ -176,7 +177,7 @@ async def set_up(
         "WEBOP_LEADERSHIP__LEASE_DURATION": str(times.duration),
         "WEBOP_LEADERSHIP__RENEW_DEADLINE": str(times.deadline),
         "WEBOP_LEADERSHIP__RETRY_PERIOD": str(times.period),
-        "WEBOP_ADMISSION__SHUTDOWN_DELAY": "1.5",
+        "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(_SHUTDOWN_DELAY),
     }
     deployment = Deployment(cluster, namespace, kind, folder, variables)
     await asyncio.to_thread(deployment.permit_all, [f"replica-{n}" for n in (1, 2, 3)])
@@ -314,9 +315,10 @@ async def restart(stage: Stage, _: Replica) -> Cure:
 async def terminate(_: Stage, leader: Replica) -> Cure:
     """Stop the process like a kubelet; it serves its webhooks for a while."""
     leader.signal(signal.SIGTERM)
+    # Load balancers notice within the delay; then it may close its port.
+    asyncio.get_running_loop().call_later(_SHUTDOWN_DELAY / 2, setattr, leader, "is_gone", True)
 
     async def cure() -> None:
-        leader.is_gone = True
         ending = asyncio.create_task(leader.process.wait())
         assert (await asyncio.wait({ending}, timeout=_PATIENCE))[0], leader.log[-8000:]
         code = ending.result()

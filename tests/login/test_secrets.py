@@ -18,7 +18,8 @@ from tests.client.plugins import V1, build_kubeconfig
 from tests.operating import build_settings, eventually
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.kubeconfig import choose_context
-from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault, quote_url
+from webop.client.auth.urls import quote_url
+from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault
 from webop.client.http.connections import ConnectionPool
 from webop.client.http.transport import Request
 from webop.errors import LoginError

@@ -8,12 +8,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import filelock
 import pytest
 import yaml
 
 from tests.manifests.test_command import _PODS, _SERVER, _WEBHOOK, Maker
-from webop.controlplane.cache import get_root
+from webop.controlplane.cache import get_root, hold_lock
 
 Json = dict[str, Any]
 
@@ -52,8 +51,7 @@ def helm() -> str:
     if not (folder / "helm").exists():
         if shutil.which("go") is None:
             pytest.skip("There is neither helm nor go.")
-        folder.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(folder / "lock"):
+        with hold_lock(f"tools/{folder.name}", "lock"):
             subprocess.run(
                 ["go", "install", "-trimpath", f"helm.sh/helm/v4/cmd/helm@{_VERSION}"],
                 env={**os.environ, "GOBIN": str(folder)},

@@ -300,15 +300,22 @@ class Judge:
     def is_noticed_after(self, changed_at: float, moment: float) -> bool:
         """Tell whether an operator may notice a change of the kind after a moment.
 
-        It can take longer if its watches are broken, or hang since before the change.
+        It can take longer if its watches are broken, or hang since before the change, or if the
+        API server serves old states.
         """
         since = max(changed_at + LAG, moment - SILENCE)
-        is_deaf = self.world.was_disturbed(since, moment, "watches") or any(
-            step.fault is not None
-            and step.fault.kind in HANGING
-            and step.at <= changed_at
-            and moment <= step.at + step.seconds + SILENCE
-            for step in self.world.plan.steps
+        lag_begin, lag_end = self.world.lagging
+        is_late = lag_begin <= changed_at + LAG and max(changed_at, moment - LAG) <= lag_end
+        is_deaf = (
+            is_late
+            or self.world.was_disturbed(since, moment, "watches")
+            or any(
+                step.fault is not None
+                and step.fault.kind in HANGING
+                and step.at <= changed_at
+                and moment <= step.at + step.seconds + SILENCE
+                for step in self.world.plan.steps
+            )
         )
         return changed_at > moment - AFTERMATH or is_deaf
 

@@ -122,7 +122,7 @@ class AdmissionService:
         # The server's tasks do not inherit it. A dry run must store nothing, so no Events either.
         current_poster.set(None if review.dryrun else self._operator.poster)
         if self._operator.client is not None:
-            self._operator.client.enter_review(is_dry=review.dryrun)
+            self._operator.client.enter()
         headers = {} if headers is None else headers
         span = open_span(self._describe, review, webhook, headers)
         if span is None:

@@ -27,7 +27,13 @@ from webop.calls.error_policy import (
     classify_failure,
 )
 from webop.calls.instrumentation import CANCELLED, DONE, is_denial, record_begin, record_end
-from webop.calls.invocation import Invocation, choose_pool, current_invocation, is_async
+from webop.calls.invocation import (
+    Invocation,
+    choose_pool,
+    choose_queue,
+    current_invocation,
+    is_async,
+)
 from webop.calls.progress import (
     HandlerState,
     Progress,
@@ -37,7 +43,7 @@ from webop.calls.progress import (
 )
 from webop.calls.shared_options import CallOptions
 from webop.calls.threads import call_in_thread
-from webop.client import current_client
+from webop.client.context import current_client
 from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handlers.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handlers.filters import matches
@@ -165,13 +171,16 @@ async def attempt(
 def _build_kwargs(
     handler: Handler, cause: Cause, state: HandlerState, runtime: timedelta
 ) -> dict[str, Any]:
-    """Return the keyword arguments of one call."""
+    """Return the keyword arguments of one call; its client becomes the current one."""
     kwargs = dict(cause.kwargs)
     kwargs["param"] = handler.param
     kwargs["retry"] = state.retries
     kwargs["started"] = state.started
     kwargs["runtime"] = runtime
     if (client := current_client.get()) is not None:
+        is_dry = isinstance(cause, WebhookCause) and cause.dryrun
+        client = client.share(choose_queue(handler), is_dry=is_dry)
+        current_client.set(client)
         kwargs["client"] = client if is_async(handler.fn) else client.sync
     if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
         inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()

@@ -13,17 +13,15 @@ with :func:`current`. Code outside of operators creates one with :func:`connect`
 from __future__ import annotations
 
 import importlib
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from webop.client.context import current_client
+
 if TYPE_CHECKING:
-    from webop.client.objects import AsyncClient
+    from webop.client.objects import AsyncClient, SyncClient
     from webop.client.standalone import connect
-    from webop.client.sync import SyncClient
 
 __all__ = ["AsyncClient", "SyncClient", "connect", "current"]
-
-current_client: ContextVar[AsyncClient | None] = ContextVar("current_client", default=None)
 
 
 def current() -> AsyncClient:
@@ -32,7 +30,7 @@ def current() -> AsyncClient:
     Raises:
         LookupError: the caller is not a handler, nor a task or thread of an operator.
     """
-    client = current_client.get()
+    client: AsyncClient | None = current_client.get()
     if client is None:
         raise LookupError(
             "There is no client here: current() works in handlers and in what they call. "
@@ -44,7 +42,7 @@ def current() -> AsyncClient:
 # Names that are slow to import, and their modules.
 _LAZY = {
     "AsyncClient": "webop.client.objects",
-    "SyncClient": "webop.client.sync",
+    "SyncClient": "webop.client.objects",
     "connect": "webop.client.standalone",
 }
 

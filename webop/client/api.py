@@ -57,7 +57,7 @@ from webop.telemetry.tracing import NOT_TRACED, open_span
 if TYPE_CHECKING:
     from webop.client.auth.vault import Vault
     from webop.client.http.transport import TransportFactory
-    from webop.client.watch import Watcher
+    from webop.client.watch_recovery import WatchStatus
     from webop.objects.resources import Resource
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Client:
         options: the timeouts and pauses; they can be replaced.
         counters: counters of the requests.
         limits: the slots for requests with a queue.
-        watchers: the running watches.
+        watches: the resources of the running watches, by their status.
         paging_groups: the API groups known to have no streaming lists, so that no watch requests
             one again. They differ by group because aggregated groups have separate servers.
     """
@@ -131,7 +131,7 @@ class Client:
         self._pool = SessionPool(vault, lambda: self.options.trust_env, transport_factory)
         self.counters = RequestCounters()
         self.limits = RequestLimits(self.counters.waits)
-        self.watchers: set[Watcher] = set()
+        self.watches: dict[WatchStatus, Resource] = {}
         self._logged = Once()
 
     async def __aenter__(self) -> Self:
@@ -177,8 +177,7 @@ class Client:
             try:
                 if call.queue is None:
                     return await self._exchange(call)
-                if not self.limits.try_acquire(call.queue):
-                    await self.limits.acquire(call.queue)
+                await self.limits.acquire(call.queue)
                 try:
                     return await self._exchange(call)
                 finally:
@@ -250,27 +249,27 @@ class Client:
         self,
         resource: Resource,
         namespace: str | None = None,
-        limit: int = PAGE_SIZE,
+        params: Mapping[str, str] | None = None,
         *,
         is_retried: bool = True,
-        selection: Mapping[str, str] | None = None,
         queue: str | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[Page, None]:
         """Yield all objects, page by page, all as of one moment (API chunking).
 
-        With a queue, each page is one of its requests.
+        The parameters can be selectors, or another ``limit`` than 500 objects for a page. With a
+        queue, each page is one of its requests. The timeout is for one attempt of one page.
 
         Raises:
             APIGoneError: reading took too long, and must start again.
             APIError: as for all requests.
         """
         path = resource.get_url(namespace=namespace)
-        token = ""
+        query, token = {"limit": str(PAGE_SIZE), **(params or {})}, ""
         while True:
-            params = {"limit": str(limit), **(selection or {})}
             if token:
-                params["continue"] = token
-            call = Call("GET", path, params, is_retried=is_retried, queue=queue)
+                query = {**query, "continue": token}
+            call = Call("GET", path, query, timeout=timeout, is_retried=is_retried, queue=queue)
             page, token = parse_page(call, await self.perform(call))
             yield page
             if not token:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from webop.aio.concurrency import run_concurrently
 from webop.client.http.requests import Call
-from webop.errors import APINotFoundError, APIStatusError
+from webop.errors import APIConnectionError
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from webop.client.api import Client
 
@@ -24,8 +24,7 @@ Broken = dict[tuple[str, str], str]
 
 _AGGREGATED = (
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,"
-    "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,"
-    "application/json"
+    "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
 )
 
 
@@ -44,8 +43,8 @@ class Discovery:
 async def discover(client: Client, groups: Collection[str] | None = None) -> Discovery:
     """Discover all resources of the cluster, or of some API groups ("" is the core group).
 
-    Servers of 1.26 and later send everything in one response for /api and one for /apis (Kubernetes
-    API: "Aggregated discovery"). Older ones need a request for each version of each group.
+    One response for /api and one for /apis have everything (Kubernetes API: "Aggregated
+    discovery").
 
     A group that is not available (its server is down) does not affect the others.
 
@@ -76,57 +75,18 @@ def _prefer(resources: list[Resource], broken: Broken) -> Iterator[Resource]:
 
 async def _scan_root(
     client: Client, path: str, groups: Collection[str] | None, made: Discovery
-) -> Iterable[Resource]:
-    response = await client.perform(Call("GET", path, accept=_AGGREGATED))
-    if response.get("kind") == "APIGroupDiscoveryList":
-        return list(_parse_aggregated(response, groups, made))
-    versions = list(_parse_versions(response))
-    made.groups.update(group for group, _, _ in versions)
-    found = await run_concurrently(
-        _scan_version(client, group, version, is_preferred=is_preferred, broken=made.broken)
-        for group, version, is_preferred in versions
-        if groups is None or group in groups
-    )
-    return [resource for resources in found for resource in resources]
-
-
-async def _scan_version(
-    client: Client, group: str, version: str, *, is_preferred: bool, broken: Broken
-) -> Iterable[Resource]:
-    path = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    try:
-        # A broken group stays broken for long: retries would only delay all others.
-        response = await client.perform(Call("GET", path, is_retried=False))
-    except APINotFoundError:
-        return ()  # its last resource was deleted after the groups were listed
-    except APIStatusError as exc:
-        broken[group, version] = str(exc)
-        return ()
-    items = response.get("resources") or ()
-    subresources: dict[str, set[str]] = {}  # they are separate items of APIResourceList
-    for item in items:
-        plural, _, subresource = item["name"].partition("/")
-        subresources.setdefault(plural, set()).update({subresource} - {""})
-    return [
-        Resource(
-            group=group,
-            version=version,
-            plural=item["name"],
-            kind=item["kind"],
-            singular=item.get("singularName") or item["kind"].lower(),
-            shortcuts=frozenset(item.get("shortNames") or ()),
-            categories=frozenset(item.get("categories") or ()),
-            subresources=frozenset(subresources[item["name"]]),
-            namespaced=item["namespaced"],
-            preferred=is_preferred,
-            verbs=frozenset(item.get("verbs") or ()),
+) -> list[Resource]:
+    call = Call("GET", path, accept=_AGGREGATED)
+    response = await client.perform(call)
+    if not isinstance(response, dict) or response.get("kind") != "APIGroupDiscoveryList":
+        raise APIConnectionError(
+            f"Cannot {call.attempt}: the response is not an APIGroupDiscoveryList, which API "
+            "servers send since Kubernetes 1.27"
         )
-        for item in items
-        if "/" not in item["name"]
-    ]
+    return list(_parse_groups(response, groups, made))
 
 
-def _parse_aggregated(
+def _parse_groups(
     response: Any, groups: Collection[str] | None, made: Discovery
 ) -> Iterator[Resource]:
     for item in response.get("items") or ():
@@ -154,13 +114,3 @@ def _parse_aggregated(
                     preferred=index == 0,  # the server sorts the versions
                     verbs=frozenset(data.get("verbs") or ()),
                 )
-
-
-def _parse_versions(response: Any) -> Iterator[tuple[str, str, bool]]:
-    """List groups and versions of APIVersions (/api) or of APIGroupList (/apis)."""
-    for version in response.get("versions") or ():
-        yield "", version, True
-    for group in response.get("groups") or ():
-        preferred = (group.get("preferredVersion") or group["versions"][0])["version"]
-        for version in group["versions"]:
-            yield group["name"], version["version"], version["version"] == preferred

@@ -1,4 +1,4 @@
-"""The client of handlers and scripts: objects by the names of their kinds.
+"""The client of handlers and scripts: objects by the names of their kinds, async and sync.
 
 Place in the flow: handlers get it as ``client`` (:mod:`webop.calls.execution`). It sends requests
 through :class:`webop.client.api.Client`, with the credentials, connections, retries and timeouts of
@@ -8,14 +8,27 @@ the operator, but in a separate queue.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextvars
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+)
 
-from webop.client import current_client
-from webop.client.api import PAGE_SIZE
 from webop.client.auth.exec_plugins import login_is_over
+from webop.client.context import current_client
 from webop.client.http.requests import (
     APPLY_PATCH,
     JSON,
@@ -28,12 +41,20 @@ from webop.client.http.requests import (
 )
 from webop.client.kinds import KindName, Kinds
 from webop.client.waiting import describe, follow, meets
-from webop.errors import APIGoneError, APINotFoundError, APITimeoutError, LoginError
+from webop.errors import (
+    APIConnectionError,
+    APIGoneError,
+    APINotFoundError,
+    APITimeoutError,
+    LoginError,
+)
 from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:
     from webop.client.api import Client
-    from webop.client.sync import SyncClient
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Obj: TypeAlias = dict[str, Any]
 """An object as the API server sends it, without its ``metadata.managedFields``."""
@@ -41,9 +62,8 @@ Obj: TypeAlias = dict[str, Any]
 Objs: TypeAlias = list[Obj]
 Condition: TypeAlias = str | Callable[[Obj], object]
 
-# At most 16 requests of handlers are in flight (webop.client.request_limits). Requests of reviews
-# have a separate queue: the API server may need their reviews before it responds to handlers.
-_QUEUE, _REVIEW_QUEUE = "handlers", "reviews"
+# Seconds. API servers end requests after one minute themselves; only a connection hangs longer.
+_TIMEOUT = 60.0
 
 
 class _Target(NamedTuple):
@@ -87,7 +107,9 @@ class AsyncClient:
     Guarantees:
         - Network errors, 5xx, and 429 with ``Retry-After`` are retried after the pauses in
           ``settings.networking``.
-        - At most 16 requests of handlers are in flight, and 16 of reviews; others wait.
+        - Of each sort of handlers (of changes and events; daemons and timers; reviews; others, such
+          as probes), at most 16 requests are in flight; others wait.
+        - Each attempt ends after 60 s at the latest, waiting not included.
         - In reviews of dry runs, the API server stores nothing: all requests are dry runs.
 
     All methods raise ``webop.APIError`` (``APINotFoundError``, ``APIConflictError``, …) if the
@@ -118,8 +140,8 @@ class AsyncClient:
         self._on_use = on_use
         self._kinds = Kinds(requests)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reviewing: dict[bool, AsyncClient] = {}
-        self.queue = _QUEUE
+        self._shares: dict[tuple[str, bool], AsyncClient] = {}
+        self.queue = "handlers"
         self.is_dry = False
 
     def enter(self) -> None:
@@ -127,18 +149,21 @@ class AsyncClient:
         self._loop = asyncio.get_running_loop()
         current_client.set(self)
 
-    def enter_review(self, *, is_dry: bool) -> None:
-        """Make the client for reviews the client of the current context."""
-        if (client := self._reviewing.get(is_dry)) is None:
-            client = self._reviewing[is_dry] = copy.copy(self)
-            client.queue, client.is_dry = _REVIEW_QUEUE, is_dry
-        client.enter()
+    def share(self, queue: str, *, is_dry: bool = False) -> AsyncClient:
+        """Return the same client with another queue: one whose requests do not wait for these."""
+        if (client := self._shares.get((queue, is_dry))) is None:
+            client = self._shares[queue, is_dry] = copy.copy(self)
+            client.queue, client.is_dry = queue, is_dry
+        return client
+
+    @property
+    def timeout(self) -> float:
+        """The limit for one attempt of a request, in seconds."""
+        return min(_TIMEOUT, self._requests.options.request_timeout or _TIMEOUT)
 
     @property
     def sync(self) -> SyncClient:
         """The client with the same methods for functions that run in threads."""
-        from webop.client.sync import SyncClient  # noqa: PLC0415 - it is made of this class
-
         return SyncClient(self, self._loop or asyncio.get_running_loop())
 
     async def get(
@@ -173,17 +198,17 @@ class AsyncClient:
         selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
         selection = {key: text for key, text in selection.items() if text}
 
-        async def read(limit: int) -> Objs:
+        async def read(**more: str) -> Objs:
             pages = self._requests.list_pages(
-                resource, namespace, limit, selection=selection, queue=self.queue
+                resource, namespace, selection | more, queue=self.queue, timeout=self.timeout
             )
             return [strip_object(item) async for page in pages for item in page.items]
 
         with self._noticing_absence():
             try:
-                return await read(PAGE_SIZE)
+                return await read()
             except APIGoneError:  # the pages have expired: read everything at once
-                return await read(0)
+                return await read(limit="0")
 
     async def create(
         self,
@@ -366,7 +391,8 @@ class AsyncClient:
         try:
             async with deadline:
                 resource = await self._find(kind, namespace, name)
-                states = follow(self._requests, resource, namespace, name, queue=self.queue)
+                target = self._requests, resource, namespace, name
+                states = follow(*target, queue=self.queue, timeout=self.timeout)
                 async with aclosing(states):
                     with self._noticing_absence():
                         async for state in states:
@@ -428,7 +454,15 @@ class AsyncClient:
         encode = encode_yaml if content_type == APPLY_PATCH else encode_body
         content = None if body is None else encode(body)
         path = resource.get_url(namespace=namespace, name=name, subresource=subresource)
-        call = Call(method, path, query or None, content, content_type, queue=self.queue)
+        call = Call(
+            method,
+            path,
+            query or None,
+            content,
+            content_type,
+            timeout=self.timeout,
+            queue=self.queue,
+        )
         with self._noticing_absence():
             return strip_object(await self._requests.perform(call))
 
@@ -441,6 +475,69 @@ class AsyncClient:
             if not exc.details.get("name"):
                 self._kinds.forget()
             raise
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[SyncClient, P], R]:
+    @functools.wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.wait(method(self.asynchronous, *args, **kwargs))
+
+    return call
+
+
+class SyncClient:
+    """The methods of :class:`AsyncClient` for functions that run in threads.
+
+    It sends requests in the event loop of the operator, over the same connections. The condition of
+    :meth:`wait_for` is called in that loop, so it must not block.
+    """
+
+    __slots__ = ("_context", "_loop", "asynchronous")
+
+    def __init__(self, asynchronous: AsyncClient, loop: asyncio.AbstractEventLoop) -> None:
+        self.asynchronous = asynchronous
+        self._loop = loop
+        self._context = contextvars.copy_context()
+
+    get = _blocking(AsyncClient.get)
+    list = _blocking(AsyncClient.list)
+    create = _blocking(AsyncClient.create)
+    apply = _blocking(AsyncClient.apply)
+    patch = _blocking(AsyncClient.patch)
+    delete = _blocking(AsyncClient.delete)
+    wait_for = _blocking(AsyncClient.wait_for)
+    wait_gone = _blocking(AsyncClient.wait_gone)
+
+    def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine in the event loop of the operator, and return its result.
+
+        Raises:
+            APIConnectionError: the operator is stopping, or is no longer the leader.
+            RuntimeError: the caller runs in that event loop, which would wait for itself; or the
+                loop is closed.
+        """
+        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - the public one raises
+            coroutine.close()
+            raise RuntimeError(
+                "The sync client would block the event loop forever. In async functions, await the "
+                "methods of the argument `client`."
+            )
+        context = contextvars.copy_context()
+        if context.get(current_client) is None:  # a thread that a handler started
+            context = self._context.copy()  # with the handler's right to act
+        try:
+            future = context.run(asyncio.run_coroutine_threadsafe, coroutine, self._loop)
+        except RuntimeError:
+            coroutine.close()
+            raise
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise APIConnectionError(
+                "The request was cancelled: the operator is stopping, or is no longer the leader."
+            ) from None
 
 
 def _select(body: Mapping[str, Any]) -> Selector:

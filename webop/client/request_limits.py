@@ -1,89 +1,72 @@
-"""RequestLimits: how many requests about the objects of one kind are in flight at once.
+"""RequestLimits: how many requests of one queue are in flight at once.
 
-Place in the flow: :meth:`webop.client.api.Client.perform` asks for a slot before it sends a request
-that names a queue. Requests without a queue (Leases, peering, discovery, logins, Events, lists)
-never wait, so that a burst of objects cannot delay what keeps the operator alive.
+Place in the flow: :meth:`webop.client.api.Client.perform` acquires a slot before it sends a request
+that names a queue: the kind of its object, or the handlers that share the limit. Requests without a
+queue (Leases, peering, discovery, logins, Events, lists) never wait, so that a burst of objects
+cannot delay what keeps the operator alive.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import Counter, deque
+import logging
+from collections import Counter, defaultdict
 
+from webop.aio.backoff import Once
 from webop.telemetry.counters import Timings
 
-# Each connection costs a TLS handshake and some 100 KB, and more requests at once gain nothing.
-_QUEUE_LIMIT = 16
+logger = logging.getLogger(__name__)
 
-# From this total on, each queue gets only its share: a kind whose requests hang occupies at most
-# 16 connections, and kinds that come later are still served.
-_TOTAL_LIMIT = 64
-_SHARE = 4
+# Each connection costs a TLS handshake and some 100 KB, and more requests at once gain nothing.
+_LIMIT = 16
+
+_LONG_WAIT = 10.0  # seconds; a longer wait is worth a warning
 
 
 class RequestLimits:
-    """The slots for requests, by queue. The requests of one queue share a limit.
-
-    Guarantees:
-        - A queue has at most 16 requests in flight; at most 4 if all queues together have 64 or
-          more.
-        - The requests of a queue are sent in the order in which they arrived.
-        - A slot that becomes free goes to the queue with the fewest requests in flight.
-        - A request that is cancelled while it waits takes no slot.
+    """The slots for requests: 16 for each queue, which get them in the order of their arrival.
 
     Attributes:
         active: how many requests are in flight, by queue.
+        waiting: how many requests wait for a slot, by queue.
     """
 
     def __init__(self, waits: Timings) -> None:
-        self._total = 0
-        self._waits = waits
         self.active: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-
-    def try_acquire(self, queue: str) -> bool:
-        """Acquire a slot if one is free; return whether that succeeded."""
-        active = self.active[queue]
-        if active >= (_SHARE if self._total >= _TOTAL_LIMIT else _QUEUE_LIMIT):
-            return False
-        self.active[queue] = active + 1
-        self._total += 1
-        return True
+        self.waiting: Counter[str] = Counter()
+        self._waits = waits
+        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(_LIMIT)
+        )
+        self._logged = Once()
 
     async def acquire(self, queue: str) -> None:
-        """Wait for a slot, and acquire it."""
-        slot = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(queue, deque()).append(slot)
-        began = time.monotonic()
-        try:
-            await slot
-            self._waits.add(time.monotonic() - began, queue)
-        except asyncio.CancelledError:
-            if not slot.cancelled():
-                self.release(queue)
-            raise
-
-    def count_waiting(self) -> dict[str, int]:
-        """Return how many requests wait, by queue."""
-        return {
-            queue: sum(not slot.done() for slot in slots) for queue, slots in self._waiting.items()
-        }
+        """Acquire a slot; wait for one if all are taken."""
+        slots = self._slots[queue]
+        if slots.locked():
+            await self._wait(slots, queue)
+        else:
+            await slots.acquire()  # it does not wait
+        self.active[queue] += 1
 
     def release(self, queue: str) -> None:
-        """Release a slot: to the first request in the least busy queue that may send one more."""
-        self._total -= 1
+        """Release a slot."""
         self.active[queue] -= 1
-        if not self._waiting:
-            return
-        for candidate in sorted(self._waiting, key=self.active.__getitem__):
-            slots = self._waiting[candidate]
-            while slots and slots[0].done():
-                slots.popleft()  # its request was cancelled
-            has_slot = bool(slots) and self.try_acquire(candidate)
-            if has_slot:
-                slots.popleft().set_result(None)
-            if not slots:
-                del self._waiting[candidate]
-            if has_slot:
-                break
+        self._slots[queue].release()
+
+    async def _wait(self, slots: asyncio.Semaphore, queue: str) -> None:
+        self.waiting[queue] += 1
+        began = asyncio.get_running_loop().time()
+        try:
+            await slots.acquire()
+        finally:
+            self.waiting[queue] -= 1
+            waited = asyncio.get_running_loop().time() - began
+            self._waits.add(waited, queue)
+            if waited > _LONG_WAIT:
+                logger.log(
+                    self._logged.choose_level(queue),
+                    "A request in the queue %r waited %.0f s for others: at most %d are in flight. "
+                    "Check why the API server, or a webhook that it calls, responds slowly.",
+                    *(queue, waited, _LIMIT),
+                )

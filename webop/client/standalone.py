@@ -12,10 +12,10 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from webop.client import current_client
 from webop.client.api import Client
 from webop.client.auth.logins import call_default_logins
-from webop.client.auth.vault import Vault
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.context import current_client
 from webop.client.objects import AsyncClient
 from webop.errors import LoginError
 from webop.telemetry.tracing import set_up_tracing
@@ -35,23 +35,25 @@ class _Networking:
 
 
 @contextlib.asynccontextmanager
-async def connect_command(pauses: tuple[float, ...] = ()) -> AsyncIterator[Client]:
+async def connect_command(
+    pauses: tuple[float, ...] = (), *, info: ConnectionInfo | None = None
+) -> AsyncIterator[Client]:
     """Log in with the kubeconfig or the service account, and yield a client for plain requests.
 
-    A request that fails is retried after each of the pauses, in seconds.
+    A request that fails is retried after each of the pauses, in seconds. With given credentials,
+    there is no login.
 
     Raises:
         LoginError: there are no credentials, or they are refused.
     """
-    vault = await _log_in()
+    vault = await _log_in() if info is None else Vault({"given": info})
     giving_up = asyncio.create_task(_give_up(vault))
     try:
         async with Client(vault, _Networking(pauses)) as client:
             yield client
     finally:
         giving_up.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await giving_up
+        await asyncio.wait({giving_up})
 
 
 @contextlib.asynccontextmanager

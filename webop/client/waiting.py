@@ -45,10 +45,17 @@ _TRANSIENT = (
 
 
 async def follow(
-    client: Client, resource: Resource, namespace: str | None, name: str, *, queue: str
+    client: Client,
+    resource: Resource,
+    namespace: str | None,
+    name: str,
+    *,
+    queue: str,
+    timeout: float,
 ) -> AsyncGenerator[dict[str, Any] | None, None]:
     """Yield the states of one object, beginning with the current one; None while it is absent.
 
+    The queue and the timeout are those of the lists, of which each stream needs one.
     Intermediate states can be missing. Streams that end or break are opened again.
 
     Raises:
@@ -61,7 +68,7 @@ async def follow(
     while True:
         pause: float | None = 0.0
         try:
-            listed = client.list_pages(resource, namespace, selection=selection, queue=queue)
+            listed = client.list_pages(resource, namespace, selection, queue=queue, timeout=timeout)
             page = [page async for page in listed][-1]
             yield page.items[0] if page.items else None
             limits = StreamLimits(client.options.connect_timeout, silence=_SILENCE)

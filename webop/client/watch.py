@@ -114,13 +114,13 @@ async def watch(
 
     The watch updates ``status``, a new one. With ``name``, it watches only the object of that name.
     """
-    watcher = Watcher(client, resource, namespace, options, status or WatchStatus())
-    watcher.name = name
-    client.watchers.add(watcher)
+    status = status or WatchStatus()
+    watcher = Watcher(client, resource, namespace, options, status, name)
+    client.watches[status] = resource
     try:
         while True:
             try:
-                if watcher.status.state is State.EMPTY:
+                if status.state is State.EMPTY:
                     watcher.begin_listing()
                     yield ListingStarted()
                 if watcher.needs_pages:
@@ -144,7 +144,7 @@ async def watch(
                 await watcher.early.close()
             await asyncio.sleep(watcher.pause)
     finally:
-        client.watchers.discard(watcher)
+        client.watches.pop(status, None)
 
 
 class _NoStreamingListError(WebopError):
@@ -158,6 +158,7 @@ class Watcher:
         resource: the watched resource.
         attempt: the request, for messages.
         status: the public status.
+        name: of the only watched object; None for all.
     """
 
     def __init__(
@@ -167,6 +168,7 @@ class Watcher:
         namespace: str | None,
         options: WatchOptions,
         status: WatchStatus,
+        name: str | None,
     ) -> None:
         self._client = client
         self.resource = resource
@@ -180,10 +182,9 @@ class Watcher:
         self._prefers_pages = False
         self._listed = 0
         self._stream: LineStream | None = None
-        self._began_at: float | None = None
         self._began_with = ""
         self.status = status
-        self.name: str | None = None
+        self.name = name
         self.pause = 0.0
         self.early = EarlyChanges()
 
@@ -228,14 +229,9 @@ class Watcher:
         self.status.version = version
 
     def _read_pages(self, limit: int = PAGE_SIZE) -> AsyncGenerator[Page, None]:
+        params = {"limit": str(limit), **build_selection(self.name)}
         # The watch itself pauses, and reports failures in its status; so no retries here.
-        return self._client.list_pages(
-            self.resource,
-            self._namespace,
-            limit,
-            is_retried=False,
-            selection=build_selection(self.name),
-        )
+        return self._client.list_pages(self.resource, self._namespace, params, is_retried=False)
 
     @asynccontextmanager
     async def _open_early(self, page: Page | None = None) -> AsyncIterator[LineStream]:
@@ -278,10 +274,9 @@ class Watcher:
     def begin(self, stream: LineStream) -> None:
         """Note that the server has accepted the stream."""
         self._stream = stream
-        self._began_at = asyncio.get_running_loop().time()
+        self.status.opened_at = asyncio.get_running_loop().time()
         self._began_with = self.status.version
         self._is_healthy = False
-        self.status.is_connected = True
         if self.status.state is State.LISTING:
             silences = (self._options.inactivity_timeout, _LIST_SILENCE)
             silence = min(limit for limit in silences if limit is not None)
@@ -316,7 +311,7 @@ class Watcher:
             if is_end and version:
                 self.status.version = version
                 return self.finish_listing()
-        if kind == BOOKMARK or self.get_age() > _LIST_LIMIT:
+        if kind == BOOKMARK or self.status.get_age() > _LIST_LIMIT:
             raise _NoStreamingListError("the list does not end")
         if kind not in CHANGES:
             return None
@@ -330,7 +325,7 @@ class Watcher:
     def end(self) -> None:
         """Note that the server ended the stream."""
         is_listing = self.status.state is State.LISTING
-        if is_listing or (self.get_age() < _SHORT_STREAM and not self._is_healthy):
+        if is_listing or (self.status.get_age() < _SHORT_STREAM and not self._is_healthy):
             end = "the stream ended before the list was complete"
             what = end if is_listing else "the server ended the stream at once"
             self.fail(BrokenStreamError(f"Cannot {self.attempt}: {what}"))
@@ -347,7 +342,7 @@ class Watcher:
             self._turn_to_pages(exc)
             return
         self._prefers_pages = is_streaming and self._stream is not None
-        self._recovery.fail(exc, self.get_age())
+        self._recovery.fail(exc, self.status.get_age())
         self.pause = self._recovery.pause
         self._close()
         self._client.counters.restarts[self.resource.plural_name, "failed"] += 1
@@ -382,8 +377,7 @@ class Watcher:
     def _close(self) -> None:
         """Note that there is no stream now."""
         self._stream = None
-        self._began_at = None
-        self.status.is_connected = False
+        self.status.opened_at = None
 
     def _strip(self, raw: dict[str, Any]) -> dict[str, Any]:
         if not self._options.managed_fields:
@@ -398,11 +392,6 @@ class Watcher:
             silence=options.inactivity_timeout,
             total=options.client_timeout,
         )
-
-    def get_age(self) -> float:
-        """Return the age of the stream in seconds; 0 if there is none."""
-        now = asyncio.get_running_loop().time()
-        return 0.0 if self._began_at is None else now - self._began_at
 
 
 def _has_name(raw: Any) -> bool:

@@ -5,6 +5,7 @@ Place in the flow: :mod:`webop.client.watch` reports each failure and each succe
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import logging
@@ -67,15 +68,25 @@ class State(enum.Enum):
     WATCHING = "watching"
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class WatchStatus:
     """The status of a watch: written by the watch, read by probes and metrics."""
 
     state: State = State.EMPTY
-    is_connected: bool = False  # whether a stream is open now
+    opened_at: float | None = None  # since when the stream is open, by the loop; None without one
     failures: int = 0  # in a row, since the last event or bookmark (one each minute)
     error: str = ""  # the message of the last failure
     version: str = ""  # the resource version reached; empty until the first listing ends
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a stream is open now."""
+        return self.opened_at is not None
+
+    def get_age(self) -> float:
+        """Return the age of the stream in seconds; 0 if there is none."""
+        now = asyncio.get_running_loop().time()
+        return 0.0 if self.opened_at is None else now - self.opened_at
 
 
 class Recovery:

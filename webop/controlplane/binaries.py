@@ -21,7 +21,6 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +31,7 @@ from . import build, cache, download
 from .versions import choose_for_build, detect_platform, is_met_by, parse_wanted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from .progress_bar import Progress
 
@@ -44,7 +43,7 @@ ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 VERSION_VARIABLE = "WEBOP_KUBERNETES"  # used where no version is given
 _REQUIRED = (ETCD, APISERVER)
 _TEMPORARY = "unfinished-"
-_WAITING = "Waiting for another process that downloads or builds the binaries"
+_WAITING = "Waiting for another process that downloads or builds the binaries."
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,8 @@ def _provide(
     names: Collection[str], wanted: str, fetch: Callable[[Path], str], progress: Progress
 ) -> Binaries:
     """Get binaries from the first source that has them, unless another process just did."""
-    with _lock(progress):
+    cache.check_safe(cache.make_folder("bin"))
+    with cache.hold_lock("bin", "lock", on_wait=lambda: progress.note(_WAITING)):
         found = _find_in_cache(wanted, names)
         if found is None:
             cached = cache.get_root() / "bin"
@@ -231,22 +231,3 @@ def _try_sources(
         ) from None
     shutil.rmtree(cache.get_root() / "scratch", ignore_errors=True)
     return version
-
-
-@contextmanager
-def _lock(progress: Progress) -> Iterator[None]:
-    """Hold the lock of the cache; the system releases it if this process dies."""
-    from filelock import FileLock, Timeout  # noqa: PLC0415 - not at the load of the pytest plugin
-
-    folder = cache.make_folder("bin")
-    cache.check_safe(folder)
-    lock = FileLock(folder / "lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        progress.note(f"{_WAITING}.")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

@@ -2,7 +2,7 @@
 
 ::
 
-    $WEBOP_CACHE, or the platform's cache folder (~/.cache/webop, ~/Library/Caches/webop)
+    $WEBOP_CACHE, or $XDG_CACHE_HOME/webop, or ~/.cache/webop (macOS: ~/Library/Caches/webop)
     ├── bin/1.36.3-linux-amd64/     etcd, kube-apiserver, kube-controller-manager, kubectl
     ├── clusters/<name>/            state.json, kubeconfig.yaml, keys, data; removed by a stop
     ├── logs/<name>/                logs of the processes; kept after a stop
@@ -16,6 +16,7 @@ import contextlib
 import os
 import shutil
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from webop.errors import ConfigurationError
 from .versions import choose_newest, detect_platform
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterator
 
 _KEPT_LOGS = 10  # of finished test runs
 _TAIL_SIZE = 64 * 1024
@@ -35,9 +36,8 @@ def get_root() -> Path:
     configured = os.environ.get("WEBOP_CACHE")
     if configured:
         return Path(configured).expanduser().absolute()
-    from platformdirs import user_cache_path  # noqa: PLC0415 - not at the load of the pytest plugin
-
-    return user_cache_path("webop", appauthor=False)
+    usual = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or usual).expanduser() / "webop"
 
 
 def make_folder(*names: str) -> Path:
@@ -47,6 +47,22 @@ def make_folder(*names: str) -> Path:
         folder /= name
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     return folder
+
+
+@contextlib.contextmanager
+def hold_lock(
+    folder: str, name: str, *, on_wait: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Hold the lock of a file below the root; the system releases it if this process dies."""
+    import fcntl  # noqa: PLC0415 - not on Windows, where this module is imported too
+
+    with (make_folder(folder) / name).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def check_safe(path: Path) -> None:

@@ -9,34 +9,63 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from webop.errors import ClusterError, ConfigurationError
 
 from . import cache
-from .binaries import APISERVER, ETCD, Binaries, provide_binaries
-from .credentials import ServerNames, build_user_fields
+from .binaries import (
+    APISERVER,
+    CONTROLLER_MANAGER,
+    ETCD,
+    Binaries,
+    provide_binaries,
+    provide_controller_manager,
+)
+from .command_lines import (
+    build_apiserver_command,
+    build_controller_manager_command,
+    build_etcd_command,
+)
+from .credentials import (
+    CredentialFiles,
+    ServerNames,
+    build_kubeconfig,
+    build_user_fields,
+    create_credentials,
+    write_private,
+)
 from .progress_bar import Progress
-from .requests import Json, Manifest
-from .runtime import Runtime
+from .requests import AdminClient, Json, Manifest, find_free_port
 from .state import (
+    POLL_INTERVAL,
     ClusterState,
     check_name,
     end_abandoned_clusters,
     end_cluster,
+    end_process,
     identify,
     is_abandoned,
+    is_running,
     load_state,
-    lock_name,
     make_private_folder,
     save_state,
     start_guard,
+    start_process,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
+
+# Seconds. A start takes 3 on an idle machine; in CI, several clusters start on two busy cores.
+_START_TIMEOUT = 120.0
+_PORT_ATTEMPTS = 4
+_PORT_TAKEN = "address already in use"
+_SERVICE_ACCOUNT_PATH = "/api/v1/namespaces/default/serviceaccounts/default"
 
 
 class LocalCluster:
@@ -82,7 +111,8 @@ class LocalCluster:
         self._apiserver_flags = tuple(apiserver_flags)
         self._server_names = server_names or ServerNames()
         self._progress: Progress = progress or Progress(sys.stderr)
-        self._runtime: Runtime | None = None
+        self._state: ClusterState | None = None
+        self._client: AdminClient | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._logs = cache.get_root() / "logs" / self.name
 
@@ -105,7 +135,7 @@ class LocalCluster:
                 f"Cluster {name!r} is incomplete: {' and '.join(dead)} not running (logs in "
                 f"{state.logs}). Restart it: webop cluster start --name {name}"
             )
-        cluster._runtime = Runtime(state)
+        cluster._state = state
         cluster._logs = state.logs
         return cluster
 
@@ -118,22 +148,22 @@ class LocalCluster:
     @property
     def server(self) -> str:
         """The URL of the API server, e.g. "https://127.0.0.1:23456"."""
-        return self._get_runtime().state.server
+        return self._get_state().server
 
     @property
     def version(self) -> str:
         """The version that the API server reports, e.g. "v1.36.3"."""
-        return self._get_runtime().state.version
+        return self._get_state().version
 
     @property
     def source(self) -> str:
         """Where the binaries come from."""
-        return self._get_runtime().state.source
+        return self._get_state().source
 
     @property
     def folder(self) -> Path:
         """The folder with keys and data; removed by :meth:`stop`."""
-        return self._get_runtime().state.folder
+        return self._get_state().folder
 
     @property
     def logs(self) -> Path:
@@ -143,31 +173,32 @@ class LocalCluster:
     @property
     def kubeconfig(self) -> Path:
         """The path of the administrator's kubeconfig."""
-        return self._get_runtime().kubeconfig
+        return self.folder / "kubeconfig.yaml"
 
     @property
     def token(self) -> str:
         """The bearer token of the administrator."""
-        return self._get_runtime().files.read_token()
+        return self._files.read_token()
 
     @property
     def ca_data(self) -> str:
         """The CA certificate as in a kubeconfig: base64 of PEM."""
-        return self._get_runtime().files.read_ca_data()
+        return self._files.read_ca_data()
 
     @property
     def pids(self) -> dict[str, int]:
         """The process ids by name, e.g. to stop one with SIGSTOP."""
-        return {process.name: process.pid for process in self._get_runtime().state.processes}
+        return {process.name: process.pid for process in self._get_state().processes}
 
     @property
     def is_started(self) -> bool:
         """Whether the cluster is started and not stopped."""
-        return self._runtime is not None
+        return self._state is not None
 
     def is_ready(self) -> bool:
         """Return whether the API server reports that it is ready."""
-        return self._get_runtime().is_ready()
+        client = self._get_client()
+        return client.has("/readyz") and client.has("/api/v1/namespaces/default")
 
     def start(self, *, detached: bool = False) -> Self:
         """Start the cluster and wait until it is ready; do nothing if it is started.
@@ -181,15 +212,19 @@ class LocalCluster:
             ClusterError: there are no binaries, or a process does not start; the message
                 names its log.
         """
-        if self._runtime is not None:
+        if self._state is not None:
             return self
         binaries = provide_binaries(self._progress, self._wanted_version)
         end_abandoned_clusters()
         cache.prune_logs()
         try:
-            with lock_name(self.name) if self._is_named else nullcontext():
+            # One process at a time starts the cluster of a name.
+            lock = cache.hold_lock("clusters", f".{self.name}.lock")
+            with lock if self._is_named else nullcontext():
                 self._create(binaries, detached=detached)
-                self._get_runtime().start(self._apiserver_flags, self._server_names)
+                create_credentials(self.folder, self._server_names)
+                self._launch(ETCD, build_etcd_command(binaries.folder / ETCD))
+                self._start_apiserver(binaries.folder / APISERVER)
             if self._wants_controller_manager:
                 self.start_controller_manager()
         except BaseException:
@@ -199,16 +234,16 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End the processes and remove everything but the logs; do nothing if it is stopped."""
-        runtime, self._runtime = self._runtime, None
-        if runtime is not None:
-            end_cluster(runtime.state)
+        state, self._state = self._state, None
+        if state is not None:
+            end_cluster(state)
         guard, self._guard = self._guard, None
         if guard is not None:
             guard.communicate()  # it ends when its input is closed
 
     def kill_apiserver(self) -> None:
         """Kill the API server with SIGKILL, like a crash; the data stays."""
-        self._get_runtime().kill(APISERVER)
+        self._kill(APISERVER)
 
     def restart_apiserver(self) -> None:
         """Restart the API server with the same port and data; kill it first if it is running.
@@ -216,11 +251,11 @@ class LocalCluster:
         Raises:
             ClusterError: it does not start, e.g. because another process has taken its port.
         """
-        self._get_runtime().restart(APISERVER)
+        self._restart(APISERVER)
 
     def kill_etcd(self) -> None:
         """Kill etcd with SIGKILL; the API server keeps running, but cannot read or write."""
-        self._get_runtime().kill(ETCD)
+        self._kill(ETCD)
 
     def restart_etcd(self) -> None:
         """Restart etcd with the same data, and wait for the API server; kill etcd first if needed.
@@ -228,7 +263,7 @@ class LocalCluster:
         Raises:
             ClusterError: it does not start, or the API server is not running.
         """
-        self._get_runtime().restart(ETCD)
+        self._restart(ETCD)
 
     def start_controller_manager(self) -> None:
         """Start kube-controller-manager, if it is not running, and wait until it works.
@@ -239,7 +274,16 @@ class LocalCluster:
         Raises:
             ClusterError: there is no binary, or it does not start.
         """
-        self._get_runtime().start_controller_manager(self._progress)
+        state = self._get_state()
+        process = state.get_process(CONTROLLER_MANAGER)
+        if process is not None and is_running(process):
+            return
+        binaries = Binaries(state.binaries, state.version.removeprefix("v"), state.source)
+        executable = provide_controller_manager(binaries, self._progress)
+        argv = build_controller_manager_command(executable, self._files, self.kubeconfig)
+        self._launch(CONTROLLER_MANAGER, argv)
+        has_account = partial(self._get_client().has, _SERVICE_ACCOUNT_PATH)
+        self._wait(has_account, "the controllers to work")
 
     def create_namespace(self, prefix: str = "test-") -> str:
         """Create a namespace with a generated name, and return the name.
@@ -248,16 +292,13 @@ class LocalCluster:
             ClusterError: the API server refuses it.
         """
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": prefix}}
-        response = self._get_runtime().client.request("POST", "/api/v1/namespaces", body)
-        if response.status != 201:
-            reason = response.body.decode(errors="replace")
-            raise ClusterError(f"Cannot create a namespace {prefix}*: {reason}")
-        name: str = response.read_json()["metadata"]["name"]
+        (stored,) = self.apply(body)
+        name: str = stored["metadata"]["name"]
         return name
 
     def delete_namespace(self, name: str) -> None:
         """Request the deletion of a namespace; only the controller manager completes it."""
-        self._get_runtime().client.request("DELETE", f"/api/v1/namespaces/{name}")
+        self.delete("v1", "Namespace", name)
 
     def apply(
         self, *manifests: Manifest, namespace: str | None = None, dry_run: bool = False
@@ -279,7 +320,7 @@ class LocalCluster:
                 or an object names another namespace.
             ClusterError: the API server refuses an object; the previous ones stay applied.
         """
-        return self._get_runtime().client.apply(manifests, namespace, dry_run=dry_run)
+        return self._get_client().apply(manifests, namespace, dry_run=dry_run)
 
     def get(
         self, api_version: str, kind: str, name: str, namespace: str | None = None
@@ -289,7 +330,7 @@ class LocalCluster:
         Raises:
             ClusterError: there is no such kind.
         """
-        return self._get_runtime().client.get(api_version, kind, name, namespace)
+        return self._get_client().get(api_version, kind, name, namespace)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Request the deletion of an object; finalizers can delay it.
@@ -297,7 +338,7 @@ class LocalCluster:
         Raises:
             ClusterError: the API server refuses it, or there is no such kind.
         """
-        self._get_runtime().client.delete(api_version, kind, name, namespace)
+        self._get_client().delete(api_version, kind, name, namespace)
 
     def kubeconfig_for(
         self, user: str, groups: Iterable[str] = (), *, namespace: str = "default"
@@ -309,10 +350,9 @@ class LocalCluster:
             groups: the groups, in addition to "system:authenticated".
             namespace: the namespace of requests that name none.
         """
-        runtime = self._get_runtime()
-        path = runtime.state.folder / f"kubeconfig-{secrets.token_hex(4)}.yaml"
-        fields = build_user_fields(runtime.files.read_ca(), user, groups)
-        runtime.write_kubeconfig(path, user, fields, namespace)
+        path = self.folder / f"kubeconfig-{secrets.token_hex(4)}.yaml"
+        fields = build_user_fields(self._files.read_ca(), user, groups)
+        self._write_kubeconfig(path, user, fields, namespace)
         return path
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
@@ -326,9 +366,8 @@ class LocalCluster:
             ConfigurationError: there is no kubectl, neither beside the API server nor on PATH.
             ClusterError: kubectl failed; the message has its error.
         """
-        executable = shutil.which(
-            "kubectl", path=self._get_runtime().state.binaries
-        ) or shutil.which("kubectl")
+        beside = self._get_state().binaries
+        executable = shutil.which("kubectl", path=beside) or shutil.which("kubectl")
         if executable is None:
             raise ConfigurationError("There is no kubectl on PATH. Install it, or use a client.")
         done = subprocess.run(  # noqa: S603 - the user's own arguments, no shell
@@ -361,7 +400,7 @@ class LocalCluster:
         shutil.rmtree(self._logs, ignore_errors=True)
         self._logs = cache.make_folder("logs", self.name)
         owner = None if detached else identify(os.getpid())
-        state = ClusterState(
+        state = self._state = ClusterState(
             name=self.name,
             folder=folder,
             logs=self._logs,
@@ -371,14 +410,101 @@ class LocalCluster:
             binaries=binaries.folder,
         )
         save_state(state)
-        self._runtime = Runtime(state)
         if owner is not None:
             self._guard = start_guard(folder)
 
-    def _get_runtime(self) -> Runtime:
-        if self._runtime is None:
+    def _start_apiserver(self, executable: Path) -> None:
+        flags = self._apiserver_flags
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            port = find_free_port()
+            self._put(replace(self._get_state(), server=f"https://127.0.0.1:{port}"))
+            self._write_kubeconfig(self.kubeconfig, "admin", {"token": self.token})
+            self._launch(APISERVER, build_apiserver_command(executable, self._files, port, flags))
+            try:
+                self._wait(self.is_ready, "the API server to be ready")
+            except ClusterError:
+                # Another process may have taken the port since it was found free.
+                lines = cache.read_last_lines(self._get_log(APISERVER), count=5)
+                if attempt == _PORT_ATTEMPTS or _PORT_TAKEN not in "".join(lines):
+                    raise
+            else:
+                version = self._get_client().request("GET", "/version")["gitVersion"]
+                self._put(replace(self._get_state(), version=version))
+                return
+
+    def _restart(self, name: str) -> None:
+        """Restart a process with the same command; wait until the API server is ready."""
+        self._kill(name)
+        process = self._get_state().get_process(name)
+        if process is not None:
+            self._launch(name, list(process.argv))
+            self._wait(self.is_ready, "the API server to be ready")
+
+    def _kill(self, name: str) -> None:
+        """Kill one of the processes, if it is running; its record stays."""
+        process = self._get_state().get_process(name)
+        if process is not None:
+            end_process(process)
+
+    def _wait(self, is_met: Callable[[], bool], what: str) -> None:
+        """Wait for a condition while all processes run.
+
+        Raises:
+            ClusterError: a process exited, or the time is over.
+        """
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not is_met():
+            for process in self._get_state().processes:
+                if not is_running(process):
+                    raise ClusterError(
+                        f"{process.name} exited while waiting for {what}. "
+                        + cache.describe_log(self._get_log(process.name))
+                    )
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"Gave up waiting for {what} after {_START_TIMEOUT:.0f} s. "
+                    + cache.describe_log(self._get_log(APISERVER))
+                )
+            time.sleep(POLL_INTERVAL)
+
+    def _launch(self, name: str, argv: list[str]) -> None:
+        process = start_process(name, argv, folder=self.folder, log=self._get_log(name))
+        self._put(self._get_state().put_process(process))
+
+    def _put(self, state: ClusterState) -> None:
+        self._state = state
+        save_state(state)
+
+    def _get_log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+    def _write_kubeconfig(
+        self, path: Path, user: str, fields: dict[str, str], namespace: str = "default"
+    ) -> None:
+        """Write a kubeconfig of a user of this cluster, readable for this user only."""
+        content = build_kubeconfig(
+            server=self.server,
+            ca_data=self.ca_data,
+            context=f"webop-{self.name}",
+            user=user,
+            fields=fields,
+            namespace=namespace,
+        )
+        write_private(path, content)
+
+    def _get_client(self) -> AdminClient:
+        if self._client is None or self._client.server != self.server:
+            self._client = AdminClient(self.server, self.ca_data, self.token)
+        return self._client
+
+    @property
+    def _files(self) -> CredentialFiles:
+        return CredentialFiles(self.folder)
+
+    def _get_state(self) -> ClusterState:
+        if self._state is None:
             raise ConfigurationError(
                 f"Cluster {self.name!r} is not started. Use it in a with statement or call "
                 "start(); for a cluster of `webop cluster start`, use attach()."
             )
-        return self._runtime
+        return self._state

@@ -2,98 +2,78 @@
 
 Tests prepare and check a cluster with these, without kubectl and client libraries. Kinds come from
 the API server's discovery (Kubernetes API, "API discovery"); objects are applied with
-"Server-Side Apply", like ``kubectl apply --server-side``. No library is used that would write to
-the log of the test.
+"Server-Side Apply", like ``kubectl apply --server-side``.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import difflib
-import http.client
 import os
 import random
 import socket
-import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from typing import Any, TypeVar
 
-import orjson
 import yaml
 
-from webop.errors import ClusterError, ConfigurationError
+from webop.aio.dedicated_threads import DedicatedThreads
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo
+from webop.client.discovery import discover
+from webop.client.http.requests import APPLY_PATCH, JSON
+from webop.client.http.streams import StreamLimits
+from webop.client.standalone import connect_command
+from webop.errors import APIError, APINotFoundError, ClusterError, ConfigurationError
 from webop.objects.resources import Resource
 
 from .state import POLL_INTERVAL
 
-_TIMEOUT = 10.0
+T = TypeVar("T")
+
+_LIMITS = StreamLimits(connect=10.0, silence=10.0)
 _PORTS = range(20000, 32000)
 
 Json = dict[str, Any]
 Manifest = str | os.PathLike[str] | Mapping[str, Any]
 _MANAGER = "webop-tests"
-_APPLY = "application/apply-patch+yaml"
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 # Other objects depend on these.
 _FIRST = ("CustomResourceDefinition", "Namespace")
 _SERVING_TIMEOUT = 30.0  # seconds; a CRD is usually served after some tenths of one
 
 
-class Response(NamedTuple):
-    """A response of the API server."""
-
-    status: int
-    body: bytes
-
-    def read_json(self) -> Json:
-        """Decode the body, which must be a JSON object."""
-        return dict(orjson.loads(self.body))
-
-
 class AdminClient:
-    """Requests to one API server as the administrator, also for objects by their kinds."""
+    """Requests to one API server as the administrator, also for objects by their kinds.
 
-    def __init__(self, server: str, ca_cert: str, token: str) -> None:
+    All methods block. A thread with a separate event loop sends the requests, because the caller
+    can run in a loop.
+    """
+
+    def __init__(self, server: str, ca_data: str, token: str) -> None:
         self.server = server
-        self._context = ssl.create_default_context(cadata=ca_cert)
-        self._token = token
+        self._info = ConnectionInfo(server, ca_data=ca_data, token=token)
         self._kinds: dict[tuple[str, str], Resource] = {}
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Json | None = None,
-        content_type: str = "application/json",
-    ) -> Response:
-        """Send a request and return the response of any status.
+    def request(self, method: str, path: str, body: Json | None = None) -> Json:
+        """Send a request and return the object in the response.
 
         Raises:
-            OSError: there is no valid response.
+            ClusterError: the API server refuses it, or does not respond.
         """
-        parts = urlsplit(self.server)
-        connection = http.client.HTTPSConnection(
-            parts.hostname or "", parts.port, context=self._context, timeout=_TIMEOUT
-        )
-        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
-        try:
-            content = None if body is None else orjson.dumps(body)
-            connection.request(method, path, content, headers)
-            response = connection.getresponse()
-            return Response(response.status, response.read())
-        except http.client.HTTPException as error:
-            raise OSError(f"invalid response: {error!r}") from error
-        finally:
-            connection.close()
+
+        async def send(client: Client) -> Json:
+            with _explaining(f"{method} {path} failed"):
+                return dict(await client.request(method, path, body=body))
+
+        return self._run(send)
 
     def has(self, path: str) -> bool:
-        """Return whether a GET of a path responds with 200; False also without a response."""
-        try:
-            return self.request("GET", path).status == 200
-        except OSError:
-            return False
+        """Return whether the response to a GET is a success; False also without a response."""
+        return self._run(lambda client: _has(client, path))
 
     def apply(
         self, manifests: Iterable[Manifest], namespace: str | None, *, dry_run: bool = False
@@ -101,27 +81,47 @@ class AdminClient:
         """Create or change objects, CRDs and namespaces first; return them as stored."""
         bodies = [dict(body) for manifest in manifests for body in read_manifest(manifest)]
         bodies.sort(key=lambda body: body.get("kind") not in _FIRST)
-        return [self._apply(body, namespace, dry_run=dry_run) for body in bodies]
+
+        async def apply(client: Client) -> list[Json]:
+            return [await self._apply(client, body, namespace, dry_run=dry_run) for body in bodies]
+
+        return self._run(apply)
 
     def get(
         self, api_version: str, kind: str, name: str, namespace: str | None = None
     ) -> Json | None:
         """Return an object, or None if it does not exist."""
-        path = self._find(api_version, kind).get_url(namespace=namespace or "default", name=name)
-        response = self.request("GET", path)
-        if response.status == 404:
-            return None
-        return _read(response, f"Cannot get {kind} {name}")
+        return self._on_object("GET", api_version, kind, name, namespace)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Request the deletion of an object; do nothing if it does not exist."""
-        path = self._find(api_version, kind).get_url(namespace=namespace or "default", name=name)
-        response = self.request("DELETE", path)
-        if response.status != 404:
-            _read(response, f"Cannot delete {kind} {name}")
+        self._on_object("DELETE", api_version, kind, name, namespace)
 
-    def _apply(self, body: Json, namespace: str | None, *, dry_run: bool) -> Json:
-        kind = self._find(body["apiVersion"], body["kind"])
+    def _run(self, action: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        async def run() -> T:
+            async with connect_command(info=self._info) as client:
+                return await action(client)
+
+        return DedicatedThreads("webop-cluster").submit(asyncio.run, run()).result()
+
+    def _on_object(
+        self, method: str, api_version: str, kind: str, name: str, namespace: str | None
+    ) -> Json | None:
+        async def send(client: Client) -> Json | None:
+            resource = await self._find(client, api_version, kind)
+            path = resource.get_url(namespace=namespace or "default", name=name)
+            with _explaining(f"Cannot {method.lower()} {kind} {name}"):
+                try:
+                    return dict(await client.request(method, path))
+                except APINotFoundError:
+                    return None
+
+        return self._run(send)
+
+    async def _apply(
+        self, client: Client, body: Json, namespace: str | None, *, dry_run: bool
+    ) -> Json:
+        kind = await self._find(client, body["apiVersion"], body["kind"])
         metadata = body.get("metadata") or {}
         own, name = metadata.get("namespace"), metadata.get("name", "")
         what = f"{body['kind']} {name or metadata.get('generateName', '')}"
@@ -130,43 +130,26 @@ class AdminClient:
                 f"{what} has the namespace {own!r}, but namespace= is {namespace!r}. Remove one of "
                 "them."
             )
-        query = {"fieldManager": _MANAGER, "fieldValidation": "Strict"}
-        query |= {"dryRun": "All"} if dry_run else {}
-        path = kind.get_url(namespace=own or namespace or "default", name=name or None)
+        params = {"fieldManager": _MANAGER, "fieldValidation": "Strict"}
+        params |= {"dryRun": "All"} if dry_run else {}
+        method, content_type = "POST", JSON
         if name:
-            response = self.request("PATCH", f"{path}?{urlencode(query)}&force=true", body, _APPLY)
-        else:
-            response = self.request("POST", f"{path}?{urlencode(query)}", body)
-        stored = _read(response, f"Cannot apply {what}")
+            method, content_type, params["force"] = "PATCH", APPLY_PATCH, "true"
+        path = kind.get_url(namespace=own or namespace or "default", name=name or None)
+        with _explaining(f"Cannot apply {what}"):
+            stored = dict(
+                await client.request(
+                    method, path, params=params, body=body, content_type=content_type
+                )
+            )
         if stored["kind"] == "CustomResourceDefinition" and not dry_run:
-            self._wait_served(stored)
+            await _wait_served(client, stored)
         return stored
 
-    def _wait_served(self, definition: Json) -> None:
-        """Wait until discovery lists all served versions of a CRD, and their lists respond."""
-        group, names = definition["spec"]["group"], definition["spec"]["names"]
-        missing = [
-            f"{group}/{version['name']}"
-            for version in definition["spec"]["versions"]
-            if version["served"]
-        ]
-        deadline = time.monotonic() + _SERVING_TIMEOUT
-        while missing := [each for each in missing if not self._is_served(each, names)]:
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"The API server does not serve {names['plural']} in {', '.join(missing)} "
-                    f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
-                )
-            time.sleep(POLL_INTERVAL)
-
-    def _is_served(self, api_version: str, names: Json) -> bool:
-        kind = self._fetch(api_version).get(names["kind"])
-        return kind is not None and self.has(kind.get_url(params={"limit": "1"}))
-
-    def _find(self, api_version: str, kind: str) -> Resource:
+    async def _find(self, client: Client, api_version: str, kind: str) -> Resource:
         if (api_version, kind) not in self._kinds:
-            for name, found in self._fetch(api_version).items():
-                self._kinds[api_version, name] = found
+            for each in (await discover(client)).resources:
+                self._kinds[each.api_version, each.kind or ""] = each
         try:
             return self._kinds[api_version, kind]
         except KeyError:
@@ -176,17 +159,46 @@ class AdminClient:
                 advice = f"Did you mean {nearest!r}?"
             raise ClusterError(f"There is no kind {kind!r} in {api_version!r}. {advice}") from None
 
-    def _fetch(self, api_version: str) -> dict[str, Resource]:
-        """Return the kinds of an API version by name; nothing if the version does not exist."""
-        group, _, version = api_version.rpartition("/")
-        response = self.request("GET", f"/apis/{api_version}" if group else f"/api/{version}")
-        if response.status == 404:
-            return {}
-        return {
-            item["kind"]: Resource(group, version, item["name"], namespaced=item["namespaced"])
-            for item in _read(response, f"Cannot discover {api_version}")["resources"]
-            if "/" not in item["name"]  # the others are subresources
-        }
+
+async def _has(client: Client, path: str) -> bool:
+    with contextlib.suppress(APIError, TimeoutError):
+        async with client.stream(path, limits=_LIMITS):
+            return True
+    return False
+
+
+async def _wait_served(client: Client, definition: Json) -> None:
+    """Wait until discovery lists all served versions of a CRD, and their lists respond."""
+    spec = definition["spec"]
+    group, plural = spec["group"], spec["names"]["plural"]
+    missing = {
+        Resource(group, version["name"], plural)
+        for version in spec["versions"]
+        if version["served"]
+    }
+    deadline = time.monotonic() + _SERVING_TIMEOUT
+    while True:
+        for kind in missing & (await discover(client, {group})).resources:
+            if await _has(client, kind.get_url(params={"limit": "1"})):
+                missing.discard(kind)
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"The API server does not serve {', '.join(sorted(map(str, missing)))} "
+                f"{_SERVING_TIMEOUT:g} s after the CRD was applied."
+            )
+        await asyncio.sleep(POLL_INTERVAL)
+
+
+@contextlib.contextmanager
+def _explaining(failure: str) -> Iterator[None]:
+    """Raise the errors of requests as those of a cluster, with the words of the API server."""
+    try:
+        yield
+    except APIError as exc:
+        reason = str(exc).partition(": ")[2] or str(exc)
+        raise ClusterError(f"{failure}: {reason}") from None
 
 
 def find_free_port() -> int:
@@ -248,18 +260,3 @@ def _unpack(document: Any, place: str) -> Iterator[Mapping[str, Any]]:
             yield from _unpack(item, place)
     else:
         yield document
-
-
-def _read(response: Response, failure: str) -> Json:
-    """Return the object in a response.
-
-    Raises:
-        ClusterError: the API server refused the request; the message has its reason.
-    """
-    if response.status < 400:
-        return response.read_json()
-    try:
-        reason = response.read_json()["message"]
-    except (ValueError, LookupError, TypeError):
-        reason = f"HTTP {response.status}: {response.body.decode(errors='replace')}"
-    raise ClusterError(f"{failure}: {reason}")

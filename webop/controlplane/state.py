@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pydantic_core
-from filelock import BaseFileLock, FileLock
 from pydantic import TypeAdapter, ValidationError
 
 from webop.errors import ConfigurationError
 
 from . import reaper
 from .binaries import APISERVER, ETCD
-from .cache import get_root, make_folder
+from .cache import get_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -144,11 +143,6 @@ def check_name(name: str) -> str:
             f"Invalid name of a cluster: {name!r}. Use up to 40 lower-case letters, digits, dashes."
         )
     return name
-
-
-def lock_name(name: str) -> BaseFileLock:
-    """Return a lock that lets one process at a time start the cluster of a name."""
-    return FileLock(make_folder("clusters") / f".{name}.lock")
 
 
 def save_state(state: ClusterState) -> None:

@@ -157,7 +157,7 @@ class PeeringObject:
 
     async def _read(self, client: Client) -> None:
         selection = build_selection(self._name)
-        pages = client.list_pages(self.kind, self.namespace, is_retried=False, selection=selection)
+        pages = client.list_pages(self.kind, self.namespace, selection, is_retried=False)
         async for page in pages:
             for raw in page.items:
                 await self._accept(client, ("MODIFIED", raw))  # the watch can know more by now

@@ -17,12 +17,11 @@ from itertools import chain, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from webop.calls.threads import count_calls
-from webop.client.watch import State
+from webop.client.watch import State, WatchStatus
 from webop.telemetry.counters import Labels, Timings
 from webop.version import __version__
 
 if TYPE_CHECKING:
-    from webop.client.watch import Watcher
     from webop.handlers.model import Handler
     from webop.reactor.stream import Stream
     from webop.runtime.operator import Operator
@@ -79,22 +78,23 @@ def read_rejections(operator: Operator) -> Values:
 def read_watches(operator: Operator) -> Values:
     """Return the number of watches by resource and state."""
     return Counter(
-        (each.resource.plural_name, _name_state(each)) for each in list(operator.client.watchers)
+        (resource.plural_name, _name_state(status))
+        for status, resource in [*operator.client.watches.items()]
     )
 
 
-def _name_state(watcher: Watcher) -> str:
-    if watcher.status.state is not State.WATCHING:
+def _name_state(status: WatchStatus) -> str:
+    if status.state is not State.WATCHING:
         return "listing"
-    return "watching" if watcher.status.is_connected else "reconnecting"
+    return "watching" if status.is_connected else "reconnecting"
 
 
 def read_watch_ages(operator: Operator) -> Values:
     """Return the ages of streams by resource."""
     ages: defaultdict[Labels, float] = defaultdict(lambda: math.inf)
-    for each in list(operator.client.watchers):
-        labels = (each.resource.plural_name,)
-        ages[labels] = min(ages[labels], each.get_age())
+    for status, resource in [*operator.client.watches.items()]:
+        labels = (resource.plural_name,)
+        ages[labels] = min(ages[labels], status.get_age())
     return ages
 
 
@@ -126,11 +126,6 @@ def read_ages(operator: Operator) -> Values:
         if labels[1] in {"held", "waiting", "working"}:
             ages[labels] = max(age, ages.get(labels, 0.0))
     return ages
-
-
-def _read_waiting_requests(operator: Operator) -> Values:
-    waiting = operator.client.limits.count_waiting()
-    return {(queue,): waiting.get(queue, 0) for queue in operator.client.limits.active}
 
 
 def read_calls_in_flight(operator: Operator) -> Values:
@@ -241,7 +236,7 @@ DEFINITIONS = (
     Definition(
         *("webop_client_slots_busy", "gauge", ("resource",)),
         "Requests about objects in progress: at most 16 per resource. "
-        "Resources handlers, reviews: those of the client of handlers.",
+        "Resources handlers, daemons, reviews, activities: those of the client of handlers.",
         lambda operator: {
             (queue,): count for queue, count in operator.client.limits.active.items()
         },
@@ -249,7 +244,10 @@ DEFINITIONS = (
     Definition(
         *("webop_client_slots_waiting", "gauge", ("resource",)),
         "Requests about objects that wait for a slot.",
-        _read_waiting_requests,
+        lambda operator: {
+            (queue,): operator.client.limits.waiting[queue]
+            for queue in operator.client.limits.active
+        },
     ),
     Definition(
         *("webop_webhook_latency_seconds", "histogram", ("webhook",)),

@@ -63,7 +63,7 @@ async def wait_for_permission(client: Client, resource: Resource) -> None:
 
 
 async def _list_one(client: Client, resource: Resource) -> None:
-    async with contextlib.aclosing(client.list_pages(resource, None, limit=1)) as pages:
+    async with contextlib.aclosing(client.list_pages(resource, None, {"limit": "1"})) as pages:
         await anext(pages)
 
 

@@ -214,16 +214,6 @@ async def test_an_answer_without_content_is_nothing() -> None:
         assert server.accepted == 1
 
 
-async def test_the_answer_to_head_has_no_content() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
-        await connection.reader.read()
-
-    async with playing(script) as server, server.connect() as client:
-        assert await client.request("HEAD", "/x") is None
-
-
 @pytest.mark.parametrize("head", ["HTTP/1.1 200 OK\r\nConnection: close", "HTTP/1.0 200 OK"])
 async def test_a_connection_that_the_server_wants_to_close_is_not_used_again(head: str) -> None:
     async def script(connection: Connection) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import click
 
@@ -206,7 +206,7 @@ def manifests(
         **options,
     )
     kept = {name: text for name, text in os.environ.items() if not name.startswith("WEBOP_")}
-    with mock.patch.dict(os.environ, kept | variables, clear=True):  # as in the container
+    with _replacing_environment(kept | variables):  # as in the container
         registry = _load(paths, modules, controls)
         planned = prepare(request, is_placed=is_placed) if chart else request
         made, warnings = asyncio.run(build_manifests(registry, planned))
@@ -311,6 +311,18 @@ def _locate(
     stem = root.name if paths else modules[0].partition(".")[0]
     guess = re.sub(r"[^a-z0-9]+", "-", stem.lower()).lstrip("-0123456789")[:63]
     return root, sources, name or guess.rstrip("-") or "operator"
+
+
+@contextlib.contextmanager
+def _replacing_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    former = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(former)
 
 
 def _load(

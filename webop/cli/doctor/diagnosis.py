@@ -13,16 +13,19 @@ from urllib.parse import urlsplit
 
 from webop.admission.configurations.building import KINDS
 from webop.cli.doctor import records
-from webop.cli.doctor.context import Context, call_startup
-from webop.cli.doctor.findings import Finding, Report, approve, fail, note
+from webop.cli.doctor.context import Context
+from webop.cli.doctor.findings import Finding, Report, approve, fail, note, warn
 from webop.cli.doctor.permissions import check_permissions, list_unknown
 from webop.cli.doctor.reachability import check_trust, probe
+from webop.cli.inspection import call_startup
 from webop.client.discovery import discover
 from webop.client.self_review import review_self
 from webop.client.standalone import connect_command
 from webop.controlplane.cache import get_root
 from webop.errors import APIError, APIForbiddenError, LoginError
-from webop.handlers.model import WebhookType
+from webop.handlers.model import Activity, WebhookType
+
+_REMEDY = "Pass what they set: --managed, --lease, --peering, or variables WEBOP_<GROUP>__<NAME>."
 
 
 async def examine(context: Context) -> Report:
@@ -45,9 +48,20 @@ def _advise() -> str:
     return "Check the kubeconfig (KUBECONFIG, ~/.kube/config), then: kubectl cluster-info"
 
 
+async def _complete_settings(context: Context, host: str) -> list[Finding]:
+    if not context.registry.select_activities(Activity.STARTUP):
+        return []
+    why = "the startup handlers were not called (--no-startup)"
+    if context.calls_startup:
+        why = await call_startup(context, host, context.startup_timeout)
+    if why:
+        return [warn("startup", why, _REMEDY)]
+    return [approve("startup", "the settings include those of the startup handlers")]
+
+
 async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
     client, server = context.client, (await context.client.vault.get()).server
-    yield "Settings", await call_startup(context, urlsplit(server).hostname or "")
+    yield "Settings", await _complete_settings(context, urlsplit(server).hostname or "")
     if not context.registry or context.registry.select_webhooks():
         context.managed = context.managed or context.settings.admission.managed
     version = (await client.request("GET", "/version")).get("gitVersion")

@@ -12,9 +12,7 @@ from collections.abc import Collection, Iterator
 from itertools import chain
 
 from webop.admission.configurations.building import build_configuration
-from webop.cli.doctor.context import Context, call_startup
-from webop.cli.doctor.findings import Level
-from webop.cli.doctor.permissions import list_needs
+from webop.cli.inspection import Inspection, call_startup, list_needs
 from webop.cli.manifests.kinds import find_kinds, list_builtin, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
 from webop.cli.manifests.rights import build_rights, split_rules
@@ -55,13 +53,13 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         APIError: a request to that cluster failed.
     """
     variables = dict(request.variables)
-    context = await _prepare(registry, request, variables)
-    settings, known = context.settings, set[Resource]()  # of equal kinds, the first stays
+    operator = await _prepare(registry, request, variables)
+    settings, known = operator.settings, set[Resource]()  # of equal kinds, the first stays
     pod_networks = list(request.pod_networks)
     if request.asks_cluster:
         async with connect_command() as client:
             known.update((await discover(client)).resources)
-            if context.service_server and not pod_networks:
+            if operator.service_server and not pod_networks:
                 pod_networks = await _read_pod_networks(client)
     known.update(read_definitions(request.crds))
     known.update(list_builtin())
@@ -77,9 +75,9 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
             "in settings.networking.rights, or with --rules."
         )
     peerings = (
-        () if settings.peering.standalone else build_kinds(clusterwide=not context.namespaces)
+        () if settings.peering.standalone else build_kinds(clusterwide=not operator.namespaces)
     )
-    context.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
+    operator.resources = {*kinds, *(kind for kind in peerings if "kopf" in kind.group)}
     lease = settings.leadership.lease_name if watched else None
     is_shared = lease is not None or not watched
     replicas = request.replicas or (2 if is_shared else 1)
@@ -101,14 +99,14 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         variables=variables,
         replicas=replicas,
         is_shared=is_shared,
-        server=context.service_server,
+        server=operator.service_server,
         pod_networks=pod_networks,
         priority=None
         if request.priority == "none"
         else request.priority or (SYSTEM_PRIORITY if webhooks else None),
     )
     head = [plan.build_namespace()] if request.creates_namespace else []
-    roles = build_rights(plan, list_needs(context), request.namespaces, context.handled, own)
+    roles = build_rights(plan, list_needs(operator), request.namespaces, operator.handled, own)
     files = {"rbac": [*head, plan.build_account(), *roles]}
     files["deployment"] = [plan.build_deployment()]
     files["deployment"] += [plan.build_budget()] if is_shared else []
@@ -143,8 +141,8 @@ async def _read_pod_networks(client: Client) -> list[str]:
 
 async def _prepare(
     registry: OperatorRegistry, request: Request, variables: dict[str, str]
-) -> Context:
-    """Call the startup handlers; return the context with their settings, and add variables.
+) -> Inspection:
+    """Call the startup handlers; return the operator with their settings, and add variables.
 
     Raises:
         ConfigurationError: the settings do not work in a deployment.
@@ -161,23 +159,22 @@ async def _prepare(
         settings.leadership.lease_name = name
     if request.peering:
         settings.peering.name, settings.peering.mandatory = request.peering, True
-    context = Context(
+    operator = Inspection(
         settings=settings,
         account=f"system:serviceaccount:{request.home}:{request.name}",
         namespaces=request.namespaces,
         registry=registry,
     )
-    for finding in await call_startup(context, _HOST) if request.calls_startup else ():
-        if finding.level is not Level.OK:
-            raise ConfigurationError(
-                f"{finding.text}. Set the variables that they need with --env NAME=VALUE, or skip "
-                "them with --no-startup."
-            )
+    if request.calls_startup and (why := await call_startup(operator, _HOST)):
+        raise ConfigurationError(
+            f"{why}. Set the variables that they need with --env NAME=VALUE, or skip them with "
+            "--no-startup."
+        )
     settings.peering.standalone |= not settings.peering.mandatory
     if webhooks:
         _check_webhooks(settings, request, variables)
-        context.names = [settings.admission.managed] if settings.admission.managed else []
-    return context
+        operator.names = [settings.admission.managed] if settings.admission.managed else []
+    return operator
 
 
 def _check_webhooks(

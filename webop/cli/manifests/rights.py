@@ -1,4 +1,4 @@
-"""Build roles and bindings from the needs of an operator: :mod:`webop.cli.doctor.permissions`."""
+"""Build roles and bindings from the needs of an operator: :mod:`webop.cli.inspection`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from webop.admission.configurations.building import GROUP
-from webop.cli.doctor.permissions import Need
+from webop.cli.inspection import Need
 from webop.cli.manifests.objects import Plan
 from webop.cli.manifests.yaml_text import dump
 from webop.errors import ConfigurationError

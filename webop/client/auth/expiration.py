@@ -8,7 +8,6 @@ valid, and what cannot be parsed has no known expiration.
 from __future__ import annotations
 
 import base64
-import binascii
 import datetime as dt
 import json
 import time
@@ -23,7 +22,7 @@ _MARGIN_LIMIT = 60.0  # seconds
 
 _LATEST = 253_402_300_800.0  # the year 10000, in Unix time
 
-_SEQUENCE, _VERSION, _UTC_TIME = 0x30, 0xA0, 0x17  # tags of DER (X.690)
+_PEM_MARK = b"-----BEGIN CERTIFICATE-----"
 
 
 class Lifetime(NamedTuple):
@@ -83,25 +82,16 @@ def _is_moment(value: object) -> TypeGuard[float]:
 
 def parse_certificate_lifetime(pem: bytes) -> Lifetime | None:
     """Read the validity of the first certificate in PEM (RFC 5280, 4.1.2.5); None if it fails."""
-    try:
-        _, _, rest = pem.partition(b"-----BEGIN CERTIFICATE-----")
-        text, mark, _ = rest.partition(b"-----END CERTIFICATE-----")
-        der = base64.b64decode(text) if mark else b""
-        _, certificate, _ = _split(der)
-        _, fields, _ = _split(certificate)
-        tag, _, following = _split(fields)
-        if tag == _VERSION:
-            _, _, following = _split(following)  # the serial number
-        for _ in ("signature", "issuer"):
-            _, _, following = _split(following)
-        tag, validity, _ = _split(following)
-        if tag != _SEQUENCE:
-            return None
-        begin_tag, begin, rest = _split(validity)
-        end_tag, end, _ = _split(rest)
-        return Lifetime(_parse_time(begin_tag, begin), _parse_time(end_tag, end))
-    except (binascii.Error, IndexError, ValueError):
+    if _PEM_MARK not in pem:
         return None
+    from cryptography import x509  # noqa: PLC0415 - slow to load, and not for tokens
+
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    except ValueError:
+        return None
+    return Lifetime(begin.timestamp(), end.timestamp())
 
 
 def parse_moment(text: object) -> dt.datetime:
@@ -139,18 +129,3 @@ def detect_expiration(token: str | None, pem: bytes = b"", owner: str = "") -> d
         )
     lifetimes = (parse_token_lifetime(token), certificate)
     return choose_earliest(*(each.choose_expiration(now) for each in lifetimes if each))
-
-
-def _split(der: bytes) -> tuple[int, bytes, bytes]:
-    """Split off the first element: return its tag, its content, and the rest (X.690, 8.1)."""
-    tag, length, start = der[0], der[1], 2
-    if length & 0x80:
-        start += length & 0x7F
-        length = int.from_bytes(der[2:start])
-    return tag, der[start : start + length], der[start + length :]
-
-
-def _parse_time(tag: int, content: bytes) -> float:
-    pattern = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
-    moment = dt.datetime.strptime(content.decode("ascii"), pattern)  # noqa: DTZ007 - UTC by RFC
-    return moment.replace(tzinfo=dt.UTC).timestamp()

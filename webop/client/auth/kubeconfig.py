@@ -19,13 +19,8 @@ from typing import Any, NamedTuple, NoReturn, cast
 from webop.aio.backoff import Once
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.expiration import detect_expiration
-from webop.client.auth.vault import (
-    ConnectionInfo,
-    check_proxy,
-    find_server_problem,
-    quote_path,
-    quote_url,
-)
+from webop.client.auth.urls import check_proxy, find_server_problem, quote_path, quote_url
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.client.auth.expiration import choose_earliest, detect_expiration
-from webop.client.auth.vault import ConnectionInfo, find_server_problem
+from webop.client.auth.urls import find_server_problem
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError
 
 if TYPE_CHECKING:

@@ -11,25 +11,23 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import binascii
 import collections
 import dataclasses
 import datetime as dt
 import hashlib
 import os
 import random
-import re
+import ssl
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 
+from webop.client.auth.urls import AnyPath, quote_path, quote_url
 from webop.errors import LoginError
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Mapping
-
-AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 _ADVICE = (
     "Check that a login handler returns credentials which the API server accepts: a kubeconfig "
@@ -41,9 +39,7 @@ _ADVICE = (
 # not many, because each refused token is an entry.
 _REFUSED_LIMIT = 100
 
-
-_PATH_LIMIT = 256  # characters
-
+_PEM_MARK = b"-----BEGIN"
 
 # Wrong types would fail late, far from the login handler: as a refused token, or worse.
 _TEXT = (str, "a string")
@@ -127,14 +123,32 @@ class ConnectionInfo:
         """Return None: the password is in :meth:`as_http_headers`, as in newer versions of Kopf."""
 
     def as_ssl_context(self) -> ssl.SSLContext:
-        """Build the TLS context for your own client.
+        """Build the TLS context, for webop's connections and for your own client.
+
+        Without a CA, the system's CAs are trusted. With ``insecure``, nothing is verified.
 
         Raises:
             LoginError: a file cannot be read, or a certificate or a key is not usable.
         """
-        from webop.client.auth.tls import build_ssl_context  # noqa: PLC0415 - needs this module
-
-        return build_ssl_context(self)
+        try:
+            ca = _read_pem(self.ca_path, self.ca_data, "the CA certificate")
+            # Comments in bundles can have any encoding; the certificates are ASCII.
+            text = None if ca is None else ca.decode("ascii", "ignore")
+            context = ssl.create_default_context(cadata=text)
+            # The CAs of many clusters lack extensions that Python >= 3.13 requires by default.
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+            if self.insecure:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            _load_client_certificate(context, self)
+        except (OSError, ValueError) as exc:  # SSLError is an OSError
+            path = getattr(exc, "filename", None)
+            why = (
+                f"{quote_path(path)}: {exc.strerror}" if isinstance(exc, OSError) and path else exc
+            )
+            message = f"The TLS credentials for {quote_url(self.server)} cannot be used: {why}"
+            raise LoginError(message, kind="The TLS credentials cannot be used.") from None
+        return context
 
     @property
     def expires_at(self) -> float:
@@ -421,46 +435,39 @@ def _get_content(path: AnyPath | None, data: str | bytes | None) -> bytes | None
         return None  # the error is raised when the file is used
 
 
-def find_server_problem(server: object) -> str:
-    """Return why something is not the URL of an API server; an empty string if it is one."""
-    advice = "is not a URL such as https://host:6443"
-    if not isinstance(server, str):
-        return advice
-    try:
-        parts = urlsplit(server)
-        is_usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        parts.port  # noqa: B018 - it is parsed by being read
-    except ValueError:  # its text can quote a password in place of the port
-        return f"{advice}: its host or its port is invalid"
-    return "" if is_usable else advice
+def _load_client_certificate(context: ssl.SSLContext, info: ConnectionInfo) -> None:
+    cert = _read_pem(info.certificate_path, info.certificate_data, "the client certificate")
+    key = _read_pem(info.private_key_path, info.private_key_data, "the client's private key")
+    if cert is not None:
+        if key is None and b"PRIVATE KEY-----" not in cert:
+            raise ValueError("there is a client certificate, but no private key")
+        from webop.keymaterial import load_key_material  # noqa: PLC0415 - for some, and slow to load
+
+        load_key_material(context, cert, key)
+    elif key is not None:
+        raise ValueError("there is a private key, but no client certificate")
 
 
-def check_proxy(proxy: object, owner: str = "") -> None:
-    """Refuse what is not the URL of an HTTP proxy; ``owner`` is a text such as " of the cluster".
+def _read_pem(path: AnyPath | None, data: str | bytes | None, what: str) -> bytes | None:
+    """Return PEM from a path, or from data that are PEM or base64 of PEM; None if neither is set.
 
     Raises:
-        LoginError: it is not such a URL.
+        ValueError: the content is something else.
+        OSError: the file cannot be read.
     """
-    if problem := find_server_problem(proxy):
-        raise LoginError(
-            f"The proxy {quote_url(proxy)}{owner} {problem}. Use an HTTP or HTTPS proxy; others, "
-            "such as SOCKS, are not supported.",
-            kind="The URL of the proxy is wrong.",
-        ) from None
-
-
-def quote_url(url: object) -> str:
-    """Quote a URL, valid or not, for messages: without what can be a password."""
-    if not isinstance(url, str):
-        return f"({type(url).__name__})"
-    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
-    _, at, place = rest.rpartition("@")
-    if not place.startswith("["):
-        place = re.sub(r":(?!\d{1,5}(?:/|$))[^/]*", ":***", place)
-    return repr(f"{scheme}{mark}{at and '***@'}{place.partition('?')[0]}")
-
-
-def quote_path(path: AnyPath) -> str:
-    """Quote a path for messages, unless it looks like a key or a token instead of a path."""
-    text = os.fsdecode(path)
-    return text if len(text) < _PATH_LIMIT and text.isprintable() else "(content instead of a path)"
+    if path:
+        content = Path(os.fsdecode(path)).expanduser().read_bytes()
+    elif data:
+        content = data.encode() if isinstance(data, str) else data
+    else:
+        return None
+    if _PEM_MARK not in content:
+        try:
+            content = base64.b64decode(content, validate=False)
+        except binascii.Error as exc:
+            message = f"{what} is neither PEM nor base64 of PEM"
+            raise ValueError(message) from exc
+    if _PEM_MARK not in content:
+        message = f"{what} is neither PEM nor base64 of PEM"
+        raise ValueError(message)
+    return content

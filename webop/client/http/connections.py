@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
-from webop.client.auth.tls import build_ssl_context
-from webop.client.auth.vault import check_proxy
+from webop.client.auth.urls import check_proxy
 from webop.client.http.http1 import Connection, HTTPResponse
 from webop.client.http.transport import Request, TransportError, UntrustedServerError
 
@@ -29,15 +28,14 @@ if TYPE_CHECKING:
 # connection that the server is closing would fail, and a POST cannot be repeated silently.
 _KEEPALIVE = 60.0
 
-# Seconds until the next address is tried if the first one does not respond (RFC 8305).
-_NEXT_ADDRESS = 0.25
+_NEXT_ADDRESS = 1.0  # seconds, until the next address is tried if one does not respond
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HANDSHAKE_TIMEOUT = 60.0  # seconds, if a server or proxy accepts but sends nothing
 _BUFFER = 64 * 1024  # bytes
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # of SO_LINGER
 # A merge patch can be applied twice; the JSON patches of webop test the version first.
-_REPEATABLE = {"GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"}
+_REPEATABLE = {"GET", "PUT", "PATCH", "DELETE"}
 
 
 class _Address(NamedTuple):
@@ -70,7 +68,7 @@ class ConnectionPool:
     """
 
     def __init__(self, info: ConnectionInfo) -> None:
-        self._context = build_ssl_context(info)
+        self._context = info.as_ssl_context()
         url = urlsplit(info.server)
         self._server = _locate(url)
         self._proxy = _find_proxy(info, self._server)
@@ -100,10 +98,9 @@ class ConnectionPool:
         one, provided that the method allows it.
         """
         data = self._encode(request)
-        is_for_head = request.method == "HEAD"
         kept = self._take()
         if kept is not None:
-            response = kept.send(data, is_for_head=is_for_head)
+            response = kept.send(data)
             try:
                 await response.wait_for_head()
             except TransportError:
@@ -112,7 +109,7 @@ class ConnectionPool:
             else:
                 return response
         connection = await self._open(request.connect_timeout)
-        response = connection.send(data, is_for_head=is_for_head)
+        response = connection.send(data)
         await response.wait_for_head()
         return response
 
@@ -133,7 +130,7 @@ class ConnectionPool:
         if " " in target or not target.isprintable():
             message = f"{target!r} is not a valid path: quote blanks and line breaks"
             raise ValueError(message)
-        if content is None and method in {"GET", "HEAD", "DELETE"}:
+        if content is None and method in {"GET", "DELETE"}:
             length = b""
         else:
             length = b"Content-Length: %d\r\n" % len(content or b"")
@@ -292,35 +289,12 @@ async def _resolve(server: _Address) -> list[_Resolved]:
 
 
 async def _connect(addresses: list[_Resolved]) -> socket.socket:
-    """Connect to the first address that responds; each gets a head start before the next one."""
-    if len(addresses) == 1:
-        return await _connect_to(addresses[0])
-    attempts: list[asyncio.Task[socket.socket]] = []
-    try:
-        while True:
-            if len(attempts) < len(addresses):
-                attempts.append(asyncio.create_task(_connect_to(addresses[len(attempts)])))
-            limit = _NEXT_ADDRESS if len(attempts) < len(addresses) else None
-            pending = [attempt for attempt in attempts if not attempt.done()]
-            if pending:
-                await asyncio.wait(pending, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            done = [attempt for attempt in attempts if attempt.done()]
-            for attempt in done:
-                if attempt.exception() is None:
-                    attempts.remove(attempt)
-                    return attempt.result()
-            if len(done) == len(addresses):
-                return done[0].result()  # raises
-    finally:
-        for attempt in attempts:
-            attempt.cancel()
-            attempt.add_done_callback(_drop)
-
-
-def _drop(attempt: asyncio.Task[socket.socket]) -> None:
-    """Close the connection of an attempt that was not the fastest."""
-    if not attempt.cancelled() and attempt.exception() is None:
-        attempt.result().close()
+    """Connect to the first address that responds; only the last one has more than a second."""
+    for address in addresses[:-1]:
+        with contextlib.suppress(OSError):  # so is a TimeoutError
+            async with asyncio.timeout(_NEXT_ADDRESS):
+                return await _connect_to(address)
+    return await _connect_to(addresses[-1])
 
 
 async def _connect_to(address: _Resolved) -> socket.socket:

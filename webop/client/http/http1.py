@@ -146,7 +146,6 @@ class Connection(asyncio.BufferedProtocol):
         self._tls: ssl.SSLObject | None = None
         self._parser: httptools.HttpResponseParser  # refers back to this until connection_lost()
         self._response: HTTPResponse | None = None
-        self._is_for_head = False
         self._head_size = 0
         self._is_used_up = False  # no other request can be sent
         self._problem = ""  # why it is lost
@@ -194,17 +193,10 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 return self._flush()
 
-    def send(self, request: bytes, *, is_for_head: bool = False) -> HTTPResponse:
-        """Send a request; return its response, which has not arrived yet.
-
-        Args:
-            request: the encoded request.
-            is_for_head: whether the method is HEAD: its response has no content, whatever the
-                headers say.
-        """
+    def send(self, request: bytes) -> HTTPResponse:
+        """Send an encoded request, not of HEAD; return its response, which has not arrived yet."""
         self._is_set_up = True
         self._response = HTTPResponse(self)
-        self._is_for_head = is_for_head
         self._head_size = 0
         if self._tls is None:
             self._transport.write(request)
@@ -286,7 +278,6 @@ class Connection(asyncio.BufferedProtocol):
             self._response.headers.clear()
             return
         self._response.status = status
-        self._response.is_complete = self._is_used_up = self._is_for_head
 
     def on_body(self, chunk: bytes) -> None:
         """Add a piece of the content."""

@@ -15,8 +15,15 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlencode, urlsplit
 
-from webop.client.auth.vault import AiohttpSession, check_proxy, find_server_problem, quote_url
-from webop.client.http.transport import Request, Response, Transport, UntrustedServerError
+from webop.client.auth.urls import check_proxy, find_server_problem, quote_url
+from webop.client.auth.vault import AiohttpSession
+from webop.client.http.transport import (
+    Request,
+    Response,
+    Transport,
+    TransportError,
+    UntrustedServerError,
+)
 from webop.errors import LoginError
 from webop.telemetry.tracing import Description, build_trace_headers
 from webop.version import __version__
@@ -99,6 +106,13 @@ class Session:
         except UntrustedServerError as exc:
             self._vault.ask_for_login(self.info, error=exc)
             raise
+        coding = response.headers.get(b"content-encoding")
+        if coding and coding.lower() != b"identity":
+            await response.aclose()
+            raise TransportError(
+                f"the response is compressed ({coding.decode('latin-1')}), which was not "
+                "requested. Correct the proxy that compresses it"
+            )
         if response.status == 401:
             if self._doubted_since in (None, math.inf):
                 self._doubted_since = _get_time()

@@ -6,8 +6,6 @@ Place in the flow: between :meth:`webop.client.api.Client.stream` and the parsin
 from __future__ import annotations
 
 import asyncio
-import zlib
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from webop.client.http.failed_requests import build_connection_error, build_status_error
@@ -17,9 +15,6 @@ if TYPE_CHECKING:
     from webop.client.http.requests import Call
     from webop.client.http.transport import Response
     from webop.errors import APIStatusError
-
-_MAX_DECODED = 256 * 1024  # bytes, of compressed content at once
-
 
 _LINE_LIMIT = 64_000_000  # bytes; objects have at most 1.5 MB in etcd, and some more as JSON
 
@@ -70,7 +65,7 @@ class LineStream:
 
     def __init__(self, call: Call, response: Response, deadlines: Deadlines) -> None:
         self._call = call
-        self._read = _open_content(response)
+        self._read = response.receive
         self._deadlines = deadlines
         self._tail = bytearray()
 
@@ -115,10 +110,9 @@ class LineStream:
 
 async def read_content(response: Response) -> bytes:
     """Read the whole content, release the connection."""
-    read = _open_content(response)
     chunks = []
     try:
-        while chunk := await read():
+        while chunk := await response.receive():
             chunks.append(chunk)
     finally:
         await response.aclose()
@@ -129,42 +123,6 @@ def build_refusal(call: Call, response: Response, content: bytes) -> APIStatusEr
     """Build the exception for a response with a status of 300 or above."""
     retry_after = response.headers.get(b"retry-after", b"").decode("latin-1")
     return build_status_error(call.attempt, response.status, {"retry-after": retry_after}, content)
-
-
-def _open_content(response: Response) -> Callable[[], Awaitable[bytes]]:
-    """Return a function that reads the next piece of the content; nothing at the end."""
-    coding = response.headers.get(b"content-encoding", b"").lower()
-    if coding in {b"", b"identity"}:
-        return response.receive
-    # Not requested; maybe a proxy has compressed it.
-    decoder = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
-    problem = f"content in {coding.decode('latin-1')} cannot be decoded"
-    is_begun = has_more = False
-
-    async def read() -> bytes:
-        nonlocal is_begun, has_more
-        content = b""
-        while not content:
-            if has_more:
-                await asyncio.sleep(0)  # a few bytes can become gigabytes: let other tasks run
-                chunk = decoder.unconsumed_tail
-            else:
-                chunk = await response.receive()
-                if not chunk and is_begun and not decoder.eof:
-                    message = f"{problem}: it is cut off"
-                    raise TransportError(message)
-                if not chunk:
-                    break
-                is_begun = True
-            try:
-                content = decoder.decompress(chunk, _MAX_DECODED)
-            except zlib.error as exc:
-                message = f"{problem}: {exc}"
-                raise TransportError(message) from exc
-            has_more = len(content) == _MAX_DECODED
-        return content
-
-    return read
 
 
 def split_lines(tail: bytearray, chunk: bytes) -> list[bytes]:
