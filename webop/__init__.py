@@ -137,9 +137,8 @@ if TYPE_CHECKING:
         WebhookMinikubeServer,
         WebhookServer,
     )
-    from webop.servers.ngrok import WebhookNgrokTunnel
     from webop.servers.service import WebhookServiceServer
-    from webop.servers.tunnel import WebhookTunnel
+    from webop.servers.tunnel import WebhookNgrokTunnel, WebhookTunnel
 
 # Names whose modules import more than a file with handlers needs.
 _LAZY = {
@@ -155,7 +154,7 @@ _LAZY = {
     "WebhookDockerDesktopServer": "webop.servers.local",
     "WebhookK3dServer": "webop.servers.local",
     "WebhookMinikubeServer": "webop.servers.local",
-    "WebhookNgrokTunnel": "webop.servers.ngrok",
+    "WebhookNgrokTunnel": "webop.servers.tunnel",
     "WebhookServer": "webop.servers.local",
     "WebhookServiceServer": "webop.servers.service",
     "WebhookTunnel": "webop.servers.tunnel",

@@ -16,8 +16,8 @@ import httpx
 import webop
 from tests.client.mocks import answer_by
 from tests.operating import eventually
+from webop.admission.configurations.agreement import PREFIX, ReplicaRecord, decode_record
 from webop.admission.configurations.management import ConfigurationManager
-from webop.admission.configurations.replicas import PREFIX, ReplicaRecord, decode_record
 from webop.client.api import Client
 from webop.runtime.operator import Operator, OperatorOptions
 

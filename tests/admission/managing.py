@@ -14,7 +14,7 @@ import httpx
 
 import webop
 from tests.operating import Kind, Objects, Running, build_settings, get_connection, operate
-from webop.admission.configurations.replicas import PREFIX, decode_record
+from webop.admission.configurations.agreement import PREFIX, decode_record
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import webop
 from tests.admission.managing import KINDS, Site, open_site, until
 from tests.operating import Kind, define_kinds
+from webop.admission.configurations.agreement import PREFIX
 from webop.admission.configurations.management import ConfigurationManager
-from webop.admission.configurations.replicas import PREFIX
 from webop.client.api import Client
 from webop.handlers.model import WebhookType
 from webop.runtime.operator import Operator, OperatorOptions

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import random
-import zlib
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pytest
 
 from webop.admission.configurations.agreement import (
+    Attendance,
     Decision,
     Notes,
     Offer,
+    ReplicaRecord,
+    build_bundle,
     build_offer,
     decide,
     is_same,
-)
-from webop.admission.configurations.replicas import (
-    Attendance,
-    ReplicaRecord,
-    build_bundle,
     parse_bundle,
 )
 from webop.handlers.model import WebhookType
@@ -133,11 +129,6 @@ def test_a_version_that_is_not_ready_changes_nothing(
 DAMAGED: Any = ([[{"name": "x"}], []], [[{"clientConfig": {}}], []], [["x"], []], [[], {}], 5, [])
 
 
-def pack(damaged: Any) -> str:
-    """Return something else than webhooks as a text for the annotation."""
-    return base64.b64encode(zlib.compress(json.dumps(damaged).encode())).decode()
-
-
 @pytest.mark.parametrize("which", [V, M])
 def test_what_somebody_deletes_or_edits_in_a_rollout_is_repaired(which: WebhookType) -> None:
     one, two = offer("same old ~m"), offer("same new ~m")
@@ -162,7 +153,7 @@ def test_one_that_retires_puts_the_webhooks_that_wait_into_force() -> None:
     assert describe(retired) == ("new same ~m", {HERE}, {"a", "b"})
     assert retired.notes == Notes(NEW.digest)
     # The new ones do it at their next check.
-    for broken in ("x", joined.notes.pending[:-9], "", *map(pack, DAMAGED)):
+    for broken in ("x", joined.notes.pending[:-9], "", *map(json.dumps, DAMAGED)):
         notes = Notes(OLD.digest, broken)
         kept = decide(joined.webhooks, [record(NEW, 2)], OLD, retiring, notes=notes)
         assert describe(kept)[0] == "old same ~m"

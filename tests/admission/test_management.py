@@ -12,7 +12,7 @@ import pytest
 import webop
 from tests.admission.faking import KEX, LOOK, MUTATING, PODS, VALIDATING, FakeConfigurations, manage
 from tests.operating import eventually
-from webop.admission.configurations.replicas import PREFIX, ReplicaRecord, follow
+from webop.admission.configurations.agreement import PREFIX, ReplicaRecord, follow
 from webop.errors import APIForbiddenError, APIUnprocessableError, ConfigurationError
 
 
@@ -190,6 +190,18 @@ async def test_what_is_on_its_way_does_not_come_back_after_the_withdrawal(
         for _ in range(100):
             await asyncio.sleep(0)
     assert server.get_names() == {VALIDATING: ["p"]}
+
+
+async def test_a_replica_that_has_withdrawn_does_not_keep_the_event_loop_busy(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server, replica_lifetime=0.3) as managing:
+        await managing.wait_applied()
+        await managing.manager.withdraw(is_asked=True)
+        await asyncio.sleep(0.2)  # its next check would be due
+        spent = time.process_time()
+        await asyncio.sleep(0.5)
+        assert time.process_time() - spent < 0.1
 
 
 async def test_who_has_never_come_has_nothing_to_withdraw(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from webop.admission.configurations.replicas import (
+from webop.admission.configurations.agreement import (
     ReplicaRecord,
     build_bundle,
     build_key,

@@ -17,7 +17,7 @@ import webop
 from tests.admission.managing import KINDS, Site, until
 from tests.admission.replicating import SERVICE, Crew, define_crews, open_crew
 from tests.operating import Kind, eventually
-from webop.admission.configurations.replicas import PREFIX, decode_record
+from webop.admission.configurations.agreement import PREFIX, decode_record
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType

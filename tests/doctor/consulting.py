@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tests.admission.managing import KINDS, Site, until
 from tests.cli.invoking import invoke
 from tests.commands import Workshop
-from webop.admission.configurations.agreement import build_digest
-from webop.admission.configurations.replicas import ReplicaRecord, build_key
+from webop.admission.configurations.agreement import ReplicaRecord, build_digest, build_key
 from webop.handlers.model import WebhookType
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.doctor.consulting import build_record
-from webop.admission.configurations.replicas import PREFIX, ReplicaRecord
+from webop.admission.configurations.agreement import PREFIX, ReplicaRecord
 from webop.admission.configurations.stored import Configuration
 from webop.cli.doctor.records import check_replicas
 from webop.handlers.model import WebhookType

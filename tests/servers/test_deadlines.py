@@ -16,10 +16,10 @@ from tests.servers.foreign import run_uvicorn
 from tests.servers.reviewing import RESPONSE, REVIEW, until
 from webop.errors import ReviewError
 from webop.servers.hosting import DefaultLimits, Hosting
-from webop.servers.http.deadlines import compute_budget, parse_duration, read_timeout
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
 from webop.servers.http.protocol import HTTPProtocol
+from webop.servers.http.requests import compute_budget, parse_duration, read_timeout
 
 # The arithmetic.
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from webop.servers.auto import ClusterKind, detect_by_certificate, detect_by_version
 from webop.servers.certificates.certs import (
     Certificate,
     build_ca,
     build_certificate_signed,
     read_certificate,
 )
-from webop.servers.detection import ClusterKind, detect_by_certificate, detect_by_version
 
 build = partial(Certificate, start=dt.datetime.now(dt.UTC), end=dt.datetime.now(dt.UTC), serial="1")
 K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKER_DESKTOP

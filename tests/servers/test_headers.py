@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webop.servers.http.headers import RequestHeaders
+from webop.servers.http.requests import RequestHeaders
 
 RAW = [
     (b"host", b"localhost:54321"),

@@ -122,19 +122,20 @@ async def test_an_idle_connection_is_closed(fn: Recorder, has_served: bool) -> N
     assert b"HTTP/1.1 503 " in rest  # for a request that is on its way
 
 
-async def test_a_client_that_does_not_read_its_answers_is_cut(fn: Recorder) -> None:
-    fn.response = {"padding": "x" * 100_000}
+async def test_a_client_that_does_not_read_its_answer_is_cut(fn: Recorder) -> None:
+    size = 8_000_000  # more than the buffers of the kernel
+    fn.response = {"padding": "x" * size}
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        async with listen(fn, idle_timeout=0.3) as port:
+        async with listen(fn, read_timeout=0.3) as port:
             await asyncio.to_thread(client.connect, ("127.0.0.1", port))
-            await asyncio.to_thread(client.sendall, (HEAD + BODY) * 1000)
+            await asyncio.to_thread(client.sendall, HEAD + BODY)
             await asyncio.sleep(1.5)  # it has long been cut then
-            count = len(fn.calls)
+            received = 0
             with contextlib.suppress(ConnectionError):
-                while await asyncio.to_thread(client.recv, 1_000_000):
-                    pass
-    assert 1 < count == len(fn.calls) < 1000
+                while data := await asyncio.to_thread(client.recv, 1_000_000):
+                    received += len(data)
+    assert 0 < received < size
 
 
 async def test_answers_that_a_client_does_not_take_do_not_pile_up(fn: Recorder) -> None:
@@ -459,7 +460,7 @@ async def test_the_body_of_a_request_that_waits_for_its_turn_does_not_fill_the_m
             head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\n"
             request = head + large
             tracemalloc.start()
-            with pytest.raises(TimeoutError):
+            with contextlib.suppress(TimeoutError, ConnectionError):
                 await asyncio.wait_for(loop.sock_sendall(client, request), 0.5)
             held, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from webop.errors import ReviewError
-from webop.servers.hosting import DefaultLimits, Hosting
-from webop.servers.overload import OverloadGate
+from webop.servers.hosting import DefaultLimits, Hosting, OverloadGate
 
 
 def build_gate(**limits: int) -> OverloadGate:

@@ -15,7 +15,7 @@ import uvicorn
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-_CLASSES = (HttpToolsProtocol, RequestResponseCycle, FlowControl, uvicorn.Server)
+_CLASSES = (HttpToolsProtocol, RequestResponseCycle, FlowControl)
 
 # The SHA-256 of the source of each method, of which 8 digits; in uvicorn 0.39 to 0.54.
 _KNOWN = {
@@ -31,9 +31,6 @@ _KNOWN = {
     "RequestResponseCycle.run_asgi": "c3a6430d 6bb69c30",
     "RequestResponseCycle.send": "4f9c8e44 0bd12486 cfc84491",
     "RequestResponseCycle.send_500_response": "4032dec7",
-    "Server.__init__": "577a47d1",
-    "Server.shutdown": "9f8a90ed",
-    "Server._wait_tasks_to_complete": "1a1914c4",
     "FlowControl.__init__": "56685b68",
     "FlowControl.pause_reading": "0c34066c",
     "FlowControl.resume_reading": "06e36d83",

@@ -28,7 +28,7 @@ import webop
 from tests.simulation.admission_rules import AdmissionJudge, Attempt
 from tests.simulation.cluster import Refusal, Request, Response, Review
 from tests.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
-from webop.admission.configurations.replicas import PREFIX
+from webop.admission.configurations.agreement import PREFIX
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.servers.hosting import get_hosting

@@ -6,13 +6,14 @@ Webhook servers do not import clients and credentials; the protocol
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.client.api import Client
 
 logger = logging.getLogger(__name__)
@@ -60,23 +61,10 @@ class ClientAccess:
         parts = urlsplit(info.server)
         if parts.scheme != "https" or parts.hostname is None:
             return None
+        address = (parts.hostname, parts.port or 443)
+        fetch = partial(ssl.get_server_certificate, address, timeout=_CERTIFICATE_TIMEOUT)
         try:
-            async with asyncio.timeout(_CERTIFICATE_TIMEOUT):
-                return await _fetch_certificate(parts.hostname, parts.port or 443)
+            return (await call_in_dedicated_thread(fetch)).encode("ascii")
         except OSError as exc:  # TLS errors and time-outs are such, too
-            reason = str(exc) or f"no response in {_CERTIFICATE_TIMEOUT:g} s"
-            logger.warning("Cannot read the certificate of %s: %s", info.server, reason)
+            logger.warning("Cannot read the certificate of %s: %s", info.server, exc)
             return None
-
-
-async def _fetch_certificate(host: str, port: int) -> bytes | None:
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    # The connection is aborted below: closing TLS properly could wait for the server.
-    _, writer = await asyncio.open_connection(host, port, ssl=context)
-    try:
-        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-    finally:
-        writer.transport.abort()
-    return None if der is None else ssl.DER_cert_to_PEM_cert(der).encode("ascii")

@@ -10,13 +10,13 @@ cancels :meth:`WebhookHost.run`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import logging
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from webop.admission.configurations.replicas import describe_place
+from webop.admission.configurations.agreement import describe_place
 from webop.admission.service import AdmissionService
 from webop.context.operator_context import OperatorContext
 from webop.errors import ConfigurationError, WebopError
@@ -119,7 +119,10 @@ class WebhookHost:
             WebopError: the server has exited; the operator must stop.
         """
         current_hosting.set(self.hosting)
-        async with _enter(self._get_server()) as server:
+        async with contextlib.AsyncExitStack() as stack:
+            server = self._get_server()
+            if hasattr(server, "__aenter__"):
+                server = await stack.enter_async_context(server)
             configs: AsyncIterator[WebhookClientConfig] = server(self.review)
             check_generator(configs, "A webhook server")
             async for config in configs:
@@ -186,12 +189,10 @@ class WebhookHost:
             async with asyncio.TaskGroup() as group:
                 group.create_task(asyncio.sleep(delay))
                 if self.manager is not None:
-                    group.create_task(self._hand_over(self.manager))
-
-    async def _hand_over(self, manager: ConfigurationManager) -> None:
-        problem = await _try(manager.retire())
-        if problem is not None:
-            logger.debug("Cannot hand the webhooks over to other replicas: %s", problem)
+                    problem = await _try(self.manager.retire())
+                    if problem is not None:
+                        text = "Cannot hand the webhooks over to other replicas: %s"
+                        logger.debug(text, problem)
 
     async def withdraw(self, *, is_asked: bool) -> None:
         """Remove this replica from the webhook configurations; a failure is only logged.
@@ -249,13 +250,3 @@ async def _try(action: Coroutine[Any, Any, None]) -> str | None:
     except (TimeoutError, WebopError) as exc:
         return str(exc) or f"no response in {_EXIT_TIMEOUT:g} seconds"
     return None
-
-
-@asynccontextmanager
-async def _enter(server: Any) -> AsyncIterator[Any]:
-    """Enter a webhook server if it is a context manager, and yield the result."""
-    if hasattr(server, "__aenter__"):
-        async with server as entered:
-            yield entered
-    else:
-        yield server

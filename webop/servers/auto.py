@@ -1,16 +1,20 @@
-"""Webhook servers that detect the kind of cluster and choose how it can reach this host."""
+"""Webhook servers that detect the kind of cluster and choose how it can reach this host.
+
+The rules are Kopf's: the certificate of the API server first, as it can be read without
+permissions; then the version.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from webop.errors import WebopError
 from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn
-from webop.servers.detection import ClusterKind, detect_by_certificate, detect_by_version
 from webop.servers.hosting import get_hosting
 from webop.servers.local import (
     WebhookDockerDesktopServer,
@@ -18,12 +22,22 @@ from webop.servers.local import (
     WebhookMinikubeServer,
     WebhookServer,
 )
-from webop.servers.ngrok import WebhookNgrokTunnel
+from webop.servers.tunnel import WebhookNgrokTunnel
 
 if TYPE_CHECKING:
+    from webop.servers.certificates.certs import Certificate
     from webop.servers.hosting import ClusterAccess
 
 logger = logging.getLogger(__name__)
+
+
+class ClusterKind(enum.StrEnum):
+    """Local clusters that have a special name for the host they run on."""
+
+    K3D = "k3d"
+    MINIKUBE = "minikube"
+    DOCKER_DESKTOP = "docker-desktop"
+
 
 _SERVERS: dict[ClusterKind, type[WebhookServer]] = {
     ClusterKind.K3D: WebhookK3dServer,
@@ -117,3 +131,28 @@ async def _detect(cluster: ClusterAccess) -> ClusterKind | None:
                 return kind
     version = await cluster.request("GET", "/version")
     return detect_by_version(version) if isinstance(version, Mapping) else None
+
+
+def detect_by_certificate(certificate: Certificate) -> ClusterKind | None:
+    """Detect a cluster by the certificate of its API server.
+
+    K3s: the name "k3s", signed by a CA such as "k3s-server-ca@1700000000". Minikube: the name
+    "minikube", signed by "minikubeCA". Docker Desktop: the name "docker-for-desktop".
+    """
+    if certificate.common_name == "k3s" or "k3s" in certificate.organizations:
+        return ClusterKind.K3D
+    if certificate.issuer.startswith("k3s-"):
+        return ClusterKind.K3D
+    if certificate.common_name == "minikube" or certificate.issuer == "minikubeCA":
+        return ClusterKind.MINIKUBE
+    if "control-plane.minikube.internal" in certificate.hostnames:
+        return ClusterKind.MINIKUBE
+    if "docker-for-desktop" in certificate.hostnames:
+        return ClusterKind.DOCKER_DESKTOP
+    return None
+
+
+def detect_by_version(version: Mapping[str, Any]) -> ClusterKind | None:
+    """Detect a cluster by the response of ``/version``; K3s has "v1.36.3+k3s1", for example."""
+    is_k3s = "+k3s" in str(version.get("gitVersion", ""))
+    return ClusterKind.K3D if is_k3s else None

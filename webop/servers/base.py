@@ -10,8 +10,10 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from typing import Any, Literal, Protocol, Self, TypedDict
+from urllib.parse import quote
 
 from webop.errors import ConfigurationError
 
@@ -54,6 +56,31 @@ class WebhookClientConfig(TypedDict, total=False):
     service: WebhookClientConfigService | None
     #: The CA certificates to trust, in base64 of PEM; absent means the default ones.
     caBundle: str | None
+
+
+def get_reachable_address(addr: str) -> str:
+    """Return the address to connect to for a server that listens on an address.
+
+    Clients cannot connect to catch-all addresses (0.0.0.0, ::); use the loopback for these.
+    """
+    if not addr:
+        return "localhost"
+    try:
+        ip = ipaddress.ip_address(addr)
+    except ValueError:
+        return addr
+    if not ip.is_unspecified:
+        return addr
+    return "127.0.0.1" if ip.version == 4 else "::1"
+
+
+def build_url(scheme: str, host: str, port: int, path: str | None) -> str:
+    """Build the URL of a server, in the shortest form."""
+    netloc = f"[{host}]" if ":" in host else host
+    if port != (443 if scheme == "https" else 80):
+        netloc = f"{netloc}:{port}"
+    stripped = quote((path or "").strip("/"))
+    return f"{scheme}://{netloc}/{stripped}" if stripped else f"{scheme}://{netloc}"
 
 
 def check_generator(value: Any, what: str) -> None:

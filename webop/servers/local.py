@@ -22,13 +22,14 @@ from webop.aio.backoff import Once
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError, ReviewError, WebopError
 from webop.identities import is_in_pod
-from webop.servers.addresses import build_url, get_reachable_address
 from webop.servers.base import (
     BaseWebhookServer,
     Headers,
     SSLPeer,
     WebhookClientConfig,
     WebhookFn,
+    build_url,
+    get_reachable_address,
 )
 from webop.servers.certificates.contexts import LiveContext, StrPath, write_file
 from webop.servers.certificates.expiry import ExpiryWatch

@@ -2,6 +2,10 @@
 
 Flow: API server → the public address of a provider → its agent on this host → a plain local server.
 A provider is a subclass of :class:`WebhookTunnel` with one method.
+
+:class:`WebhookNgrokTunnel` runs the agent of ngrok, which pyngrok finds or downloads, in a
+subprocess for each tunnel; the log of the agent says what happens. Users' handler files import this
+module, so pyngrok is imported only when the tunnel is opened.
 """
 
 from __future__ import annotations
@@ -9,20 +13,37 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
+import json
 import logging
+import os
+import re
+import shutil
 import time
 from collections.abc import AsyncGenerator
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from webop.aio.backoff import Backoff
+from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
+from webop.logs.escaping import hide_secrets
 from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn, check_generator
 from webop.servers.local import WebhookServer
 
 logger = logging.getLogger(__name__)
 
 _GOOD_LIFE = 60.0  # seconds; after that, a tunnel counts as good, and the backoff is reset
+_LOGIN_ADVICE = (
+    "Give your authtoken by token= or NGROK_AUTHTOKEN; it is at "
+    "https://dashboard.ngrok.com/get-started/your-authtoken."
+)
+_BUSY_ADVICE = "Stop the other agents of this account (they are listed in ngrok's dashboard)."
+# By the codes of the agent: https://ngrok.com/docs/errors/
+_ADVICES = {
+    **dict.fromkeys(("105", "106", "107", "4018"), _LOGIN_ADVICE),
+    **dict.fromkeys(("108", "334"), _BUSY_ADVICE),
+}
 
 
 class WebhookTunnel(BaseWebhookServer):
@@ -102,3 +123,122 @@ class WebhookTunnel(BaseWebhookServer):
             pause = backoff.next() or 0
             logger.warning("Lost the tunnel: %s Opening another one in %g s.", loss, pause)
             await asyncio.sleep(pause)
+
+
+class WebhookNgrokTunnel(WebhookTunnel):
+    """A local server for reviews behind a public address of ngrok (manual, "Servers and tunnels").
+
+    Args:
+        addr: the address for the local server to listen on; "localhost" by default.
+        port: its port; 9443 by default; 0 for a free one.
+        path: the root path of the URLs; none by default.
+        token: the authtoken of ngrok; by default, that of ``NGROK_AUTHTOKEN`` or ``ngrok.yml``.
+        region: where the tunnel begins; by default, ngrok takes the nearest one.
+        binary: the executable of ngrok: a path, or a name on PATH; by default, pyngrok
+            downloads it.
+    """
+
+    def __init__(
+        self,
+        *,
+        addr: str | None = None,
+        port: int | None = None,
+        path: str | None = None,
+        token: str | None = None,
+        region: str | None = None,
+        binary: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(addr=addr, port=port, path=path)
+        self.token = token
+        self.region = region
+        self.binary = binary
+
+    async def open(self, upstream: str) -> AsyncGenerator[str, None]:
+        """Run an agent; yield the public URL (:meth:`WebhookTunnel.open`)."""
+        path = await call_in_dedicated_thread(_find_agent, self.binary)
+        command = [path, "http", upstream, "--log", "stdout", "--log-format", "json"]
+        command += ["--region", self.region] if self.region else []
+        # Not in the command line, which all users of this host can see.
+        environment = os.environ | ({"NGROK_AUTHTOKEN": self.token} if self.token else {})
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        try:
+            # In its own session, so that Ctrl-C reaches the operator only; see ``finally``.
+            agent = await asyncio.create_subprocess_exec(
+                *command, env=environment, stdin=null, stdout=pipe, start_new_session=True
+            )
+        except OSError as error:
+            text = f"{error}. Check what {path} is, or set another binary=."
+            raise ConfigurationError(text) from error
+        complaint = ""
+        assert agent.stdout is not None  # noqa: S101 - for the type checker
+        try:
+            while line := await _read_line(agent.stdout):
+                text = hide_secrets(line.decode(errors="replace").rstrip(), self.token)
+                logger.debug("ngrok: %s", text)
+                record = _parse(line)
+                if record.get("msg") == "started tunnel" and record.get("url"):
+                    yield str(record["url"])
+                elif record.get("lvl") in ("eror", "crit") and record.get("err"):
+                    # ngrok quotes a wrong authtoken.
+                    text = " ".join(hide_secrets(str(record["err"]), self.token).split())
+                    complaint = text.rstrip(".") + ". "
+            code = await agent.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                agent.kill()
+            await agent.wait()
+        found = re.search(r"ERR_NGROK_(\d+)", complaint)
+        advice = f"Run {path} by hand to see what is wrong, or set another binary=."
+        advice = _ADVICES.get(found[1], advice) if found else advice
+        raise ConfigurationError(
+            f"The ngrok agent has ended (exit code {code}). {complaint}{advice}"
+        )
+
+
+def _find_agent(binary: str | os.PathLike[str] | None) -> str:
+    """Return the path of the executable; download it if it is missing.
+
+    Raises:
+        ConfigurationError: it is missing and cannot be downloaded.
+    """
+    if binary is not None:
+        found = shutil.which(Path(binary).expanduser())
+        if found is None:
+            raise ConfigurationError(
+                f"binary={str(binary)!r} is not an executable. Install ngrok "
+                "(https://ngrok.com/download), or omit binary= to let pyngrok download it."
+            )
+        return found
+    try:
+        from pyngrok import conf, exception, ngrok  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise ConfigurationError(
+            f"Cannot download ngrok without pyngrok ({error}). Run `pip install 'webop[ngrok]'`, "
+            "or install ngrok (https://ngrok.com/download) and set binary= to its path."
+        ) from error
+    config = conf.PyngrokConfig()
+    if not Path(config.ngrok_path).exists():
+        text = "Downloading ngrok to %s; set binary= to use your own."
+        logger.info(text, config.ngrok_path)
+    try:
+        ngrok.install_ngrok(config)
+    except (exception.PyngrokError, OSError) as error:
+        raise ConfigurationError(f"{error} Install ngrok and set binary= to it.") from error
+    return config.ngrok_path
+
+
+async def _read_line(log: asyncio.StreamReader) -> bytes:
+    """Return the next line; of a line above 64 KiB, only its end."""
+    try:
+        return await log.readline()
+    except ValueError:
+        return b"\n"
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    """Parse a line of the log: ``{"lvl": "info", "msg": "started tunnel", "url": "https://…"}``."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

@@ -19,32 +19,26 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from webop.admission.configurations.agreement import (
+    Attendance,
     Decision,
+    Json,
     Notes,
     Offer,
-    build_digest,
-    build_offer,
-    decide,
-)
-from webop.admission.configurations.building import Exclusions, build_configuration, list_dangers
-from webop.admission.configurations.replicas import (
-    Attendance,
-    Json,
     ReplicaRecord,
     build_key,
+    build_offer,
+    decide,
     describe_place,
     follow,
     get_renewal,
     parse_bundle,
 )
-from webop.admission.configurations.stored import (
-    Configuration,
-    Plan,
-    SharedConfigurations,
-)
+from webop.admission.configurations.building import Exclusions, build_configuration, list_dangers
+from webop.admission.configurations.stored import Configuration, Plan, SharedConfigurations
 from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.self_review import review_self
@@ -54,11 +48,9 @@ from webop.errors import (
     APIConnectionError,
     APIError,
     APIServerError,
-    APIStatusError,
     APITooManyRequestsError,
     ConfigurationError,
     LoginError,
-    WebopError,
 )
 from webop.handlers.model import WebhookType
 from webop.identities import detect_process, is_in_pod
@@ -79,10 +71,6 @@ _AFTERMATH = 30.0  # seconds; API servers may still call webhooks that were remo
 _POLLING = 2.0  # seconds; between checks during a rollout
 
 
-class _OccupiedError(WebopError):
-    """Replicas at another address have the webhook configurations of this name."""
-
-
 class ConfigurationManager:
     """One replica's share in the webhook configurations that all replicas keep.
 
@@ -98,7 +86,6 @@ class ConfigurationManager:
         self, operator: OperatorContext, client: Client, is_ready: Callable[[], bool]
     ) -> None:
         self._is_ready = is_ready
-        self._was_ready = False
         self._operator = operator
         self._client = client
         self._name = operator.settings.admission.managed or ""
@@ -107,6 +94,7 @@ class ConfigurationManager:
         self._is_in_pod = is_in_pod()
         self._key = ""  # of the record; known with the first offer
         self._since = self._renewed = follow()
+        self._mine: ReplicaRecord | None = None
         self._config: WebhookClientConfig | None = None
         self._secret: tuple[str, str] | None = None
         self._username: str | None = None
@@ -119,9 +107,9 @@ class ConfigurationManager:
         self._adjusting = asyncio.Lock()
         self._is_retired = False
         self._is_withdrawn = False
-        self._is_waiting = False
-        self._foreign_until = math.inf  # API servers may call webhooks of other replicas until then
-        self._newest = ""  # a replica that has taken over
+        self._occupant = ""  # why other operators have the webhooks
+        self._state = ""  # why other webhooks are in force
+        self._foreign_until = 0.0  # API servers may call webhooks of other replicas until then
         self._last: Mapping[WebhookType, Configuration] = {}  # as read
         self._warned = Once()
         self.is_applied = asyncio.Event()
@@ -181,30 +169,28 @@ class ConfigurationManager:
             if self._config is not None and is_known and not self._is_withdrawn:
                 try:
                     await self._adjust(self._config)
-                except _OccupiedError as exc:
-                    if self.problem != str(exc):
-                        logger.error("%s", exc)  # noqa: TRY400 - expected
-                    self.problem, self.is_refused, pause = str(exc), True, _POLLING
                 except (APIError, ConfigurationError) as exc:
-                    is_transient = isinstance(exc, _TRANSIENT)
-                    if not self.is_applied.is_set() and not is_transient:
+                    self.is_refused = not isinstance(exc, _TRANSIENT)
+                    if self.is_refused and not self.is_applied.is_set():
                         raise
-                    if self.problem != str(exc):
-                        verb = "update" if self.is_applied.is_set() else "write"
-                        text = "Cannot %s the webhook configurations %s; retrying: %s"
-                        logger.warning(text, verb, self._name, exc)
-                    self.problem, self.is_refused = str(exc), not is_transient
-                    if is_transient:
-                        backoff.reset()
-                    requested = exc.retry_after if isinstance(exc, APIStatusError) else None
-                    pause = max(_RETRY_PAUSE, requested or 0.0) if is_transient else backoff.next()
+                    verb = "update" if self.is_applied.is_set() else "write"
+                    text = f"Cannot {verb} the webhook configurations {self._name}; retrying: {exc}"
+                    self._note_problem(logging.WARNING, str(exc), text)
+                    pause = backoff.next() if self.is_refused else _RETRY_PAUSE
                 else:
-                    self.problem, self.is_refused = "", False
-                    backoff.reset()
+                    self.is_refused = bool(self._occupant)
+                    self._note_problem(logging.ERROR, self._occupant, self._occupant)
                     pause = max(0.0, self._next_check - time.monotonic())
+                if not self.is_refused:
+                    backoff.reset()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
+
+    def _note_problem(self, level: int, problem: str, text: str) -> None:
+        if problem and problem != self.problem:
+            logger.log(level, "%s", text)
+        self.problem = problem
 
     async def retire(self) -> None:
         """Hand the webhooks over to the other replicas, while this one still gets calls.
@@ -218,7 +204,7 @@ class ConfigurationManager:
         async with self._adjusting:
             if self._offer is not None and not self._is_withdrawn:
                 self._is_retired = True
-                await self._shared.settle(self._plan_presence)
+                await self._shared.settle(self._plan)
 
     async def withdraw(self, *, is_asked: bool) -> None:
         """Remove this replica from the configurations, for good.
@@ -232,7 +218,8 @@ class ConfigurationManager:
         async with self._adjusting:
             self._is_withdrawn = True
             if self._offer is not None:
-                await self._shared.settle(lambda found: self._plan_exit(found, is_final=is_asked))
+                plan = partial(self._plan, is_leaving=True, is_final=is_asked)
+                await self._shared.settle(plan)
 
     async def _adjust(self, config: WebhookClientConfig) -> None:
         """Check and update the configurations, if something has changed or a check is due."""
@@ -248,57 +235,73 @@ class ConfigurationManager:
             if not self._key:
                 process = f"{self._operator.identity}/{detect_process()}"
                 self._key = build_key(f"{process} {describe_place(offer.address)}")
-            self._was_ready = self._is_ready()
             self._offer, self._next_check = offer, 0.0  # due until all has succeeded
-            if now >= self._next_renewal:
+            is_due = now >= self._next_renewal
+            if is_due:
                 self._renewed = follow()
             jitter = random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
-            try:
-                plan = await self._shared.settle(self._plan_presence)
-            except _OccupiedError:
-                self._note_renewal(now, jitter)  # it reads only, and waits until the others die
-                raise
-            self._note_renewal(now, jitter)
-            if plan is not None:
-                self._report(plan.decision)
-            is_changing = self._foreign_until > now or not self._was_ready
+            plan = await self._shared.settle(self._plan)
+            if is_due:
+                self._attendance.renewals += 1
+                self._next_renewal = now + self._renewal * jitter
+            is_changing = plan is None or not (
+                plan[1].is_own and self._mine and self._mine.is_ready
+            )
             interval = min(_POLLING, self._renewal) * jitter if is_changing else math.inf
             self._next_check = min(now + interval, self._next_renewal)
+            if plan is None:  # it waits until the others die
+                return
+            self._report(plan[1])
         async with self._checked:
             self.is_applied.set()
             self._trusted = frozenset(offer.cas)
             self._checked.notify_all()
-
-    def _note_renewal(self, now: float, jitter: float) -> None:
-        """Count a renewal, if one was due."""
-        if now >= self._next_renewal:
-            self._attendance.renewals += 1
-            self._next_renewal = now + self._renewal * jitter
 
     @property
     def _renewal(self) -> float:
         """How often the record is renewed, in seconds."""
         return get_renewal(self._operator.settings.admission.replica_lifetime)
 
-    def _plan_presence(self, found: Mapping[WebhookType, Configuration]) -> Plan:
-        """Plan the configurations with this replica.
+    def _plan(
+        self,
+        found: Mapping[WebhookType, Configuration],
+        *,
+        is_leaving: bool = False,
+        is_final: bool = False,
+    ) -> Plan | None:
+        """Plan the configurations with this replica, or without it if it leaves.
 
-        Raises:
-            _OccupiedError: other replicas have them, at another address.
+        Return None if they stay as they are: it was never there, or others have them.
         """
-        assert self._offer is not None  # noqa: S101 - for the type checker
-        # Restore what somebody has deleted: without the records, each replica would decide alone.
-        found = {k: one if one.version else self._last.get(k, one) for k, one in found.items()}
-        present, offer = found[WebhookType.VALIDATING].records, self._offer
-        others = self._list_others(present)
+        offer = self._offer
+        assert offer is not None  # noqa: S101 - for the type checker
+        if not is_leaving:
+            # Restore what somebody has deleted: without the records, each one would decide alone.
+            found = {k: one if one.version else self._last.get(k, one) for k, one in found.items()}
+        present, notes = found[WebhookType.VALIDATING].records, found[WebhookType.VALIDATING].notes
+        texts = {key: text for key, text in present.items() if key != self._key}
+        others = self._attendance.select(texts, self._renewal)
         acting = [record for record in others.values() if not record.is_retired]
-        notes = found[WebhookType.VALIDATING].notes
-        if not self.is_applied.is_set() and self._key not in present:
-            self._check_place(acting, notes)
-        self._last = found
         if not self.is_applied.is_set():
+            if self._key not in present:
+                self._occupant = self._find_occupant(acting, notes)
+                if is_leaving or self._occupant:
+                    return None
             self._since = follow(*(record.since for record in acting))
-        mine = ReplicaRecord(
+        self._last, self.is_alone = found, not acting
+        records = {key: present[key] for key in others}
+        self._mine = None
+        if not is_leaving:
+            self._mine = self._build_record(offer, is_retired=self._is_retired and bool(acting))
+            records[self._key] = self._mine.encode()
+        webhooks = {kind: found[kind].webhooks for kind in found}
+        decision = decide(
+            webhooks, others.values(), offer, self._mine, notes=notes, is_final=is_final
+        )
+        return records, decision
+
+    def _build_record(self, offer: Offer, *, is_retired: bool) -> ReplicaRecord:
+        record = ReplicaRecord(
             identity=self._operator.identity,
             since=self._since,
             renewed=self._renewed,
@@ -306,50 +309,19 @@ class ConfigurationManager:
             address=offer.address,
             cas=offer.cas,
             digest=offer.digest,
-            is_ready=self._was_ready,
+            is_ready=self._is_ready(),
         )
-        self.is_alone = not acting
-        if self._is_retired and acting:
-            mine = mine.retire()
-        webhooks = {kind: found[kind].webhooks for kind in found}
-        decision = decide(webhooks, others.values(), offer, mine, notes=notes)
-        is_foreign = any(webhooks.values()) and build_digest(webhooks) != offer.digest
-        if is_foreign or not decision.is_own or any(not one.digest for one in others.values()):
-            self._foreign_until = time.monotonic() + _AFTERMATH
-        elif self._foreign_until == math.inf:
-            self._foreign_until = 0.0
-        records = {key: present[key] for key in others}
-        return Plan({**records, self._key: mine.encode()}, decision)
+        return record.retire() if is_retired else record
 
-    def _plan_exit(
-        self, found: Mapping[WebhookType, Configuration], *, is_final: bool
-    ) -> Plan | None:
-        assert self._offer is not None  # noqa: S101 - for the type checker
-        present, notes = found[WebhookType.VALIDATING].records, found[WebhookType.VALIDATING].notes
-        if self._key not in present and not self.is_applied.is_set():
-            return None  # it was never there
-        others = self._list_others(present)
-        webhooks = {kind: found[kind].webhooks for kind in found}
-        decision = decide(
-            webhooks, others.values(), self._offer, None, notes=notes, is_final=is_final
-        )
-        return Plan({key: present[key] for key in others}, decision)
+    def _find_occupant(self, acting: Collection[ReplicaRecord], notes: Notes) -> str:
+        """Return why the webhooks are those of others; empty if they are not, or may be taken.
 
-    def _list_others(self, records: Mapping[str, str]) -> dict[str, ReplicaRecord]:
-        """Return the live other replicas, by the names of their annotations."""
-        others = {key: text for key, text in records.items() if key != self._key}
-        return self._attendance.select(others, self._renewal)
-
-    def _check_place(self, acting: Sequence[ReplicaRecord], notes: Notes) -> None:
-        """Check that the webhooks are not those of others, unless allowed.
-
-        Raises:
-            _OccupiedError: replicas at another address serve them. Or this replica is outside of
-                pods, and pods serve them, or have done so.
+        Replicas at another address serve them. Or this replica is outside of pods, and pods serve
+        them, or have done so.
         """
         assert self._offer is not None  # noqa: S101 - for the type checker
         if self._operator.settings.admission.take_over:
-            return
+            return ""
         if notes.has_pods and not self._is_in_pod:
             reason = "they belong to pods, also while none of these runs."
         elif acting and not any(record.address == self._offer.address for record in acting):
@@ -359,8 +331,8 @@ class ConfigurationManager:
                 f"(if it was killed: {other.lifetime:g} seconds)."
             )
         else:
-            return
-        raise _OccupiedError(
+            return ""
+        return (
             f"Not serving the webhooks {self._name!r}: {reason} Use another name in "
             "settings.admission.managed, or take them over with --take-over or "
             "settings.admission.take_over."
@@ -372,6 +344,13 @@ class ConfigurationManager:
         webhooks = dict[WebhookType, list[Json]]()
         persistent = dict[tuple[WebhookType, str], bool]()
         for kind in WebhookType:
+            owners = [
+                handler
+                for handler in self._handlers
+                if handler.reason is kind
+                and handler.selector
+                and handler.selector.select(resources)
+            ]
             webhooks[kind] = build_configuration(
                 reason=kind,
                 name=self._name,
@@ -380,13 +359,6 @@ class ConfigurationManager:
                 client_config=config,
                 exclusions=exclusions,
             )["webhooks"]
-            owners = [
-                handler
-                for handler in self._handlers
-                if handler.reason is kind
-                and handler.selector
-                and handler.selector.select(resources)
-            ]
             for webhook, handler in zip(webhooks[kind], owners, strict=True):
                 stays = self._is_in_pod if handler.persistent is None else handler.persistent
                 persistent[kind, webhook["name"]] = stays
@@ -409,23 +381,23 @@ class ConfigurationManager:
         assert self._offer is not None  # noqa: S101 - for the type checker
         if dead := sorted(self._attendance.dead):
             logger.info("Removed the records of dead replicas: %s.", ", ".join(dead))
-        former, newest = self._newest, decision.newest
+        newest, state = decision.newest, ""
         is_taken = newest is not None and newest.address != self._offer.address
-        self._newest = f"{newest.identity} at {newest.place}" if newest and is_taken else ""
-        if self._newest and self._newest != former:
-            logger.warning("The webhooks %r were taken over by %s.", self._name, self._newest)
-        elif former and not self._newest:
-            logger.info("API servers call this operator again, no longer %s.", former)
-        is_waiting = not decision.is_own and not is_taken
-        if is_waiting and not self._is_waiting:
-            logger.info(
+        if newest is not None and is_taken:
+            place = f"{newest.identity} at {newest.place}"
+            state = f"The webhooks {self._name!r} were taken over by {place}."
+        elif not decision.is_own:
+            state = (
                 "Waiting until all replicas serve the same webhooks; those in force stay meanwhile."
-                " (A replica that was killed counts for up to %g seconds.)",
-                self._operator.settings.admission.replica_lifetime,
+                " (A replica that was killed counts for up to "
+                f"{self._operator.settings.admission.replica_lifetime:g} seconds.)"
             )
-        elif self._is_waiting and not is_waiting and not is_taken:
-            logger.info("The webhooks of this replica are in force.")
-        self._is_waiting = is_waiting
+        if state != self._state:
+            level = logging.WARNING if is_taken else logging.INFO
+            logger.log(level, "%s", state or "The webhooks of this replica are in force.")
+        self._state = state
+        if state:
+            self._foreign_until = time.monotonic() + _AFTERMATH
 
     def _report_absent(self) -> None:
         """Warn once of each handler that has no webhook, or a dangerous one."""

@@ -17,9 +17,17 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from webop.admission.configurations.agreement import Decision, Notes, is_same
+from webop.admission.configurations.agreement import (
+    NOTES,
+    PREFIX,
+    Decision,
+    Json,
+    Notes,
+    ReplicaRecord,
+    decode_record,
+    is_same,
+)
 from webop.admission.configurations.building import KINDS
-from webop.admission.configurations.replicas import PREFIX, Json, ReplicaRecord, decode_record
 from webop.aio.backoff import Backoff
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError
@@ -30,10 +38,6 @@ logger = logging.getLogger(__name__)
 MARK = "webop.dev/written-by"
 """The annotation of managed configurations: the replica that wrote it last, and with the records of
 which version of the validating configuration."""
-
-_PENDING = "webop.dev/pending"
-_IN_FORCE = "webop.dev/in-force"
-_HAS_PODS = "webop.dev/has-pods"
 
 # Seconds after each of 50 conflicts in a row. In each round, one replica wins, so all succeed in
 # the end; the jitter saves rounds.
@@ -67,8 +71,7 @@ class Configuration:
     @property
     def notes(self) -> Notes:
         """The notes of replicas beside their records."""
-        found = self.annotations
-        return Notes(found.get(_IN_FORCE, ""), found.get(_PENDING, ""), _HAS_PODS in found)
+        return Notes.parse(self.annotations)
 
     def list_records(self) -> list[ReplicaRecord]:
         """Return the records of replicas, also of dead ones."""
@@ -79,14 +82,8 @@ class Configuration:
         return [record for record in self.list_records() if record.is_fresh(now)]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The content to write: the records of replicas, and what was decided."""
-
-    records: dict[str, str]
-    decision: Decision
-
-
+# The records of replicas, and what was decided.
+Plan = tuple[dict[str, str], Decision]
 Decide = Callable[[Mapping[WebhookType, Configuration]], Plan | None]
 
 
@@ -111,8 +108,7 @@ def parse_configuration(body: Json | None) -> Configuration:
     if body is None:
         return Configuration()
     annotations = body["metadata"].get("annotations") or {}
-    own = (PREFIX, _IN_FORCE, _PENDING, _HAS_PODS)
-    kept = {key: text for key, text in annotations.items() if key.startswith(own)}
+    kept = {key: text for key, text in annotations.items() if key.startswith((PREFIX, *NOTES))}
     return Configuration(body["metadata"]["resourceVersion"], body.get("webhooks") or (), kept)
 
 
@@ -138,7 +134,7 @@ class SharedConfigurations:
             plan = decide(found)
             try:
                 if plan is not None:
-                    await self._write(found, plan)
+                    await self._write(found, *plan)
             except APIConflictError:
                 pause = backoff.next()
                 if pause is None:
@@ -147,14 +143,14 @@ class SharedConfigurations:
             else:
                 return plan
 
-    async def _write(self, found: Mapping[WebhookType, Configuration], plan: Plan) -> None:
-        note, is_written, decision = self._identity, False, plan.decision
-        notes = {
-            _IN_FORCE: decision.notes.in_force,
-            _PENDING: decision.notes.pending,
-            _HAS_PODS: "true" if decision.notes.has_pods else "",
-        }
-        kept: Mapping[str, str] = {k: v for k, v in (plan.records | notes).items() if v}
+    async def _write(
+        self,
+        found: Mapping[WebhookType, Configuration],
+        records: Mapping[str, str],
+        decision: Decision,
+    ) -> None:
+        note, is_written = self._identity, False
+        kept: Mapping[str, str] = {**records, **decision.notes.encode()}
         for kind in (WebhookType.VALIDATING, WebhookType.MUTATING):
             present, webhooks = found[kind], decision.webhooks[kind]
             if kind is not WebhookType.VALIDATING:

@@ -6,9 +6,8 @@ import datetime as dt
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from webop.admission.configurations.agreement import build_digest
+from webop.admission.configurations.agreement import ReplicaRecord, build_digest
 from webop.admission.configurations.building import KINDS, build_configuration
-from webop.admission.configurations.replicas import ReplicaRecord
 from webop.admission.configurations.stored import (
     Configuration,
     find_managed,

@@ -12,12 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
-import math
-import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -26,8 +22,13 @@ from webop.aio.backoff import Once
 from webop.errors import ReviewError
 from webop.servers.decoding import HEAD_SIZE, decode_review, find_request
 from webop.servers.hosting import Hosting, get_hosting
-from webop.servers.http.deadlines import compute_budget, read_timeout
-from webop.servers.http.headers import RequestHeaders
+from webop.servers.http.requests import (
+    RequestHeaders,
+    check_content_type,
+    compute_budget,
+    normalize_path,
+    read_timeout,
+)
 from webop.servers.http.responses import (
     RETRY,
     SSLPEER_EXTENSION,
@@ -49,9 +50,6 @@ logger = logging.getLogger(__name__)
 # How much of a refused body is read, so that a client that is still sending sees the response.
 _REFUSED_BODY_BYTES = 64 * 1024 * 1024
 _REFUSED_BODY_SECONDS = 1.0
-
-_JSON_TYPE = re.compile(r"application/(json|[a-z0-9!#$&^_.-]+\+json|x-www-form-urlencoded)")
-_CHARSET = re.compile(r'charset\s*=\s*"?([^";\s]*)"?')
 
 
 class _DisconnectedError(Exception):
@@ -84,16 +82,12 @@ class ReviewEndpoint:
         self._path = normalize_path(path)
         self._hosting = get_hosting() if hosting is None else hosting
         self._logged = Once()
-        self._deadlines: _Deadlines | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request (ASGI 3)."""
         if scope["type"] != "http":
             raise RuntimeError(f"This app serves HTTP only, not {scope['type']!r}.")
-        loop, deadlines = asyncio.get_running_loop(), self._deadlines
-        if deadlines is None or deadlines.loop is not loop:
-            self._deadlines = deadlines = _Deadlines(loop)
-        exchange = _Exchange(send, self._hosting, deadlines, self._logged, scope.get("client"))
+        exchange = _Exchange(send, self._hosting, self._logged, scope.get("client"))
         response: Response | None = None
         webhook: str | None = None
         rejected = 0  # the status, even if the response is a denial
@@ -193,7 +187,6 @@ class _Exchange:
         self,
         send: Send,
         hosting: Hosting,
-        deadlines: _Deadlines,
         logged: Once,
         client: tuple[str, int] | None,
     ) -> None:
@@ -201,9 +194,9 @@ class _Exchange:
         self._peer = None if client is None else client[0]
         self._send = send
         self._hosting = hosting
-        self._deadlines = deadlines
-        self._loop = deadlines.loop
+        self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[Any] = asyncio.current_task(self._loop)  # type: ignore[assignment]
+        self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._held = 0  # bytes of the body, or of memory
         self.share = 0  # bytes of memory that it may take
@@ -220,7 +213,8 @@ class _Exchange:
         self._budget = compute_budget(self._timeout)
         self._webhook = webhook
         self._arrival = self._loop.time()
-        self._deadlines.set(self, self._arrival + min(self._budget, limits.read_timeout))
+        due = self._arrival + min(self._budget, limits.read_timeout)
+        self._timer = self._loop.call_at(due, self._expire)
 
     async def read_body(self, receive: Receive, length: int) -> bytes:
         """Read and return the body; what has arrived of it is counted until :meth:`end`.
@@ -261,8 +255,8 @@ class _Exchange:
     def end(self) -> None:
         """Release the body and the deadline, as the response is known."""
         self._hosting.gate.release(self._held, self._peer)
-        self._deadlines.drop(self)
-        if self._arrival is not None:
+        if self._timer is not None and self._arrival is not None:
+            self._timer.cancel()
             self._hosting.counters.add(self._webhook, self._loop.time() - self._arrival)
         if self.is_expired:
             self._task.uncancel()
@@ -280,12 +274,12 @@ class _Exchange:
         else:
             await self._transmit(response)
 
-    def expire(self) -> None:
+    def _expire(self) -> None:
         """Respond instead of the function if the deadline has passed; else set the next one."""
         limits = self._hosting.limits
         due = (self._arrival or 0.0) + self._budget
         if self._is_read and due > self._loop.time():
-            self._deadlines.set(self, due)
+            self._timer = self._loop.call_at(due, self._expire)
             return
         if self._is_read:
             name = "The webhooks" if self._webhook is None else f"The webhook {self._webhook[:99]}"
@@ -315,39 +309,6 @@ class _Exchange:
             await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
 
 
-class _Deadlines:
-    """The deadlines of all exchanges in an event loop, with one timer, as few are reached.
-
-    A timer for each exchange would cost more than all the checks of a review.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._dues: dict[_Exchange, float] = {}
-        self._next = math.inf  # when the timer fires
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, exchange: _Exchange, due: float) -> None:
-        """Set the deadline of an exchange, in the time of the event loop."""
-        self._dues[exchange] = due
-        if due < self._next:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._next, self._timer = due, self.loop.call_at(due, self._fire)
-
-    def drop(self, exchange: _Exchange) -> None:
-        """Remove the deadline of an exchange, if it has one."""
-        self._dues.pop(exchange, None)
-
-    def _fire(self) -> None:
-        fired, self._next, self._timer = self._next, math.inf, None
-        for exchange in [each for each, due in self._dues.items() if due <= fired]:
-            del self._dues[exchange]
-            exchange.expire()
-        if self._dues:
-            self.set(*min(self._dues.items(), key=itemgetter(1)))
-
-
 def build_too_large(size: int, limit: int) -> ReviewError:
     """Build the refusal of a body beyond ``settings.admission.max_body``."""
     return _UnreadError(
@@ -355,29 +316,6 @@ def build_too_large(size: int, limit: int) -> ReviewError:
         "(settings.admission.max_body).",
         status=413,
     )
-
-
-def normalize_path(path: str | None) -> str:
-    """Return a root path in the form "/a/b"; "" for none."""
-    stripped = (path or "").strip("/")
-    return f"/{stripped}" if stripped else ""
-
-
-@functools.lru_cache(maxsize=64)  # clients send a few different ones
-def check_content_type(value: bytes) -> None:
-    """Check the Content-Type of a review: JSON in UTF-8, or the one of ``curl -d``.
-
-    Raises:
-        ReviewError: it is something else (415).
-    """
-    text = value.decode("latin-1").strip().lower()
-    kind, _, parameters = text.partition(";")
-    if kind and not _JSON_TYPE.fullmatch(kind.strip()):
-        reason = f"Send reviews as application/json, not as {kind.strip()!r}."
-        raise ReviewError(reason, status=415)
-    charset = _CHARSET.search(parameters)
-    if charset is not None and charset[1] not in ("utf-8", "utf8"):
-        raise ReviewError(f"Send reviews in UTF-8, not in {charset[1]!r}.", status=415)
 
 
 async def _discard_body(receive: Receive) -> None:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
+from uvicorn.server import ServerState
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
@@ -36,6 +37,8 @@ _BACKLOG = 2048
 _HANDSHAKE_SECONDS = 10.0
 _CLOSING_SECONDS = 1.5  # for clients that do not close their side
 _SETTLE_SECONDS = 0.05  # seconds for data that has arrived but was not read or accepted
+_JOINING_SECONDS = 0.1  # for TLS handshakes that are nearly complete
+_CHECK_SECONDS = 0.01
 _FREE_PORT_ATTEMPTS = 10
 _TLS_BUFFER = 64 * 1024  # bytes
 _ACCEPTED_AT_ONCE = 64
@@ -80,7 +83,8 @@ class Listener:
         self.host = host
         #: The port in use; never 0 after entering.
         self.port = port
-        hosting = get_hosting() if hosting is None else hosting
+        self._hosting = get_hosting() if hosting is None else hosting
+        self._get_context = ssl_context
         self._config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -93,84 +97,72 @@ class Listener:
             server_header=False,
             date_header=False,
             timeout_keep_alive=0,  # the protocol uses the setting
-            timeout_graceful_shutdown=hosting.limits.drain_timeout,  # type: ignore[arg-type]
         )
-        self._server = _Server(self._config, ssl_context)
-        self._server.server_state.hosting = hosting  # type: ignore[attr-defined]
+        state: Any = ServerState()
+        state.hosting = self._hosting
+        self._state = state
+        self._sockets: list[socket.socket] = []
+        self._handshakes: dict[asyncio.Task[None], HTTPProtocol] = {}
+        if ssl_context is not None:
+            # The buffer of each TLS connection; asyncio's default is 256 KiB.
+            asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
 
     @property
     def connections(self) -> Collection[Any]:
         """The connections that are open now."""
-        return self._server.server_state.connections
+        connections: Collection[Any] = self._state.connections
+        return connections
 
     def close_connections(self) -> None:
         """Close each connection after its requests in flight; clients can open new ones.
 
         TLS handshakes are cancelled: they use an earlier context.
         """
-        self._server.cancel_handshakes()
+        self._cancel_handshakes()
         for connection in list(self.connections):
             connection.shutdown()
 
     async def __aenter__(self) -> Self:
         self._config.load()
-        sockets = await _open_sockets(self.host, self.port)
-        self.port = sockets[0].getsockname()[1]
-        await self._server.startup(sockets)
+        self._loop = asyncio.get_running_loop()
+        self._sockets = await _open_sockets(self.host, self.port)
+        self.port = self._sockets[0].getsockname()[1]
+        for sock in self._sockets:
+            self._loop.add_reader(sock, self._accept_waiting, sock)
         logger.debug("Listening on %s.", _format_address(self.host, self.port))
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        state = self._server.server_state
         try:
-            state.is_stopping = True  # type: ignore[attr-defined]
+            self._state.is_stopping = True
             try:
                 await asyncio.sleep(_SETTLE_SECONDS)
             finally:
-                await self._server.stop_accepting()
-            await self._server.shutdown()
-            async with asyncio.timeout(_CLOSING_SECONDS):
-                while state.connections:  # noqa: ASYNC110 - uvicorn's set
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            logger.debug("Some clients did not close their connections.")
+                await self._stop_accepting()
+            for connection in list(self.connections):
+                connection.shutdown()
+            if self._handshakes:
+                await asyncio.sleep(_JOINING_SECONDS)
+            if not await self._drain(self._hosting.limits.drain_timeout):
+                for task in self._state.tasks:
+                    task.cancel()
+                if not await self._drain(_CLOSING_SECONDS):
+                    logger.debug("Some clients did not close their connections.")
         finally:
-            self._server.cancel_handshakes()
-            for connection in list(state.connections):
+            self._cancel_handshakes()
+            for connection in list(self.connections):
                 connection.transport.abort()
 
+    async def _drain(self, seconds: float) -> bool:
+        """Wait until no connection is open and no request is served; return False if some are."""
+        end = self._loop.time() + seconds
+        while self._state.connections or self._state.tasks:
+            if self._loop.time() >= end:
+                return False
+            await asyncio.sleep(_CHECK_SECONDS)
+        return True
 
-class _Server(uvicorn.Server):
-    """uvicorn without signals and lifespan, with limited connections and handshakes.
-
-    It accepts and counts connections itself: the protocol sees them only after the TLS handshake,
-    but they take memory before.
-    """
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        get_context: Callable[[], ssl.SSLContext] | None,
-    ) -> None:
-        super().__init__(config)
-        self._get_context = get_context
-        self._sockets: list[socket.socket] = []
-        self._handshakes: dict[asyncio.Task[None], HTTPProtocol] = {}
-        if get_context is not None:
-            # The buffer of each TLS connection; asyncio's default is 256 KiB.
-            asyncio.sslproto.SSLProtocol.max_size = _TLS_BUFFER
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections on sockets that already listen."""
-        self.lifespan = self.config.lifespan_class(self.config)
-        self.servers = []
-        self._loop = asyncio.get_running_loop()
-        self._sockets = sockets or []
-        for sock in self._sockets:
-            self._loop.add_reader(sock, self._accept_waiting, sock)
-        self.started = True
-
-    async def stop_accepting(self) -> None:
+    async def _stop_accepting(self) -> None:
         """Accept the connections in the backlog, then close the port."""
         try:
             for sock in self._sockets:
@@ -184,13 +176,7 @@ class _Server(uvicorn.Server):
             for sock in self._sockets:
                 sock.close()
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let connections end; without any, do not pause for them as uvicorn does (0.1 s)."""
-        state = self.server_state
-        if self._handshakes or state.connections or state.tasks:
-            await super().shutdown(sockets)
-
-    def cancel_handshakes(self) -> None:
+    def _cancel_handshakes(self) -> None:
         """Cancel the TLS handshakes that are not complete."""
         for protocol in list(self._handshakes.values()):
             protocol.cancel_handshake()
@@ -202,7 +188,8 @@ class _Server(uvicorn.Server):
     def _accept(self, sock: socket.socket) -> bool:
         """Accept a connection, if there is a slot; return whether there was one.
 
-        It does not use a task with ``sock_accept()``, whose cancellation can lose a connection.
+        Connections are counted before the TLS handshake, as they take memory before. It does not
+        use a task with ``sock_accept()``, whose cancellation can lose a connection.
         """
         try:
             connection, address = sock.accept()
@@ -216,8 +203,8 @@ class _Server(uvicorn.Server):
             self._loop.remove_reader(sock)
             self._loop.call_later(_ACCEPT_PAUSE, self._resume, sock)
             return False
-        protocol = HTTPProtocol(self.config, self.server_state, {}, self._loop)
-        if self.server_state.slots.take(protocol, address[0]):  # type: ignore[attr-defined]
+        protocol = HTTPProtocol(self._config, self._state, {}, self._loop)
+        if self._state.slots.take(protocol, address[0]):
             protocol.cancel = connection.close
             task = self._loop.create_task(self._connect(connection, protocol))
             self._handshakes[task] = protocol
@@ -232,7 +219,7 @@ class _Server(uvicorn.Server):
 
     async def _connect(self, connection: socket.socket, protocol: HTTPProtocol) -> None:
         if connection.fileno() < 0:
-            self.server_state.slots.free(protocol)  # type: ignore[attr-defined]
+            self._state.slots.free(protocol)
             return
         protocol.cancel = asyncio.current_task(self._loop).cancel  # type: ignore[union-attr]
         tls: dict[str, Any] = {}
@@ -246,7 +233,7 @@ class _Server(uvicorn.Server):
         try:
             await self._loop.connect_accepted_socket(lambda: protocol, connection, **tls)
         except BaseException as error:
-            self.server_state.slots.free(protocol)  # type: ignore[attr-defined]
+            self._state.slots.free(protocol)
             if not isinstance(error, OSError):
                 raise
             error.__traceback__ = None  # a reference cycle, which only the collector would free

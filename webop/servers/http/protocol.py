@@ -10,12 +10,14 @@ client certificate. A review costs less CPU than under uvicorn: the head and the
 are one write, and each request has fewer objects and callbacks.
 
 Guarantees:
-    - Heads, trailers, pipelined requests and connections are limited in number and in bytes. At
+    - Heads, trailers and connections are limited in number and in bytes. At
       the limit of connections, an idle one makes way (:class:`~webop.servers.http.slots.Slots`).
     - A connection is closed if a request is not received, or a response not read, within
       ``read_timeout``; and if it is idle for ``idle_timeout``.
     - A request that crosses the end of an idle connection gets a response: 503 with Retry-After.
-    - Requests that were received before a malformed one get their responses.
+    - A request that was received before a malformed one gets its response.
+    - Requests are served one at a time. A client that pipelines gets the response to the first one;
+      then the connection closes (RFC 9112, 9.3.2: such a client sends the others again).
 
 It relies on names that uvicorn 0.39 to 0.54 have in common; see ``tests/servers/test_uvicorn.py``.
 """
@@ -24,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -49,7 +50,6 @@ _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 _FRESH_SECONDS = 1.0  # for the first request of a connection while the server stops
 _MAKE_WAY_SECONDS = 0.1
 _READ_SIZE = 64 * 1024  # bytes
-_MAX_PIPELINED = 8  # requests that wait for earlier responses; API servers never pipeline
 
 
 class _RefusedError(Exception):
@@ -138,8 +138,7 @@ class _Connection(HttpToolsProtocol):
         self._limits = _find_hosting(config, server_state).limits
         self._idle_limit = max(self.timeout_keep_alive, self._limits.idle_timeout)
         self._extensions: dict[str, Any] = {}
-        self._pending: deque[_Cycle] = deque()  # the app runs for the first one
-        self.message_event = asyncio.Event()  # data has arrived for the first one
+        self.message_event = asyncio.Event()  # data has arrived for the current request
         self._can_reset = getattr(config, "reset_contextvars", False)
         self._head_size = 0
         self._received = 0  # bytes since the begin of the head, or since the last part of the body
@@ -164,7 +163,7 @@ class _Connection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """Close after the responses in flight; a new connection may still send one request."""
-        if self._pending:
+        if self._is_serving:
             super().shutdown()
         elif self._idle_limit > _FRESH_SECONDS or self.cycle is not None:
             self._close_idle()
@@ -172,7 +171,7 @@ class _Connection(HttpToolsProtocol):
     @property
     def waiting_since(self) -> float | None:
         """Since when there is no complete request; None if one is being served."""
-        if (self._pending and not self._pending[0].more_body) or (
+        if (self._is_serving and not self.cycle.more_body) or (
             self.transport.get_write_buffer_size()  # a response is being read; see _watch()
         ):
             return None
@@ -189,10 +188,6 @@ class _Connection(HttpToolsProtocol):
         """Clean up a closed connection."""
         if self._check is not None:
             self._check.cancel()
-        for cycle in self._pending:  # uvicorn informs only the last one
-            cycle.disconnected = True
-        self.message_event.set()
-        self._pending.clear()
         super().connection_lost(exc)
         # A reference cycle with the event loop's TLS, which only the collector would free.
         self.transport = self.flow = self.cycle = None  # type: ignore[assignment]
@@ -220,8 +215,8 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        if len(self._pending) > _MAX_PIPELINED:
-            raise _RefusedError(None)  # the others get their responses
+        if self._is_serving:
+            raise _RefusedError(None)
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
         self._head_size = self._received = 0
@@ -244,7 +239,7 @@ class _Connection(HttpToolsProtocol):
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Begin to serve a request, or let it wait for the responses to earlier ones."""
+        """Begin to serve a request."""
         parser, scope, found = self.parser, self.scope, dict(self.headers)
         version = parser.get_http_version()
         hosts = int(b"host" in found)
@@ -275,11 +270,8 @@ class _Connection(HttpToolsProtocol):
             self.logger.warning(text, limit)
             cycle.app = service_unavailable
         self.cycle = cycle
-        self._pending.append(cycle)
-        if len(self._pending) > 1:
-            self.flow.pause_reading()
-        else:
-            self._start(cycle)
+        context = contextvars.Context() if self._can_reset else None
+        self.tasks.add(self.loop.create_task(cycle.run(self), context=context))
 
     def on_body(self, body: bytes) -> None:
         """Add a part of the body."""
@@ -289,9 +281,7 @@ class _Connection(HttpToolsProtocol):
             cycle.body += body
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
-            # Otherwise, the app of an earlier request would resume reading, without limit.
-            if len(self._pending) == 1:
-                self.message_event.set()
+            self.message_event.set()
 
     def on_message_complete(self) -> None:
         """End a request."""
@@ -300,15 +290,11 @@ class _Connection(HttpToolsProtocol):
         self.message_event.set()
 
     def on_response_complete(self) -> None:
-        """Start the next request, if there is one."""
+        """Be ready for the next request."""
         self._idle_since = self.loop.time()
         self.server_state.total_requests += 1
-        if self._pending:
-            self._pending.popleft()
         if not self.transport.is_closing():
             self.flow.resume_reading()
-            if self._pending:
-                self._start(self._pending[0])
 
     # Between transport and parser.
 
@@ -316,12 +302,14 @@ class _Connection(HttpToolsProtocol):
     def _is_stopping(self) -> bool:
         return getattr(self.server_state, "is_stopping", False)
 
-    def _start(self, cycle: _Cycle) -> None:
-        context = contextvars.Context() if self._can_reset else None
-        self.tasks.add(self.loop.create_task(cycle.run(self), context=context))
+    @property
+    def _is_serving(self) -> bool:
+        """Whether a request waits for its response."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is not None and not cycle.response_complete
 
     def _stop_parsing(self, refusal: Response | None) -> None:
-        """Accept no more requests; respond to the complete ones, then close.
+        """Accept no more requests; respond to a complete one, then close.
 
         Args:
             refusal: the response to an incomplete request; None if the last one is complete.
@@ -330,13 +318,10 @@ class _Connection(HttpToolsProtocol):
         self._arrival = None
         self._is_in_head = False
         self.parser = _NullParser()  # type: ignore[assignment]
-        if has_begun and len(self._pending) > 1:  # its app was not started
-            self._pending.pop()
-            has_begun = False
-        if self._pending and not has_begun:
-            self._pending[-1].keep_alive = False
+        if self._is_serving and not has_begun:
+            self.cycle.keep_alive = False
             return
-        is_silent = has_begun and (not self._pending or self._pending[0].response_started)
+        is_silent = has_begun and self.cycle.response_started
         if refusal is not None and not is_silent:
             self.transport.write(_encode(refusal))
         self.transport.close()
@@ -364,9 +349,9 @@ class _Connection(HttpToolsProtocol):
             self.transport.abort()
             return
         if self._arrival is not None:
-            if now - self._arrival > limit and (self._is_in_head or not self._pending):
+            if now - self._arrival > limit and (self._is_in_head or not self._is_serving):
                 self._stop_parsing(None)
-        elif not self._pending and now - self._idle_since > self._idle_limit:
+        elif not self._is_serving and now - self._idle_since > self._idle_limit:
             self._close_idle()
         pause = min(limit, self._idle_limit) / 4
         self._check = self.loop.call_later(pause, self._watch)
