@@ -13,10 +13,10 @@ export WEBOP_KUBERNETES := $(KUBERNETES)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lowest coverage parity reference manifests lint format bench wild rollout leadership simulate chaos fuzz docs clean
+.PHONY: help demo test test-unit lowest coverage parity reference manifests lint format bench wild rollout leadership simulate chaos fuzz docs clean
 
 help: ## List the targets.
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 $(VENV)/.installed: pyproject.toml uv.lock
 	@echo "Setting up $(VENV) (a minute or two, once) ..."
@@ -32,6 +32,9 @@ demo: $(VENV)/.installed ## Run the example operator on a real API server; ARGS=
 
 test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
 	@$(PYTEST) $(ARGS)
+
+test-unit: $(VENV)/.installed ## Run the tests that need no API server, in about two minutes.
+	@$(PYTEST) tests/unit $(ARGS)
 
 lowest: ## Run a part of the tests on the oldest dependencies that pyproject.toml allows.
 	@$(PYTHON) -m venv $(VENV)
@@ -53,7 +56,7 @@ reference: $(VENV)/.installed ## Generate the reference pages from the code (set
 	@$(BIN)/python -m tests.docs.reference
 
 manifests: $(VENV)/.installed ## Generate the manifests and Dockerfiles of the examples.
-	@$(BIN)/python -m tests.manifests.made
+	@$(BIN)/python -m tests.kit.made_manifests
 
 lint: $(VENV)/.installed ## Check style, types and import layers.
 	$(BIN)/ruff check .
@@ -73,19 +76,19 @@ wild: $(VENV)/.installed ## Run public Kopf operators under Kopf and webop, and 
 	@$(BIN)/python -m bench.wild $(ARGS)
 
 rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count failures.
-	@$(BIN)/python -m tests.rollout $(ARGS)
+	@$(BIN)/python -m tests.soak.rollout $(ARGS)
 
 leadership: $(VENV)/.installed ## Stop, kill, freeze and disconnect leaders; check that one replica acts.
-	@$(BIN)/python -m tests.leadership $(ARGS)
+	@$(BIN)/python -m tests.soak.leadership $(ARGS)
 
 simulate: $(VENV)/.installed ## Simulate random histories for a minute; SEED=N replays one.
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 chaos: $(VENV)/.installed ## Inject random faults for half an hour on a real API server.
-	@$(BIN)/python -m tests.chaos $(ARGS)
+	@$(BIN)/python -m tests.soak.chaos $(ARGS)
 
 fuzz: $(VENV)/.installed ## Send 100 000 hostile admission reviews; ARGS=--help lists options.
-	@$(BIN)/python -m tests.admission.fuzzing --count 100000 $(ARGS)
+	@$(BIN)/python -m tests.unit.admission.fuzzing --count 100000 $(ARGS)
 
 $(VENV)/.documented: $(VENV)/.installed
 	@$(UV) sync --quiet --inexact --locked --all-extras --group docs

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import webop
-from tests.commands import Workshop
-from tests.operating import (
+from tests.kit.long_runs import find_other_copy
+from tests.kit.operators import (
     Calls,
     Kind,
     Objects,
@@ -24,7 +24,7 @@ from tests.operating import (
     get_connection,
     operate,
 )
-from tests.proving import find_other_copy
+from tests.kit.processes import Workshop
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 

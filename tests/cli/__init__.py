@@ -1,1 +1,0 @@
-"""The command line, in the process of the tests."""

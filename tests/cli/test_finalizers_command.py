@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import Result
 
-from tests.cli.invoking import invoke
-from tests.commands import find_free_port
-from tests.operating import FINALIZER, Objects, get_connection
+from tests.kit.cli_runner import invoke
+from tests.kit.operators import FINALIZER, Objects, get_connection
+from tests.kit.processes import find_free_port
 from webop.cli.doctor.finalizer_removal import find_held, remove_finalizer
 from webop.client.api import Client
 from webop.client.auth.vault import Vault

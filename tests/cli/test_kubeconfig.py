@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import httpx
 import yaml
 
-from tests.cli.invoking import invoke
+from tests.kit.cli_runner import invoke
 
 if TYPE_CHECKING:
     from webop.testing import LocalCluster

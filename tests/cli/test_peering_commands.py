@@ -14,9 +14,9 @@ import pytest
 from click.testing import Result
 
 import webop
-from tests.cli.invoking import invoke
-from tests.meeting import Meeting, build_record, provide_peerings
-from tests.operating import Objects, RunOperator, build_settings, eventually
+from tests.kit.cli_runner import invoke
+from tests.kit.operators import Objects, RunOperator, build_settings, eventually
+from tests.kit.peering_objects import Meeting, build_record, provide_peerings
 from webop.client.api import Client
 from webop.identities import detect_own_identity
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import Result
 
-from tests.admission.managing import KINDS
-from tests.admission.replicating import Crew, define_crews, open_crew
-from tests.cli.invoking import invoke
-from tests.operating import Kind
+from tests.kit.cli_runner import invoke
+from tests.kit.managed_webhooks import KINDS
+from tests.kit.operators import Kind
+from tests.kit.webhook_replicas import Crew, define_crews, open_crew
 from webop.client.api import Client
 from webop.handlers.model import WebhookType
 

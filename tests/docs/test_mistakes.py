@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.invoking import fail
-from tests.commands import Workshop
 from tests.docs.pages import DOCS
+from tests.kit.cli_runner import fail
+from tests.kit.processes import Workshop
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

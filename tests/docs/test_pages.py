@@ -38,7 +38,7 @@ def test_commands_exist(place: str, words: list[str]) -> None:
         check_click(main, words[1:])
     elif program == "make":
         targets = re.findall(
-            r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+            r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
         )
         named = [word for word in words[1:] if "=" not in word]
         assert set(named) <= set(targets)

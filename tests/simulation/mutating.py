@@ -19,11 +19,11 @@ from tests.simulation.mutants import MUTANTS, apply
 VARIABLE = "WEBOP_MUTANT"
 
 _PLAIN = (
-    "tests/reactor/test_changes.py::test_a_created_object_is_handled_once",
-    "tests/reactor/test_changes.py::test_an_update_is_told_with_both_states_and_the_difference",
-    "tests/reactor/test_changes.py::test_a_deletion_waits_for_its_handlers",
-    "tests/reactor/test_daemons.py::test_a_daemon_lives_as_long_as_its_object",
-    "tests/reactor/test_indexes.py::test_an_index_follows_the_objects",
+    "tests/cluster/reactor/test_changes.py::test_a_created_object_is_handled_once",
+    "tests/cluster/reactor/test_changes.py::test_an_update_is_told_with_both_states_and_the_difference",
+    "tests/cluster/reactor/test_changes.py::test_a_deletion_waits_for_its_handlers",
+    "tests/cluster/reactor/test_daemons.py::test_a_daemon_lives_as_long_as_its_object",
+    "tests/cluster/reactor/test_indexes.py::test_an_index_follows_the_objects",
 )
 
 

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
-from tests.client.virtual_time import InlineExecutorLoop
+from tests.kit.virtual_time import InlineExecutorLoop
 
 EPOCH = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 _MAX_STEPS = 200_000  # of the loop without a rest: it runs in circles

@@ -19,7 +19,8 @@ Guarantees:
     - Requests are served one at a time. A client that pipelines gets the response to the first one;
       then the connection closes (RFC 9112, 9.3.2: such a client sends the others again).
 
-It relies on names that uvicorn 0.39 to 0.54 have in common; see ``tests/servers/test_uvicorn.py``.
+It relies on names that uvicorn 0.39 to 0.54 have in common; ``tests/unit/servers/test_uvicorn.py``
+has them.
 """
 
 from __future__ import annotations

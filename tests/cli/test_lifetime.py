@@ -1,0 +1,296 @@
+"""From the start of an operator to its end: flags, signals, what cleanup handlers can rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, eventually, operate
+from tests.kit.processes import HANDLERS, Workshop
+from webop.client.auth.vault import ConnectionInfo
+from webop.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+CLEANING = """
+import asyncio, webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.process.ultimate_exiting_timeout = {limit}
+
+@webop.on.cleanup()
+async def clean(**_):
+    print('cleaning', flush=True)
+    await asyncio.sleep({seconds})
+    print('cleaned up', flush=True)
+"""
+FLAGS: dict[str, Callable[[], Any]] = {
+    "asyncio event": asyncio.Event,
+    "asyncio future": lambda: asyncio.get_running_loop().create_future(),
+    "threading event": threading.Event,
+    "concurrent future": concurrent.futures.Future,
+}
+
+
+def is_raised(flag: Any) -> bool:
+    """Tell whether a flag of any kind is raised."""
+    raised: bool = flag.is_set() if hasattr(flag, "is_set") else flag.done()
+    return raised
+
+
+def lift(flag: Any) -> None:
+    """Raise a flag of any kind."""
+    if hasattr(flag, "set"):
+        flag.set()
+    else:
+        flag.set_result(None)
+
+
+@pytest.mark.feature("STA-13", "EMB-12")
+@pytest.mark.parametrize("make", FLAGS.values(), ids=FLAGS.keys())
+async def test_flags_tell_of_the_startup_and_stop_the_operator(
+    registry: webop.OperatorRegistry, make: Callable[[], Any]
+) -> None:
+    ready, stop = make(), make()
+    seen: list[tuple[str, bool]] = []
+
+    @webop.on.startup(registry=registry)
+    async def start(**_: Any) -> None:
+        await asyncio.sleep(0)
+        seen.append(("startup", is_raised(ready)))
+
+    @webop.on.cleanup(registry=registry)
+    async def clean(**_: Any) -> None:
+        seen.append(("cleanup", is_raised(ready)))
+
+    running = asyncio.create_task(
+        webop.operator(registry=registry, clusterwide=True, ready_flag=ready, stop_flag=stop)
+    )
+    await eventually(lambda: is_raised(ready), "the operator is ready")
+    assert seen == [("startup", False)]
+    assert not running.done()
+    lift(stop)
+    await asyncio.wait_for(running, 10)
+    assert seen == [("startup", False), ("cleanup", True)]
+
+
+@pytest.mark.feature("STA-11", "ASY-02")
+async def test_what_belongs_to_a_loop_can_be_made_in_startup_handlers_and_used_in_others(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    crowd, most, handled = 0, 0, 0
+
+    @webop.on.startup(registry=registry)
+    async def start(memo: webop.Memo, **_: Any) -> None:
+        memo.lock = asyncio.Lock()
+        memo.future = asyncio.get_running_loop().create_future()
+        memo.future.set_result("from the startup")
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(memo: webop.Memo, **_: Any) -> None:
+        nonlocal crowd, most, handled
+        assert await memo.future == "from the startup"
+        async with memo.lock:  # the objects wait for each other, which binds a lock to its loop
+            crowd += 1
+            most = max(most, crowd)
+            await asyncio.sleep(0.02)
+            crowd -= 1
+            handled += 1
+
+    async with run_operator():
+        for name in ("one", "two", "three"):
+            await objects.create(name)
+        for name in ("one", "two", "three"):
+            await objects.wait_handled(name)
+    assert most == 1
+    assert handled >= 3
+
+
+@pytest.mark.feature("STA-06")
+async def test_an_operator_that_is_killed_does_not_clean_up(
+    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
+    kubeconfig = str(webop_cluster.kubeconfig)
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert "created one" in command.output
+    assert "cleaned up" not in command.output
+
+
+@pytest.mark.feature("STA-12", "CFG-01", "STA-06")
+async def test_an_operator_that_takes_too_long_to_stop_kills_itself(workshop: Workshop) -> None:
+    path = workshop.write(CLEANING.format(limit=0.5, seconds=1000))
+    async with workshop.start("-A", path) as command:
+        await command.wait_for("'configure' succeeded")
+        began = time.monotonic()
+        assert await command.stop(signal.SIGTERM) == -signal.SIGKILL
+        assert time.monotonic() - began >= 0.5
+    assert "cleaning" in command.output
+    assert "cleaned up" not in command.output
+
+
+@pytest.mark.feature("STA-07", "STA-05", "CFG-01")
+async def test_cleanup_handlers_have_all_the_time_that_they_need(workshop: Workshop) -> None:
+    # Longer than what is granted on the exit to anything else: five seconds.
+    path = workshop.write(CLEANING.format(limit=None, seconds=6))
+    async with workshop.start("-A", path) as command:
+        await command.wait_for("'configure' succeeded")
+        assert await command.stop(signal.SIGTERM) == 0
+    assert "cleaned up" in command.output
+
+
+FORKING = """
+import multiprocessing, time, webop
+
+@webop.on.startup()
+def fork(logger, **_):
+    context = multiprocessing.get_context('fork')
+    for pause in (0, 0.3):
+        process = context.Process(target=time.sleep, args=(60,))
+        process.start()
+        time.sleep(pause)
+        process.terminate()
+        process.join(20)
+        logger.info(f'the child ended with {process.exitcode}')
+"""
+
+
+async def test_a_handler_that_terminates_its_child_process_does_not_stop_the_operator(
+    workshop: Workshop,
+) -> None:
+    async with workshop.start("-A", workshop.write(FORKING)) as command:
+        await command.wait_for("'fork' succeeded")
+        assert command.output.count(f"the child ended with {-signal.SIGTERM}") == 2
+        assert "Stopping" not in command.output
+        assert await command.stop(signal.SIGINT) == 0
+    assert "Stopping (SIGINT)" in command.output
+
+
+@pytest.mark.feature("SCP-16", "EMB-13")
+@pytest.mark.parametrize("is_spawned", [False, True])
+@pytest.mark.parametrize("way", ["namespaces", "namespace", "clusterwide"])
+async def test_the_scope_is_chosen_in_code(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    webop_cluster: LocalCluster,
+    objects: Objects,
+    calls: Calls,
+    way: str,
+    *,
+    is_spawned: bool,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn", labels={"scope": way})
+    async def fn(namespace: str, **kwargs: Any) -> None:
+        calls.note(namespace, kwargs)
+
+    name = objects.namespace
+    ways: dict[str, dict[str, Any]] = {
+        "namespaces": {"namespaces": (name,)},
+        "namespace": {"namespace": name},
+        "clusterwide": {"clusterwide": True},
+    }
+    options = ways[way]
+    elsewhere = Objects(objects.client, objects.kind, webop_cluster.create_namespace())
+    async with operate(info, registry, beside=is_spawned, **options):
+        await elsewhere.create("one", labels={"scope": way})
+        await objects.create("one", labels={"scope": way})
+        await objects.wait_handled("one")
+        if way == "clusterwide":
+            await elsewhere.wait_handled("one")
+    expected = {name, elsewhere.namespace} if way == "clusterwide" else {name}
+    assert set(calls.handlers("one")) == expected
+
+
+@pytest.mark.feature("SCP-16")
+async def test_all_namespaces_and_some_of_them_exclude_each_other() -> None:
+    conflicts: list[Any] = [{"namespaces": ["ns"]}, {"namespace": "ns"}]
+    for some in conflicts:
+        with pytest.raises(ConfigurationError, match="exclude each other"):
+            await webop.operator(clusterwide=True, **some)
+
+
+@pytest.mark.feature("CFG-18")
+async def test_the_number_of_objects_that_are_worked_on_at_once_can_be_limited(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    working: set[str] = set()
+    crowds: list[int] = []
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **_: Any) -> None:
+        working.add(name)
+        crowds.append(len(working))
+        await asyncio.sleep(0.02)
+        working.discard(name)
+
+    names = [f"w{number}" for number in range(6)]
+    for name in names:
+        await objects.create(name)
+    async with run_operator(build_settings(batching={"worker_limit": 2})):
+        for name in names:
+            await objects.wait_handled(name)
+    assert max(crowds) == 2
+
+
+@pytest.mark.feature("CFG-18")
+async def test_the_handlers_of_a_change_do_not_wait_for_those_of_other_objects_in_between(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    called: list[str] = []
+
+    async def fn(name: str, retry: int, **_: Any) -> None:
+        if name.startswith("fence"):
+            return
+        called.append(name)
+        await asyncio.sleep(0.6)
+        if not retry:
+            raise webop.TemporaryError("not yet", delay=0)
+
+    names = [f"w{number}" for number in range(3)]
+    webop.on.create("widgets", registry=registry, id="first")(fn)
+    webop.on.create("widgets", registry=registry, id="second", timeout=10)(fn)
+    async with run_operator(build_settings(batching={"worker_limit": 1})):
+        await objects.pass_fence()
+        for name in names:
+            await objects.create(name)
+        for name in names:
+            await objects.wait_handled(name)
+    assert [name for name, _ in itertools.groupby(called)] == names
+    assert len(called) == 12
+
+
+@pytest.mark.feature("CFG-18")
+async def test_a_handler_that_changes_its_object_again_and_again_does_not_keep_others_waiting(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    called: list[str] = []
+
+    @webop.on.create("widgets", registry=registry, id="create")
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
+        called.append(name)
+        if name == "busy":
+            patch.spec["a"] = len(called)
+
+    async with run_operator(build_settings(batching={"worker_limit": 1})):
+        await objects.create("busy", {"a": 0})
+        await eventually(lambda: called.count("busy") > 2)
+        await objects.create("quiet")
+        await objects.wait_handled("quiet")
+        before = len(called)
+        await eventually(lambda: len(called) > before + 2)
+    assert called.count("quiet") == 1

@@ -1,0 +1,312 @@
+"""Mistakes of users: each is told with the thing and the remedy, and never by a bare traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kit.cli_runner import fail, invoke
+from tests.kit.operators import Objects, eventually
+from tests.kit.processes import HANDLERS, Workshop, find_free_port, take_port
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+def write(folder: Path, code: str) -> Path:
+    """Write a file with handlers."""
+    path = folder / "my_handlers.py"
+    path.write_text(code)
+    return path
+
+
+@pytest.mark.feature("LOD-01", "CLI-18")
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import nonexistent_module", ["nonexistent_module", "line 1"]),
+        ("def fn(:", ["SyntaxError", "line 1"]),
+        (
+            "import webop\n@webop.on.create('x', retires=5)\ndef fn(**_): ...",
+            ["'retires'", "did you mean 'retries'?", "line 2"],
+        ),
+        (
+            "import webop\n@webop.on.create('v1', 'widgets', 'example.com')\ndef fn(**_): ...",
+            ["The order is group, version, name, as in ('example.com', 'v1', 'widgets')", "line 2"],
+        ),
+    ],
+)
+def test_a_file_with_a_mistake_is_told_with_the_line(
+    tmp_path: Path, code: str, expected: list[str]
+) -> None:
+    path = write(tmp_path, code)
+    output = fail("-A", path, folder=tmp_path)
+    for part in (str(path), *expected):
+        assert part in output
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def fn(:",
+        "1/0",
+        "import webop\n@webop.on.create('x')\ndef fn(nam, **_): ...",
+    ],
+)
+def test_a_file_whose_name_has_a_line_break_cannot_forge_a_line(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "a\n[ERROR] forged.py"
+    path.write_text(code)
+    output = fail("-A", str(path), folder=tmp_path)
+    assert "a\\n[ERROR] forged.py" in output
+    assert "\n[ERROR]" not in output
+
+
+def test_a_traceback_of_a_file_whose_name_has_a_line_break_forges_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "a\n[ERROR] forged.py"
+    path.write_text(
+        "import webop\n@webop.on.startup(errors=webop.ErrorsMode.PERMANENT)\ndef fn(**_): 1/0"
+    )
+    output = invoke("run", "-A", str(path), env={"HOME": str(tmp_path)}).output
+    assert 'a\\n[ERROR] forged.py", line 3, in fn\n    def fn(**_): 1/0\n' in output
+    assert "\n[ERROR]" not in output
+
+
+@pytest.mark.feature("LOD-01", "LOD-02", "CLI-04", "CLI-18")
+def test_a_file_or_a_module_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
+    assert "nowhere.py" in fail("-A", "nowhere.py", folder=tmp_path)
+    assert "nonexistent_module" in fail("-A", "-m", "nonexistent_module", folder=tmp_path)
+
+
+@pytest.mark.feature("CLI-18")
+@pytest.mark.parametrize("options", [(), ("-A",), ("-A", "--reload")])
+def test_a_run_without_files_ends_with_code_2_and_says_what_to_write(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    output = fail(*options, folder=tmp_path, code=2)
+    assert "Error: No files are given. Write: webop run -A handlers.py" in output
+
+
+@pytest.mark.parametrize("command", ["start", "stop", "status", "env"])
+def test_a_name_of_a_cluster_without_its_option_is_told_with_the_option(command: str) -> None:
+    result = invoke("cluster", command, "mine")
+    assert result.exit_code == 2
+    assert "Unexpected argument 'mine'. Did you mean --name mine?" in result.output
+
+
+@pytest.mark.feature("SCP-15", "CLI-08")
+def test_some_namespaces_and_all_of_them_exclude_each_other(tmp_path: Path) -> None:
+    output = fail("-A", "-n", "ns", folder=tmp_path)
+    assert "--namespace" in output
+    assert "--all-namespaces" in output
+
+
+@pytest.mark.feature("D-54", "AUT-18", "CLI-18", "AUT-02")
+def test_without_credentials_it_says_where_they_can_come_from(tmp_path: Path) -> None:
+    path = write(tmp_path, HANDLERS)
+    output = fail("-A", path, folder=tmp_path)
+    for part in ("credentials", "KUBECONFIG", "~/.kube/config", "service account", "on.login"):
+        assert part in output
+    nowhere = str(tmp_path / "nowhere.yaml")
+    assert nowhere in fail("-A", path, folder=tmp_path, env={"KUBECONFIG": nowhere})
+
+
+@pytest.mark.feature("D-54", "AUT-05", "CLI-18")
+def test_a_login_handler_that_fails_for_good_ends_the_operator(tmp_path: Path) -> None:
+    code = f"""{HANDLERS}
+@webop.on.login()
+def my_login(**_):
+    raise webop.PermanentError('no luck today')
+"""
+    output = fail("-A", write(tmp_path, code), folder=tmp_path)
+    assert "my_login" in output
+    assert "no luck today" in output
+
+
+@pytest.mark.feature("STA-02", "CLI-18", "D-64")
+def test_a_startup_handler_that_fails_for_good_ends_the_operator(tmp_path: Path) -> None:
+    code = f"""{HANDLERS}
+@webop.on.startup()
+def my_startup(**_):
+    raise webop.PermanentError('no database')
+"""
+    output = fail("-A", write(tmp_path, code), folder=tmp_path)
+    assert "my_startup" in output
+    assert "no database" in output
+    assert "cleaned up" not in output
+
+
+@pytest.mark.feature("ADM-48", "CLI-18")
+def test_admission_handlers_without_a_server_are_told_of(tmp_path: Path) -> None:
+    code = "import webop\n@webop.on.validate('widgets')\ndef check(**_): ..."
+    output = fail("-A", write(tmp_path, code), folder=tmp_path)
+    assert "check" in output
+    assert "settings.admission.server" in output
+
+
+@pytest.mark.feature("CFG-51", "CLI-18")
+def test_a_setting_in_the_environment_with_a_mistake_is_told_with_the_variable(
+    tmp_path: Path,
+) -> None:
+    output = fail(
+        "-A", write(tmp_path, HANDLERS), folder=tmp_path, env={"WEBOP_POSTING__LEVEL": "loud"}
+    )
+    assert "WEBOP_POSTING__LEVEL" in output
+    assert "loud" in output
+
+
+async def test_a_cluster_that_does_not_answer_is_told_with_its_address(workshop: Workshop) -> None:
+    port = find_free_port()
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+    }
+    (workshop.folder / "kubeconfig").write_text(json.dumps(config))
+    kubeconfig = str(workshop.folder / "kubeconfig")
+    variables = {"KUBECONFIG": kubeconfig, "WEBOP_NETWORKING__ERROR_BACKOFFS": "none"}
+    async with workshop.start("-A", workshop.write(HANDLERS), **variables) as command:
+        await command.wait_for(f"127.0.0.1:{port}")
+        assert await command.stop() == 0
+    assert "Traceback" not in command.output
+
+
+async def test_a_server_that_does_not_speak_as_the_kubeconfig_says_is_warned_of_once(
+    workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    config = webop_cluster.kubeconfig.read_text().replace("https://", "http://")
+    (workshop.folder / "kubeconfig").write_text(config)
+    arguments = ("-A", "--standalone", "--verbose", workshop.write(HANDLERS))
+    kubeconfig = str(workshop.folder / "kubeconfig")
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await eventually(lambda: command.output.count("Cannot discover the resources") > 2)
+        assert await command.stop() == 0
+    lines = [line for line in command.output.splitlines() if "Cannot discover" in line]
+    assert ["[WARNING ]" in line for line in lines] == [True] + [False] * (len(lines) - 1)
+
+
+@pytest.mark.feature("D-56", "DEP-07")
+async def test_a_permission_that_is_missing_is_told_with_the_remedy(
+    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    kubeconfig = str(webop_cluster.kubeconfig_for("nobody-in-particular"))
+    arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await command.wait_for("Grant the verb 'list' on 'widgets'")
+        assert await command.stop() == 0
+    assert "HTTP 403" in command.output
+    assert "Traceback" not in command.output
+
+
+@pytest.mark.feature("SCP-02", "CLI-18")
+async def test_a_pattern_that_matches_no_namespace_is_named_in_a_warning(
+    workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    arguments = ("-n", "team-nobody-*", workshop.write(HANDLERS))
+    async with workshop.start(*arguments, KUBECONFIG=str(webop_cluster.kubeconfig)) as command:
+        await command.wait_for("no namespace matches team-nobody-*.")
+        assert await command.stop() == 0
+    (line,) = (line for line in command.output.splitlines() if "no namespace matches" in line)
+    assert "[WARNING ]" in line
+
+
+@pytest.mark.feature("PRB-01", "PRB-02", "CLI-09")
+def test_a_liveness_endpoint_must_be_http(tmp_path: Path) -> None:
+    output = fail(
+        "-A", "--liveness=https://0.0.0.0:8080/healthz", write(tmp_path, HANDLERS), folder=tmp_path
+    )
+    assert "https://0.0.0.0:8080/healthz" in output
+    assert "http://" in output
+
+
+def test_the_endpoint_of_the_status_page_must_be_http(tmp_path: Path) -> None:
+    url = "https://localhost:8081/ui"
+    output = fail("-A", f"--status={url}", write(tmp_path, HANDLERS), folder=tmp_path)
+    assert f"The status endpoint '{url}' must be an http:// URL" in output
+
+
+def test_a_port_of_the_liveness_endpoint_beyond_all_ports_is_told(tmp_path: Path) -> None:
+    url = "http://0.0.0.0:80809/healthz"
+    output = fail("-A", f"--liveness={url}", write(tmp_path, HANDLERS), folder=tmp_path)
+    assert url in output
+    assert "Port out of range" in output
+
+
+async def test_habits_from_kopf_get_one_line_each_with_the_option_to_use(
+    workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    code = """
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = webop.WebhookServer(port=0)
+    settings.admission.shutdown_delay = 0
+    settings.admission.managed = "habits.example.com"
+@webop.on.validate('absentees.habits.example.com')
+def check(**_): ...
+"""
+    variables = {"KUBECONFIG": str(webop_cluster.kubeconfig), "KOPF_RUN_NAMESPACE": "default"}
+    async with workshop.start(workshop.write(code), **variables) as command:
+        await command.wait_for("The operator is running: 1 webhook (check), no watched kinds.")
+        assert await command.stop() == 0
+    assert (
+        "Ignoring the environment variable KOPF_RUN_NAMESPACE; use WEBOP_RUN_NAMESPACE."
+        in command.output
+    )
+    assert "Add -A to confirm that, or -n NAME." in command.output
+    assert "FutureWarning" not in command.output
+    assert "_build_scope" not in command.output
+
+
+@pytest.mark.parametrize(("options", "level"), [("", "WARNING"), (", cadump='ca.crt'", "INFO")])
+async def test_webhooks_that_nobody_calls_as_they_are_not_managed_say_so(
+    workshop: Workshop, webop_cluster: LocalCluster, options: str, level: str
+) -> None:
+    code = """
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = webop.WebhookServer(port=0OPTIONS)
+@webop.on.validate('widgets')
+def check(**_): ...
+""".replace("OPTIONS", options)
+    kubeconfig = str(webop_cluster.kubeconfig)
+    async with workshop.start("-A", workshop.write(code), KUBECONFIG=kubeconfig) as command:
+        await command.wait_for("set settings.admission.managed to a name such as")
+    (line,) = [line for line in command.output.splitlines() if "Serving webhooks at" in line]
+    assert f"[{level:8}]" in line
+
+
+@pytest.mark.feature("PRB-01", "CLI-18")
+async def test_a_port_in_use_is_told_by_its_number(
+    workshop: Workshop, webop_cluster: LocalCluster
+) -> None:
+    kubeconfig = str(webop_cluster.kubeconfig)
+    with take_port() as port:
+        liveness = f"--liveness=http://127.0.0.1:{port}/healthz"
+        output = await workshop.fail(
+            "-A", liveness, workshop.write(HANDLERS), KUBECONFIG=kubeconfig
+        )
+        assert str(port) in output
+        assert "in use" in output
+        code = f"""
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = webop.WebhookServer(addr='127.0.0.1', port={port})
+@webop.on.validate('widgets')
+def check(**_): ...
+"""
+        output = await workshop.fail("-A", workshop.write(code), KUBECONFIG=kubeconfig)
+        assert str(port) in output
+        assert "in use" in output
+
+
+@pytest.mark.feature("CLI-06", "CLI-20")
+def test_an_unknown_log_format_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    output = fail("--log-format=xml", folder=tmp_path)
+    for name in ("xml", "plain", "full", "json"):
+        assert name in output

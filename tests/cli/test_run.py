@@ -1,0 +1,228 @@
+"""``webop run`` as users start it: with files, options and signals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.kit.operators import Kind, Objects
+from tests.kit.processes import HANDLERS, PATIENCE, Command, Workshop, find_free_port, take_port
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.mark.feature("CLI-18", "STA-05", "STA-09", "CLI-01", "CLI-07", "LOG-11", "CLI-21")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=str)
+@pytest.mark.usefixtures("default_hangup")
+async def test_a_signal_ends_an_operator_with_code_0(
+    workshop: Workshop,
+    webop_cluster: LocalCluster,
+    objects: Objects,
+    number: signal.Signals,
+) -> None:
+    kubeconfig = str(webop_cluster.kubeconfig)
+    arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop(number) == 0
+    assert f"[Widget {objects.namespace}/one] created one" in command.output
+    assert "cleaned up" in command.output
+    assert f"Stopping ({number.name})" in command.output
+    assert "Traceback" not in command.output
+
+
+async def test_an_operator_under_nohup_survives_its_terminal(workshop: Workshop) -> None:
+    program = "import signal, webop.__main__; signal.signal(signal.SIGHUP, signal.SIG_IGN); "
+    code = "import webop\n@webop.on.startup()\nasync def start(**_): ..."
+    (workshop.folder / "nohup.py").write_text(f"{program}webop.__main__.main()")
+    async with workshop.start_module(("nohup", "run"), "-A", workshop.write(code)) as command:
+        await command.wait_for("'start' succeeded")
+        command.process.send_signal(signal.SIGHUP)
+        assert await command.stop(signal.SIGINT) == 0
+    assert "Stopping (SIGINT)" in command.output
+
+
+@pytest.mark.feature("STA-10")
+@pytest.mark.parametrize("waiting", ["await asyncio.Event().wait()", "time.sleep(1000)"])
+async def test_a_second_signal_ends_an_operator_at_once(workshop: Workshop, waiting: str) -> None:
+    code = f"""
+import asyncio, time, webop
+@webop.on.startup()
+async def start(**_): ...
+@webop.on.cleanup()
+async def clean(**_):
+    print('cleaning', flush=True)
+    {waiting}
+"""
+    async with workshop.start("-A", workshop.write(code)) as command:
+        await command.wait_for("'start' succeeded")
+        command.process.send_signal(signal.SIGINT)
+        await command.wait_for("cleaning")
+        assert await command.stop(signal.SIGINT) == 128 + signal.SIGINT
+
+
+@pytest.mark.feature("RES-17")
+async def test_a_kind_that_is_not_there_yet_is_told_of_and_served_when_it_appears(
+    workshop: Workshop,
+    webop_cluster: LocalCluster,
+    client: Client,
+    webop_namespace: str,
+) -> None:
+    kind = Kind(f"{webop_namespace}.cli.webop.dev", plural="stragglers", kind="Straggler")
+    code = HANDLERS.replace("'widgets'", f"{kind.crd_name!r}")
+    kubeconfig = str(webop_cluster.kubeconfig)
+    arguments = ("-n", webop_namespace, workshop.write(code))
+    objects = Objects(client, kind, webop_namespace)
+    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
+        await command.wait_for("stragglers")
+        await kind.define(client)
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop() == 0
+    assert "WARNING" in command.output
+
+
+PROBES = """
+import asyncio, webop
+calls = 0
+
+@webop.on.probe(id='count')
+async def count(**_):
+    global calls
+    calls += 1
+    await asyncio.sleep(0.2)
+    return calls
+
+@webop.on.probe(id='sync')
+def sync(memo, settings, **_):
+    return {'works': True}
+"""
+
+
+@pytest.mark.feature("PRB-01", "PRB-03", "PRB-04", "PRB-05", "PRB-06", "PRB-08", "PRB-10", "CLI-09")
+async def test_probes_are_served_and_shared_by_those_who_ask_at_once(workshop: Workshop) -> None:
+    port = find_free_port()
+    url = f"http://127.0.0.1:{port}/my/healthz"
+    async with workshop.start("-A", f"--liveness={url}", workshop.write(PROBES)) as command:
+        responses = await ask(command, url, times=5)
+        assert await command.stop() == 0
+    assert {response.status_code for response in responses} == {200}
+    assert [r.json() for r in responses] == [{"count": 1, "sync": {"works": True}}] * 5
+
+
+async def test_metrics_are_served_beside_the_probes_if_they_are_asked_for(
+    workshop: Workshop,
+) -> None:
+    url = f"http://127.0.0.1:{find_free_port()}"
+    options = (f"--liveness={url}/healthz", f"--metrics={url}/metrics")
+    async with workshop.start("-A", *options, workshop.write(PROBES)) as command:
+        (probes,) = await ask(command, f"{url}/healthz", times=1)
+        (metrics,) = await ask(command, f"{url}/metrics", times=1)
+        assert await command.stop() == 0
+    assert probes.json() == {"count": 1, "sync": {"works": True}}
+    assert 'webop_handler_calls_total{handler="sync",outcome="success",' in metrics.text
+
+
+@pytest.mark.feature("PRB-03", "PRB-09", "STA-02")
+async def test_probes_are_served_when_the_startup_is_over(workshop: Workshop) -> None:
+    code = """
+import asyncio, pathlib, webop
+@webop.on.startup()
+async def wait(**_):
+    print('starting', flush=True)
+    while not pathlib.Path('go').exists():
+        await asyncio.sleep(0.01)
+"""
+    url = f"http://127.0.0.1:{find_free_port()}/healthz"
+    async with workshop.start("-A", f"--liveness={url}", workshop.write(code)) as command:
+        await command.wait_for("starting")
+        async with httpx.AsyncClient(trust_env=False) as http:
+            with pytest.raises(httpx.ConnectError):
+                await http.get(url)
+        (workshop.folder / "go").touch()
+        (response,) = await ask(command, url, times=1)
+        assert await command.stop() == 0
+    assert (response.status_code, response.json()) == (200, {})
+
+
+@pytest.mark.feature("PRB-07")
+async def test_the_probes_are_at_port_80_and_at_this_host_unless_the_url_says_otherwise(
+    workshop: Workshop,
+) -> None:
+    with take_port() as port:  # so that it says where it cannot listen
+        text = await workshop.fail("-A", f"--liveness=http://:{port}", workshop.write(PROBES))
+        assert f"Cannot listen on localhost:{port}" in text
+    async with workshop.start(
+        "-A", "--liveness=http:///healthz", workshop.write(PROBES)
+    ) as command:
+        try:
+            (response,) = await ask(command, "http://localhost:80/healthz", times=1)
+            assert response.json()["sync"] == {"works": True}
+        except AssertionError:  # not everybody may listen there, or somebody else does
+            assert "Cannot listen on localhost:80" in command.output
+
+
+async def ask(command: Command, url: str, *, times: int) -> list[httpx.Response]:
+    """Ask for a URL so many times at once, as soon as there is somebody to answer."""
+    async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                await http.get(url.rpartition("/")[0] + "/nothing-here")
+                break
+            except httpx.ConnectError:
+                assert command.process.returncode is None, command.output
+                assert time.monotonic() < deadline, command.output
+                await asyncio.sleep(0.05)
+        return await asyncio.gather(*(http.get(url) for _ in range(times)))
+
+
+@pytest.mark.feature("LOG-03", "LOG-04", "LOG-05", "LOG-06", "CLI-05", "CLI-06", "CLI-16", "LOD-02")
+async def test_logs_can_be_json_with_everything_about_the_object(
+    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    module = workshop.write(HANDLERS).stem
+    arguments = ("--log-format=json", "--log-refkey=k8s-obj", "--verbose", "-m", module)
+    variables = {
+        "KUBECONFIG": str(webop_cluster.kubeconfig),
+        "WEBOP_RUN_NAMESPACES": objects.namespace,
+    }
+    async with workshop.start(*arguments, **variables) as command:
+        body = await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop() == 0
+    lines = [json.loads(line) for line in command.output.splitlines()]
+    assert all({"message", "severity", "timestamp"} <= line.keys() for line in lines)
+    assert {"debug", "info"} <= {line["severity"] for line in lines}
+    (line,) = (line for line in lines if line["message"] == "created one")
+    assert line["k8s-obj"] == {
+        "apiVersion": objects.resource.api_version,
+        "kind": "Widget",
+        "name": "one",
+        "namespace": objects.namespace,
+        "uid": body["metadata"]["uid"],
+    }
+
+
+@pytest.mark.feature("LOG-02", "LOG-06", "LOG-07", "CLI-05", "CLI-06")
+async def test_logs_can_be_plain_and_quiet(
+    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    code = HANDLERS.replace("logger.info(f'created", "logger.warning(f'created")
+    options = ("--log-format=plain", "--no-log-prefix", "--standalone", "-q")
+    arguments = (*options, "-n", objects.namespace)
+    kubeconfig = str(webop_cluster.kubeconfig)
+    async with workshop.start(*arguments, workshop.write(code), KUBECONFIG=kubeconfig) as command:
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert await command.stop() == 0
+    assert command.output == "created one\n"

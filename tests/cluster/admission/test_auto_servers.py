@@ -1,0 +1,372 @@
+"""The servers that choose by the cluster: on API servers that say what those clusters say."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import signal
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+import webop
+from tests.kit.managed_webhooks import KINDS, until
+from tests.kit.ngrok_standin import GOOD_TOKEN
+from tests.kit.operators import Kind, Objects, build_settings, connect, get_connection, operate
+from tests.kit.reviews import build_review
+from tests.kit.tunnels import prepare
+from tests.kit.tunnels import review as review_through_tunnel
+from tests.kit.webhook_servers import (
+    RESPONSE,
+    Recorder,
+    get_bundle,
+    get_port,
+    get_url,
+    post,
+    serve,
+    trust,
+)
+from webop.client.api import Client
+from webop.controlplane.cluster import LocalCluster
+from webop.controlplane.credentials import ServerNames
+from webop.errors import APIError, APINotFoundError, APIStatusError, ConfigurationError, LoginError
+from webop.handlers.model import WebhookType
+from webop.servers.certificates.certs import build_certificate_self_signed
+from webop.servers.hosting import Hosting, current_hosting
+
+MINIKUBE_NAMES = ServerNames(
+    ca_name="minikubeCA",
+    common_name="minikube",
+    organizations=["system:masters"],
+    hostnames=["minikubeCA", "control-plane.minikube.internal"],
+)
+
+
+class FakeAccess:
+    """A cluster that shows a certificate and tells a version, or fails."""
+
+    namespace = None
+
+    def __init__(self, certificate: bytes | None = None, answer: Any = None) -> None:
+        self.certificate = certificate
+        self.answer = {"gitVersion": "v1.36.3"} if answer is None else answer
+        self.asked = 0
+
+    async def fetch_certificate(self) -> bytes | None:
+        self.asked += 1
+        return self.certificate
+
+    async def request(self, method: str, path: str, body: Any = None) -> Any:
+        assert (method, path, body) == ("GET", "/version", None)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+K3S_ANSWER = {"gitVersion": "v1.36.3+k3s1"}
+MINIKUBE = build_certificate_self_signed(["control-plane.minikube.internal"]).cert
+DOCKER = build_certificate_self_signed(["docker-for-desktop"]).cert
+PLAIN = build_certificate_self_signed(["kubernetes"]).cert
+
+
+@pytest.fixture
+def fn() -> Recorder:
+    return Recorder()
+
+
+@contextlib.contextmanager
+def host(access: FakeAccess | None) -> Iterator[FakeAccess | None]:
+    """Do as an operator does around the call of its webhook server."""
+    token = current_hosting.set(Hosting(cluster=access))
+    try:
+        yield access
+    finally:
+        current_hosting.reset(token)
+
+
+async def review_as(hostname: str, config: webop.WebhookClientConfig) -> httpx.Response:
+    """Send a review as a cluster does that knows this host by a name."""
+    context = trust(get_bundle(config))
+    url = urlsplit(get_url(config))._replace(netloc=f"127.0.0.1:{get_port(config)}").geturl()
+    async with httpx.AsyncClient(verify=context, trust_env=False) as client:
+        return await client.post(url, json={}, extensions={"sni_hostname": hostname})
+
+
+# The auto-server.
+
+
+@pytest.mark.feature("ADM-86", "REF-43")
+@pytest.mark.parametrize(
+    ("access", "hostname"),
+    [
+        (FakeAccess(PLAIN, K3S_ANSWER), "host.k3d.internal"),
+        (FakeAccess(None, K3S_ANSWER), "host.k3d.internal"),
+        (FakeAccess(MINIKUBE), "host.minikube.internal"),
+        (FakeAccess(DOCKER), "host.docker.internal"),
+        (FakeAccess(PLAIN), "localhost"),
+        (FakeAccess(b"garbage"), "localhost"),
+        (FakeAccess(b"garbage", K3S_ANSWER), "host.k3d.internal"),
+        (FakeAccess(PLAIN, APIError("no way")), "localhost"),
+        (FakeAccess(PLAIN, LoginError("nobody")), "localhost"),
+        (FakeAccess(PLAIN, ["strange"]), "localhost"),
+        (None, "localhost"),
+    ],
+)
+async def test_the_server_takes_the_name_that_the_cluster_knows_this_host_by(
+    fn: Recorder, access: FakeAccess | None, hostname: str
+) -> None:
+    with host(access):
+        async with serve(webop.WebhookAutoServer(port=0, path="/p"), fn) as config:
+            assert get_url(config) == f"https://{hostname}:{get_port(config)}/p"
+            assert (await review_as(hostname, config)).json() == RESPONSE
+
+
+async def test_without_an_operator_it_is_a_plain_server(fn: Recorder) -> None:
+    async with serve(webop.WebhookAutoServer(port=0), fn) as config:
+        assert (await post(get_url(config), trust(get_bundle(config)))).json() == RESPONSE
+
+
+async def test_a_failed_detection_is_told_of(
+    fn: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    with host(FakeAccess(PLAIN, APIError("no way"))):
+        async with serve(webop.WebhookAutoServer(port=0), fn):
+            pass
+    assert "Cannot detect the kind of cluster: no way" in caplog.text
+
+
+@pytest.mark.feature("ADM-86")
+@pytest.mark.parametrize(
+    ("options", "url_host", "listens_widely"),
+    [
+        ({}, "host.k3d.internal", True),
+        ({"host": "me.example.com"}, "me.example.com", True),
+        ({"addr": "127.0.0.1"}, "host.k3d.internal", False),
+        ({"addr": "127.0.0.1", "host": "me.example.com"}, "me.example.com", False),
+    ],
+)
+async def test_given_addresses_and_names_win(
+    fn: Recorder, options: dict[str, Any], url_host: str, listens_widely: bool
+) -> None:
+    with host(FakeAccess(None, K3S_ANSWER)):
+        async with serve(webop.WebhookAutoServer(port=0, **options), fn) as config:
+            assert urlsplit(get_url(config)).hostname == url_host
+            # All of 127.0.0.0/8 is this host; a server at one address is not at the next one.
+            attempt = asyncio.open_connection("127.0.0.2", get_port(config))
+            if listens_widely:
+                _, writer = await attempt
+                writer.close()
+            else:
+                with pytest.raises(ConnectionRefusedError):
+                    await attempt
+
+
+@pytest.mark.feature("ADM-86")
+async def test_the_options_of_the_plain_server_are_at_work(fn: Recorder, tmp_path: Path) -> None:
+    dump = tmp_path / "ca.pem"
+    options: dict[str, Any] = {"cadump": dump, "extra_sans": ["other.example.com"]}
+    with host(FakeAccess(MINIKUBE)):
+        async with serve(webop.WebhookAutoServer(port=0, **options), fn) as config:
+            assert dump.read_bytes() == get_bundle(config)
+            assert (await review_as("other.example.com", config)).json() == RESPONSE
+
+
+async def review_insecurely(config: webop.WebhookClientConfig) -> httpx.Response:
+    return await post(get_url(config), ssl._create_unverified_context())
+
+
+@pytest.mark.feature("ADM-66", "ADM-67")
+async def test_the_exit_from_the_context_closes_the_chosen_server(fn: Recorder) -> None:
+    with host(FakeAccess(PLAIN)):
+        for server in (webop.WebhookAutoServer(port=0), webop.WebhookAutoServer(port=0)):
+            async with server:
+                generator = server(fn)
+                config = await anext(generator)
+                assert (await review_insecurely(config)).json() == RESPONSE
+            with pytest.raises(httpx.ConnectError):
+                await review_insecurely(config)
+
+
+# The auto-tunnel; the tunnel itself has tests of its own.
+
+
+@pytest.mark.feature("ADM-87", "REF-44")
+@pytest.mark.parametrize(
+    ("access", "hostname"),
+    [
+        (FakeAccess(PLAIN, K3S_ANSWER), "host.k3d.internal"),
+        (FakeAccess(MINIKUBE), "host.minikube.internal"),
+    ],
+)
+async def test_the_tunnel_is_a_server_for_known_clusters(
+    fn: Recorder, access: FakeAccess, hostname: str
+) -> None:
+    with host(access):
+        async with serve(webop.WebhookAutoTunnel(port=0, path="p"), fn) as config:
+            assert get_url(config) == f"https://{hostname}:{get_port(config)}/p"
+            assert (await review_as(hostname, config)).json() == RESPONSE
+
+
+@pytest.mark.feature("ADM-87")
+@pytest.mark.parametrize("access", [FakeAccess(PLAIN), None])
+async def test_the_tunnel_is_one_of_ngrok_for_all_others(
+    fn: Recorder,
+    access: FakeAccess | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with prepare(tmp_path, monkeypatch) as standin, host(access):
+        monkeypatch.setenv("PYNGROK_NGROK_PATH", str(standin.binary))
+        with pytest.raises(ConfigurationError, match=r"requires.*authtoken.*NGROK_AUTHTOKEN"):
+            async with serve(webop.WebhookAutoTunnel(port=0), fn):
+                pass
+        monkeypatch.setenv("NGROK_AUTHTOKEN", GOOD_TOKEN)
+        async with serve(webop.WebhookAutoTunnel(port=0, path="p"), fn) as config:
+            assert set(config) == {"url"}
+            assert urlsplit(get_url(config)).path == "/p"
+            assert (await review_through_tunnel(get_url(config))).json() == RESPONSE
+        assert not standin.running
+
+
+@pytest.mark.feature("ADM-67")
+@pytest.mark.parametrize("is_awaited", [False, True])
+async def test_the_exit_from_the_context_of_the_tunnel_closes_the_chosen_server(
+    fn: Recorder, is_awaited: bool
+) -> None:
+    with host(FakeAccess(MINIKUBE)):
+        async with webop.WebhookAutoTunnel(addr="127.0.0.1", port=0) as server:
+            generator = server(fn)
+            config = await anext(generator)
+            step = asyncio.ensure_future(anext(generator)) if is_awaited else None
+            await asyncio.sleep(0)
+            assert (await review_as("host.minikube.internal", config)).json() == RESPONSE
+        if step is not None:
+            with pytest.raises(StopAsyncIteration):
+                await step
+        with pytest.raises(httpx.ConnectError):
+            await review_as("host.minikube.internal", config)
+
+
+# All of it: operators on API servers.
+
+
+@contextlib.asynccontextmanager
+async def manage(
+    cluster: LocalCluster, kind: Kind, server: webop.WebhookServerProtocol
+) -> AsyncIterator[webop.WebhookClientConfig]:
+    """Run an operator with managed webhooks; give what the API server is told to connect to."""
+    registry = webop.OperatorRegistry()
+    name = f"auto.{kind.group}"
+
+    @webop.on.validate(kind.group, "v1", kind.plural, id="check_it", registry=registry)
+    def check_it(**_: Any) -> None:
+        raise webop.AdmissionError("That is how it is.", code=418)
+
+    async with connect(cluster) as client:
+        await kind.define(client)
+        settings = build_settings(admission={"server": server, "managed": name})
+        namespace = await asyncio.to_thread(cluster.create_namespace)
+        info = get_connection(cluster)
+        async with operate(info, registry, settings, namespaces=[namespace]):
+            await until(lambda: _find(client, name), f"the webhook of {name}")
+            found = await _find(client, name)
+            assert found is not None
+            yield found
+
+
+async def _find(client: Client, name: str) -> webop.WebhookClientConfig | None:
+    try:
+        found = await client.get(KINDS[WebhookType.VALIDATING], None, name)
+    except APINotFoundError:
+        return None
+    configs: list[webop.WebhookClientConfig] = [
+        webhook["clientConfig"] for webhook in found.get("webhooks", [])
+    ]
+    return configs[0] if configs else None
+
+
+def check(config: webop.WebhookClientConfig, hostname: str) -> None:
+    url = urlsplit(get_url(config))
+    assert url.hostname == hostname
+    assert url.path == "/check_it"
+    assert base64.b64decode(config["caBundle"] or "").startswith(b"-----BEGIN CERTIFICATE")
+
+
+@pytest.mark.feature("ADM-86")
+@pytest.mark.timeout(180)
+async def test_an_api_server_with_the_version_of_k3s_is_told_of_the_host_of_k3d(
+    webop_cluster: LocalCluster,
+) -> None:
+    version = f"{webop_cluster.version}+k3s1"
+    cluster = LocalCluster(apiserver_flags=[f"--version={version}"])
+    with await asyncio.to_thread(cluster.start):
+        assert cluster.version == version
+        kind = Kind("k3s.webop.dev", "autok3sparcels", "AutoK3sParcel")
+        async with manage(cluster, kind, webop.WebhookAutoServer(port=0)) as config:
+            check(config, "host.k3d.internal")
+
+
+@pytest.mark.feature("ADM-86", "ADM-87")
+@pytest.mark.timeout(180)
+async def test_an_api_server_with_the_certificate_of_minikube_is_told_of_its_host() -> None:
+    cluster = LocalCluster(server_names=MINIKUBE_NAMES)
+    with await asyncio.to_thread(cluster.start):
+        kind = Kind("minikube.webop.dev", "autominiparcels", "AutoMiniParcel")
+        async with manage(cluster, kind, webop.WebhookAutoServer(port=0)) as config:
+            check(config, "host.minikube.internal")
+        kind = Kind("minitunnel.webop.dev", "tunnelparcels", "TunnelParcel")
+        async with manage(cluster, kind, webop.WebhookAutoTunnel(port=0)) as config:
+            check(config, "host.minikube.internal")
+
+
+@pytest.mark.feature("ADM-86")
+async def test_an_ordinary_api_server_is_told_of_a_plain_server(
+    webop_cluster: LocalCluster,
+) -> None:
+    kind = Kind("autoplain.webop.dev", "autoplainparcels", "AutoPlainParcel")
+    async with manage(webop_cluster, kind, webop.WebhookAutoServer(port=0)) as config:
+        check(config, "localhost")
+        async with connect(webop_cluster) as client:
+            await until(lambda: _is_refused(Objects(client, kind, "default")), "the webhook")
+
+
+@pytest.mark.feature("ADM-85", "ADM-87", "ADM-63")
+async def test_an_ordinary_api_server_is_told_of_each_tunnel(
+    webop_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = Kind("autotunnel.webop.dev", "autotunnelparcels", "AutoTunnelParcel")
+    with prepare(tmp_path, monkeypatch) as standin:
+        monkeypatch.setenv("PYNGROK_NGROK_PATH", str(standin.binary))
+        monkeypatch.setenv("NGROK_AUTHTOKEN", GOOD_TOKEN)
+        async with (
+            connect(webop_cluster) as client,
+            manage(webop_cluster, kind, webop.WebhookAutoTunnel(port=0)) as first,
+        ):
+            assert set(first) == {"url"}
+            body = build_review(resource=(kind.group, "v1", kind.plural), kind=kind.kind)
+            answer = await review_through_tunnel(get_url(first), body)
+            assert answer.json()["response"]["status"]["code"] == 418
+            os.kill(standin.running[0], signal.SIGKILL)
+            await until(lambda: _has_other(client, kind, first), "the next tunnel")
+        assert not standin.running
+
+
+async def _has_other(client: Client, kind: Kind, config: webop.WebhookClientConfig) -> bool:
+    return await _find(client, f"auto.{kind.group}") not in (None, config)
+
+
+async def _is_refused(objects: Objects) -> bool:
+    """Tell whether the API server asks the webhook; it takes a moment until it does."""
+    try:
+        await objects.create("one")
+    except APIStatusError as exc:
+        return "That is how it is." in str(exc)
+    await objects.delete("one")
+    return False

@@ -1,0 +1,442 @@
+"""Managed webhooks on a real API server: what is configured, and what comes of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import webop
+from tests.kit.managed_webhooks import KINDS, Site, open_site, until
+from tests.kit.operators import (
+    Calls,
+    Kind,
+    build_settings,
+    define_kinds,
+    eventually,
+    get_connection,
+)
+from webop.client.api import Client
+from webop.errors import APIForbiddenError, APIStatusError
+from webop.handlers.model import WebhookType
+from webop.runtime.operator import Operator, OperatorOptions
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
+_COUNT = 18  # of the tests here, at least
+
+
+@pytest.fixture(scope="module")
+def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
+    made = (
+        Kind(f"managed{number}.webop.dev", "parcels", "Parcel", has_status=True)
+        for number in range(_COUNT)
+    )
+    return define_kinds(webop_cluster, made)
+
+
+@pytest.fixture
+async def site(
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
+) -> AsyncIterator[Site]:
+    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
+        yield opened
+
+
+@pytest.mark.feature(
+    "ADM-40", "ADM-41", "ADM-42", "ADM-44", "ADM-45", "ADM-46", "ADM-19", "D-18", "D-16"
+)
+@pytest.mark.feature("CFG-24", "CFG-25")
+async def test_handlers_and_their_options_are_in_the_configurations(
+    registry: webop.OperatorRegistry, site: Site
+) -> None:
+    def fn(**_: Any) -> None: ...
+
+    webop.on.validate(*site.names, id="check_it", registry=registry)(fn)
+    webop.on.validate(
+        *site.names,
+        id="check/status",
+        operations=["CREATE", "UPDATE"],
+        subresource="*",
+        side_effects=True,
+        ignore_failures=True,
+        labels={"a": "x", "b": webop.PRESENT, "c": webop.ABSENT, "d": lambda value, **_: True},
+        registry=registry,
+    )(fn)
+    webop.on.mutate(*site.names, id="fill", operation="CREATE", registry=registry)(fn)
+    webop.on.validate("nothings.example.com", id="none", registry=registry)(fn)
+    async with site.run(registry):
+        await site.wait_for_names("check-it check.status", "fill")
+        validating = await site.get_webhooks(VALIDATING)
+        mutating = await site.get_webhooks(MUTATING)
+        assert validating
+        assert mutating
+        first, second = validating
+        assert first["failurePolicy"] == "Fail"
+        assert first["sideEffects"] == "None"
+        assert first["objectSelector"] == {}
+        assert urlsplit(first["clientConfig"]["url"]).path == "/check_it"
+        assert first["clientConfig"]["caBundle"]
+        assert first["rules"] == [
+            {
+                "apiGroups": [site.names[0]],
+                "apiVersions": ["v1"],
+                "resources": ["parcels"],
+                "operations": ["*"],
+                "scope": "*",
+            }
+        ]
+        assert second["failurePolicy"] == "Ignore"
+        assert second["sideEffects"] == "NoneOnDryRun"
+        assert second["rules"][0]["resources"] == ["parcels", "parcels/*"]
+        assert second["rules"][0]["operations"] == ["CREATE", "UPDATE"]
+        assert second["objectSelector"]["matchExpressions"] == [
+            {"key": "a", "operator": "In", "values": ["x"]},
+            {"key": "b", "operator": "Exists"},
+            {"key": "c", "operator": "DoesNotExist"},
+        ]
+        assert urlsplit(second["clientConfig"]["url"]).path == "/check/status"
+        assert mutating[0]["rules"][0]["operations"] == ["CREATE"]
+    await site.wait_for_names()
+
+
+@pytest.mark.feature("ADM-01", "ADM-02", "ADM-03", "ADM-07", "ADM-09", "ADM-10", "ADM-22", "ADM-24")
+async def test_the_api_server_goes_by_the_verdicts(
+    registry: webop.OperatorRegistry, site: Site, calls: Calls
+) -> None:
+    @webop.on.mutate(*site.names, id="fill_in", registry=registry)
+    def fill(spec: webop.Spec, patch: webop.Patch, **_: Any) -> None:
+        if "numbers" not in spec:
+            patch.spec["numbers"] = [1, 2, 3]
+        patch.spec["obsolete"] = None
+        patch.meta.annotations["webop.dev/filled"] = "yes"
+
+    @webop.on.validate(*site.names, id="check", registry=registry)
+    async def check(warnings: list[str], operation: str, **kwargs: Any) -> None:
+        calls.note("check", kwargs, dryrun=kwargs["dryrun"], user=kwargs["userinfo"]["username"])
+        warnings.append(f"Checked the {operation} of Ä.")
+        if kwargs["spec"].get("bad"):
+            raise webop.AdmissionError("Meh! I don't like it.", code=422)
+
+    async with site.run(registry):
+        await site.wait_for_names("check", "fill-in")
+        answer = await site.create("good", {"obsolete": 1})
+        assert answer.json()["spec"] == {"numbers": [1, 2, 3]}
+        assert answer.json()["metadata"]["annotations"] == {"webop.dev/filled": "yes"}
+        assert answer.headers.get_list("warning") == ['299 - "Checked the CREATE of Ä."']
+        (call,) = calls.of("good")
+        assert (call["spec"], call["dryrun"]) == ({"numbers": [1, 2, 3]}, False)
+        assert call["user"]
+
+        refusal = await site.create("bad", {"bad": True})
+        assert refusal.status_code == 422
+        assert refusal.json()["message"] == (
+            f'admission webhook "check.{site.name}" denied the request: Meh! I don\'t like it.'
+        )
+        assert not await site.objects.exists("bad")
+
+        dry = await site.create("dry", {}, "?dryRun=All")
+        assert dry.json()["spec"] == {"numbers": [1, 2, 3]}
+        assert calls.of("dry")[0]["dryrun"] is True
+        assert not await site.objects.exists("dry")
+
+        with pytest.raises(APIStatusError, match="Meh!"):
+            await site.objects.patch("good", {"spec": {"bad": True}})
+        await site.objects.delete("good")
+        await site.objects.wait_gone("good")
+        assert calls.of("good")[-1]["spec"] == {"numbers": [1, 2, 3]}
+    numbers = itertools.count()
+
+    async def is_allowed() -> bool:
+        return (await site.create(f"bad{next(numbers)}", {"bad": True})).status_code == 201
+
+    await until(is_allowed, "the end of the webhooks")
+
+
+@pytest.mark.feature("ADM-17")
+async def test_ignored_failures_are_warnings(registry: webop.OperatorRegistry, site: Site) -> None:
+    @webop.on.validate(*site.names, id="x", ignore_failures=True, registry=registry)
+    def check(**_: Any) -> None:
+        raise webop.AdmissionError("Meh!")
+
+    async with site.run(registry):
+        await site.wait_for_names("x")
+        answer = await site.create("bad", {})
+    assert answer.status_code == 201
+    assert answer.headers.get_list("warning") == ['299 - "x: Meh!"']
+
+
+@pytest.mark.feature("ADM-19", "ADM-20", "ADM-15", "D-18")
+async def test_filtered_objects_and_subresources(
+    registry: webop.OperatorRegistry, site: Site
+) -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    @webop.on.validate(
+        *site.names,
+        id="x",
+        labels={"a": webop.PRESENT, "b": lambda value, **_: value != "y"},
+        subresource="*",
+        registry=registry,
+    )
+    def check(name: str, subresource: str | None, **_: Any) -> None:
+        seen.append((name, subresource))
+
+    async with site.run(registry):
+        await site.wait_for_names("x")
+        await site.objects.create("without")
+        await site.objects.create("with", labels={"a": ""})
+        await site.objects.create("excluded", labels={"a": "", "b": "y"})
+        await site.objects.patch("with", {"status": {"x": 1}}, "status")
+    assert seen == [("with", None), ("with", "status")]
+
+
+@pytest.mark.feature("ADM-13", "HND-07")
+async def test_several_decorators_on_a_function_are_all_in_force(
+    registry: webop.OperatorRegistry, site: Site
+) -> None:
+    seen: list[str] = []
+
+    def check(operation: str, name: str, **_: Any) -> None:
+        if name == "one":
+            seen.append(operation)
+
+    for operation in ("CREATE", "DELETE"):
+        webop.on.validate(*site.names, id="check", operation=operation, registry=registry)(check)
+    async with site.run(registry):
+        await site.wait_for_names("check check-2")
+        await site.objects.create("one")
+        await site.objects.patch("one", {"spec": {"x": 1}})
+        await site.objects.delete("one")
+    # The API server asks again if the state that it wanted to delete was outdated.
+    assert list(dict.fromkeys(seen)) == ["CREATE", "DELETE"]
+
+
+@pytest.mark.feature("ADM-27", "MEM-13")
+async def test_the_memo_of_an_object_is_there_in_its_later_reviews(
+    registry: webop.OperatorRegistry, site: Site, calls: Calls
+) -> None:
+    seen: dict[str, list[str]] = {"CREATE": [], "UPDATE": [], "DELETE": []}
+
+    @webop.on.create(*site.names, registry=registry)
+    def create(memo: webop.Memo, **kwargs: Any) -> None:
+        memo.words = ["created"]
+        calls.note("create", kwargs)
+
+    @webop.on.validate(*site.names, id="x", registry=registry)
+    def check(memo: webop.Memo, name: str, operation: str, **_: Any) -> None:
+        if name == "one":
+            seen[operation] = list(memo.setdefault("words", []))
+            memo.words.append(operation)
+
+    async with site.run(registry):
+        await site.objects.create("one")
+        await calls.wait("one")
+        await site.objects.patch("one", {"spec": {"x": 1}})
+        await site.objects.delete("one")
+    assert seen["CREATE"] == []
+    assert seen["UPDATE"][0] == "created"
+    assert seen["DELETE"][:2] == ["created", "UPDATE"]
+
+
+@pytest.mark.feature("ADM-42")
+async def test_a_resource_that_appears_later_gets_its_webhooks(
+    registry: webop.OperatorRegistry, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = Kind(site.names[0], plural="laters", kind="Later")
+    webop.on.validate(*site.names, id="now", registry=registry)(lambda **_: None)
+    webop.on.validate(site.names[0], "laters", id="late", registry=registry)(lambda **_: None)
+    async with site.run(registry):
+        await site.wait_for_names("now")
+        await eventually(
+            lambda: "Webhook 'late' is not in the webhook configurations" in caplog.text
+        )
+        await late.define(site.client)
+        await site.wait_for_names("now late")
+        await late.undefine(site.client)
+        await site.wait_for_names("now")
+
+
+@pytest.mark.feature("ADM-11", "ADM-47")
+async def test_on_a_graceful_exit_only_the_persistent_webhooks_stay(
+    registry: webop.OperatorRegistry, site: Site
+) -> None:
+    for decorator in (webop.on.validate, webop.on.mutate):
+        for name, persistent in (("stays", True), ("goes", False)):
+            decorator(*site.names, id=name, persistent=persistent, registry=registry)(
+                lambda **_: None
+            )
+    async with site.run(registry):
+        await site.wait_for_names("stays goes", "stays goes")
+        assert (await site.create("one", {})).status_code == 201
+    assert await site.has_names("stays", "stays")
+    assert (await site.create("two", {})).status_code == 500  # nobody is there to judge
+
+
+@pytest.mark.feature("ADM-47")
+@pytest.mark.parametrize("names", ["goes stays", "stays"], ids=["failed", "asked"])
+async def test_webhooks_stay_if_a_service_of_the_operator_fails_but_go_if_it_is_cancelled(
+    registry: webop.OperatorRegistry, site: Site, names: str
+) -> None:
+    for name in ("goes", "stays"):
+        webop.on.validate(*site.names, id=name, persistent=name == "stays", registry=registry)(
+            lambda **_: None
+        )
+    ending = asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def serve(_: Operator) -> AsyncIterator[None]:
+        async def fail() -> None:
+            await ending.wait()
+            raise OSError("Too many open files.")
+
+        async with asyncio.TaskGroup() as group:
+            failing = group.create_task(fail())
+            yield
+            failing.cancel()
+
+    admission = {"server": webop.WebhookServer(port=0), "managed": site.name, "shutdown_delay": 0.0}
+    options = OperatorOptions(
+        registry=registry,
+        settings=build_settings(admission=admission),
+        vault=webop.Vault({"test": get_connection(site.cluster)}),
+        services=[serve],
+    )
+    task = asyncio.create_task(Operator(options).run())
+    await site.wait_for_names("goes stays")
+    if names == "stays":
+        task.cancel()
+    else:
+        ending.set()
+    with pytest.raises((OSError, asyncio.CancelledError)):
+        await task
+    assert await site.has_names(names)
+
+
+@pytest.mark.feature("ADM-41")
+async def test_what_was_in_the_configuration_before_is_overwritten(
+    registry: webop.OperatorRegistry, site: Site
+) -> None:
+    await site.client.create(
+        KINDS[VALIDATING],
+        None,
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": {"name": site.name, "labels": {"kept": "yes"}},
+            "webhooks": [
+                {
+                    "name": f"old.{site.name}",
+                    "sideEffects": "None",
+                    "clientConfig": {"url": "https://localhost:1/"},
+                    "admissionReviewVersions": ["v1"],
+                }
+            ],
+        },
+    )
+    webop.on.validate(*site.names, id="new", registry=registry)(lambda **_: None)
+    async with site.run(registry):
+        await site.wait_for_names("new")
+    assert await site.get_webhooks(MUTATING) is None
+    found = await site.client.get(KINDS[VALIDATING], None, site.name)
+    assert found["metadata"]["labels"] == {"kept": "yes"}
+
+
+class ServiceServer(webop.WebhookServer):
+    """A server behind a Service, as in a pod."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(port=0, extra_sans=[f"webhooks.{namespace}.svc"])
+        self._namespace = namespace
+
+    async def __call__(
+        self, fn: webop.WebhookFn
+    ) -> AsyncGenerator[webop.WebhookClientConfig, None]:
+        async for config in super().__call__(fn):
+            service = webop.WebhookClientConfigService(
+                name="webhooks",
+                namespace=self._namespace,
+                path="/some/path",
+                port=urlsplit(config["url"] or "").port,
+            )
+            yield {"service": service, "caBundle": config["caBundle"]}
+
+
+@pytest.mark.feature("ADM-45", "ADM-64", "ADM-66")
+async def test_handlers_of_any_name_can_be_behind_a_service(
+    registry: webop.OperatorRegistry, site: Site
+) -> None:
+    namespace = site.objects.namespace
+    # An ExternalName leads API servers to this process, with the TLS name of the Service.
+    await site.client.create(
+        webop.Resource("", "v1", "services", kind="Service", namespaced=True),
+        namespace,
+        {
+            "metadata": {"name": "webhooks"},
+            "spec": {"type": "ExternalName", "externalName": "localhost"},
+        },
+    )
+
+    def check(**_: Any) -> None:
+        raise webop.AdmissionError("No.", code=403)
+
+    webop.on.validate(*site.names, id="check_it", registry=registry)(check)
+    server = ServiceServer(namespace)
+    server.path = "/some/path"
+    async with site.run(registry, server=server):
+        await site.wait_for_names("check-it")
+        answer = await site.create("one", {})
+    assert answer.status_code == 403
+    assert answer.json()["message"].endswith("denied the request: No.")
+
+
+@pytest.mark.feature("ADM-61", "ADM-63")
+async def test_a_server_that_moves_takes_its_webhooks_along(
+    registry: webop.OperatorRegistry, site: Site
+) -> None:
+    moved = asyncio.Event()
+    webop.on.validate(*site.names, id="x", registry=registry)(lambda **_: None)
+
+    async def serve(fn: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
+        async for config in webop.WebhookServer(port=0)(fn):
+            yield config
+            await moved.wait()
+            yield {"url": "https://localhost:1/new"}
+
+    async def has_moved() -> bool:
+        (webhook,) = await site.get_webhooks(VALIDATING) or []
+        return bool(webhook["clientConfig"] == {"url": "https://localhost:1/new/x"})
+
+    async with site.run(registry, server=serve):
+        assert not await has_moved()
+        moved.set()
+        await until(has_moved, "the new address")
+
+
+@pytest.mark.feature("ADM-43")
+async def test_without_permissions_the_operator_ends_with_the_verb_and_the_resource_named(
+    registry: webop.OperatorRegistry, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = f"nobody-{site.name}"
+    monkeypatch.setenv("KUBECONFIG", str(site.cluster.kubeconfig_for(user)))
+    webop.on.validate(*site.names, id="x", registry=registry)(lambda **_: None)
+    settings = build_settings(
+        admission={"server": webop.WebhookServer(port=0), "managed": site.name}
+    )
+    with pytest.raises(APIForbiddenError) as caught:
+        async with asyncio.timeout(20):
+            await webop.operator(
+                registry=registry,
+                settings=settings,
+                namespaces=[site.objects.namespace],
+                standalone=True,
+            )
+    assert "Grant the verb 'patch' on 'validatingwebhookconfigurations'" in str(caught.value)
+    assert user in str(caught.value)

@@ -1,0 +1,216 @@
+"""Replicas that share webhook configurations: what the API server lets them do, and asks them."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import datetime as dt
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.kit.managed_webhooks import KINDS, Site, until
+from tests.kit.operators import Kind
+from tests.kit.webhook_replicas import Balancer, Crew, define_crews, open_crew
+from webop.client.api import Client
+from webop.client.self_review import review_self
+from webop.handlers.model import WebhookType
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
+_COUNT = 8  # of the tests here, at least
+
+
+@pytest.fixture(scope="module")
+def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
+    return define_crews(webop_cluster, "chest", _COUNT)
+
+
+@pytest.fixture
+async def crew(
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
+) -> AsyncIterator[Crew]:
+    async with open_crew(webop_cluster, client, webop_namespace, next(kinds)) as crew:
+        yield crew
+
+
+@pytest.fixture
+def site(crew: Crew) -> Site:
+    return crew.site
+
+
+_ROLES = webop.Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False)
+_BINDINGS = webop.Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", namespaced=False
+)
+
+
+@pytest.fixture
+async def restricted(site: Site, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
+    """A client of an account that may do what the manual asks for, and nothing else."""
+    user = f"operator-{site.name}"
+    rule = {
+        "apiGroups": ["admissionregistration.k8s.io"],
+        "resources": [resource.plural for resource in KINDS.values()],
+        "verbs": ["create", "patch"],
+    }
+    await site.client.create(_ROLES, None, {"metadata": {"name": user}, "rules": [rule]})
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
+    binding = {"metadata": {"name": user}, "subjects": [subject], "roleRef": role}
+    await site.client.create(_BINDINGS, None, binding)
+    monkeypatch.setenv("KUBECONFIG", str(site.cluster.kubeconfig_for(user)))
+    info = webop.login_with_kubeconfig(logger=logging.getLogger(__name__))
+    assert info is not None
+    info = dataclasses.replace(info, default_namespace=site.objects.namespace)
+    async with Client(webop.Vault({"x": info}), webop.OperatorSettings().networking) as client:
+        yield client
+
+
+@pytest.mark.feature("ADM-43")
+async def test_the_permissions_to_create_and_to_patch_are_enough(
+    crew: Crew, site: Site, restricted: Client
+) -> None:
+    one = await crew.start("x", "~y", client=restricted)
+    two = await crew.start("x", "~y", client=restricted)
+    before = await site.client.get(KINDS[VALIDATING], None, site.name)
+    one.manager.announce({"url": "https://localhost:1"})
+    three = await crew.start("x", "~y", client=restricted)
+    await three.leave()
+    after = await site.client.get(KINDS[VALIDATING], None, site.name)
+    assert after["webhooks"] == before["webhooks"]
+    for member in (one, two):
+        assert not member.manager.problem
+        await member.leave()
+    assert await crew.is_clean()
+
+
+async def test_an_empty_patch_reads_and_changes_nothing(crew: Crew, site: Site) -> None:
+    await crew.start("x")
+    before = await site.client.get(KINDS[VALIDATING], None, site.name)
+    read = await site.client.patch(KINDS[VALIDATING], None, site.name, {})
+    assert read == before == await site.client.get(KINDS[VALIDATING], None, site.name)
+
+
+async def test_the_clock_and_the_account_are_those_of_the_api_server(
+    site: Site, restricted: Client
+) -> None:
+    me = await review_self(restricted)
+    assert me.username == f"operator-{site.name}"
+    assert abs(me.now - dt.datetime.now(dt.UTC)) < dt.timedelta(seconds=30)
+
+
+@pytest.mark.parametrize("exempt", ["exempt_account", "exempt_namespace"])
+async def test_the_operator_itself_can_be_exempted(
+    crew: Crew, site: Site, restricted: Client, exempt: str
+) -> None:
+    client = site.client if exempt == "exempt_account" else restricted
+    first = await crew.start("x", "~y", client=client, **{exempt: True})
+    await crew.wait_allowed()
+    assert await site.has_names("x", "y")
+    await crew.start("x", "~y", client=client)
+    assert await crew.is_allowed("any")  # options change at the end of a rollout
+    await first.leave()
+    await until(lambda: is_failing(site), "the end of the exemption")
+
+
+async def is_failing(site: Site) -> bool:
+    """Tell whether nobody is there to judge."""
+    return (await site.create("any", {}, "?dryRun=All")).status_code == 500
+
+
+OPTIONS: Any = {"beside": True, "sentinel": {"good": True}}
+
+
+def declare(name: str, site: Site) -> webop.OperatorRegistry:
+    """Return handlers that refuse all but the good, and tell who has done it."""
+    registry = webop.OperatorRegistry()
+
+    @webop.on.validate(*site.names, id="check", registry=registry)
+    async def check(spec: webop.Spec, **_: Any) -> None:
+        if not spec.get("good"):
+            raise webop.AdmissionError(f"Refused by {name}.", code=403)
+
+    return registry
+
+
+async def test_two_operators_with_certificates_and_addresses_of_their_own(site: Site) -> None:
+    async def is_refused_by(name: str) -> bool:
+        answer = await site.create("bad")
+        assert answer.status_code == 403, answer.text  # at no time does it pass, or fail
+        return f"Refused by {name}." in answer.text
+
+    async with site.run(declare("one", site), **OPTIONS):
+        assert await is_refused_by("one")
+        async with site.run(declare("two", site), take_over=True, **OPTIONS):
+            await until(lambda: is_refused_by("two"), "the newest one in charge")
+            (webhook,) = await site.get_webhooks(VALIDATING) or []
+            bundle = base64.b64decode(webhook["clientConfig"]["caBundle"])
+            assert bundle.count(b"BEGIN CERTIFICATE") == 2
+        assert len(await site.get_records()) == 1
+        (webhook,) = await site.get_webhooks(VALIDATING) or []
+        await until(lambda: is_answered(site), "the other one in charge")
+        assert await is_refused_by("one")
+    assert await site.has_names()
+
+
+async def is_answered(site: Site) -> bool:
+    """Tell whether the API server has learnt where the webhook is by now."""
+    answer = await site.create("bad")
+    assert answer.status_code in {403, 500}, answer.text
+    return answer.status_code == 403
+
+
+async def test_two_operators_with_certificates_of_their_own_behind_one_address(
+    site: Site,
+) -> None:
+    async with (
+        Balancer().listen() as balancer,
+        site.run(declare("one", site), server=balancer.serve, **OPTIONS),
+        site.run(declare("two", site), server=balancer.serve, **OPTIONS),
+    ):
+        await until(lambda: has_replicas(site, 2), "both replicas in place")
+        await balancer.choose(1, cut=True)
+        await until(lambda: is_answered(site), "both certificates known to the API server")
+        for number, name in enumerate(("one", "two", "one")):
+            await balancer.choose(number % 2, cut=True)
+            answer = await site.create("bad")
+            assert answer.status_code == 403, answer.text
+            assert f"Refused by {name}." in answer.text
+
+
+async def has_replicas(site: Site, count: int) -> bool:
+    """Tell whether so many replicas are in place."""
+    return len(await site.get_records()) == count
+
+
+async def test_nothing_passes_while_replicas_are_replaced_one_after_another(
+    crew: Crew, site: Site
+) -> None:
+    async with Balancer().listen() as balancer, contextlib.AsyncExitStack() as last:
+        old = contextlib.AsyncExitStack()
+        await old.enter_async_context(
+            site.run(declare("0", site), server=balancer.serve, **OPTIONS)
+        )
+        async with crew.refuse() as answers:
+            for number in range(1, 4):
+                new = contextlib.AsyncExitStack()
+                registry = declare(f"{number}", site)
+                await new.enter_async_context(site.run(registry, server=balancer.serve, **OPTIONS))
+                await until(lambda: has_replicas(site, 2), "the new replica in place")
+                await balancer.choose(number)
+                await old.aclose()
+                old = new
+            last.push_async_callback(old.aclose)
+
+            async def is_enough() -> bool:
+                return answers[403] >= 10
+
+            await until(is_enough, "ten refusals")
+    assert await crew.is_clean()

@@ -1,0 +1,183 @@
+"""What people see of refusals through a real API server, and what its audit log has of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+import pytest
+
+import webop
+from tests.kit.managed_webhooks import Site, open_site, until
+from tests.kit.operators import Kind, connect, define_kinds
+from webop.errors import APIUnprocessableError, ClusterError
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+AUDIT_POLICY = """
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+  verbs: [create]
+  resources:
+  - group: verdicts.webop.dev
+- level: None
+"""
+KIND = Kind("verdicts.webop.dev", "boxes", "Box")
+
+
+class Box(pydantic.BaseModel, extra="forbid"):
+    size: int
+    colour: str
+
+
+@pytest.fixture(scope="module")
+def audit_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audit") / "audit.log"
+
+
+@pytest.fixture(scope="module")
+def cluster(audit_log: Path) -> Iterator[LocalCluster]:
+    """An API server that keeps an audit log."""
+    from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
+
+    policy = audit_log.with_name("policy.yaml")
+    policy.write_text(AUDIT_POLICY)
+    flags = [f"--audit-policy-file={policy}", f"--audit-log-path={audit_log}"]
+    with LocalCluster(apiserver_flags=flags) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def kind(cluster: LocalCluster) -> Kind:
+    return next(define_kinds(cluster, [KIND]))
+
+
+@pytest.fixture
+async def site(cluster: LocalCluster, kind: Kind) -> AsyncIterator[Site]:
+    namespace = await asyncio.to_thread(cluster.create_namespace)
+    async with connect(cluster) as client, open_site(cluster, client, namespace, kind) as opened:
+        yield opened
+
+
+async def apply(site: Site, name: str, spec: Json) -> str:
+    """Apply an object by kubectl; return what it says, be it a success or a failure."""
+    body = {
+        "apiVersion": site.objects.resource.api_version,
+        "kind": site.objects.kind.kind,
+        "metadata": {"name": name, "namespace": site.objects.namespace},
+        "spec": spec,
+    }
+    try:
+        return await asyncio.to_thread(
+            site.cluster.kubectl, "apply", "-f", "-", stdin=json.dumps(body)
+        )
+    except ClusterError as error:
+        return str(error)
+
+
+@pytest.mark.feature("ADM-03", "ADM-04", "ADM-05")
+async def test_each_wrong_field_is_told_to_people_and_to_programs(
+    registry: webop.OperatorRegistry, site: Site
+) -> None:
+    @webop.on.validate(*site.names, id="check", registry=registry)
+    def check(spec: webop.Spec, **_: Any) -> None:
+        try:
+            Box.model_validate(dict(spec))
+        except pydantic.ValidationError as exc:
+            raise webop.AdmissionError.from_validation(exc, path="spec") from None
+
+    async with site.run(registry, sentinel={"size": 1, "colour": "red"}):
+        await site.wait_for_names("check")
+        answer = await site.create("one", {"size": "big", "depth": 1})
+        assert answer.status_code == 422
+        status = answer.json()
+        assert status["reason"] == "Invalid"
+        assert status["message"] == (
+            f'admission webhook "check.{site.name}" denied the request: '
+            "spec.size: Input should be a valid integer, unable to parse string as an integer; "
+            "spec.colour: Field required; spec.depth: Extra inputs are not permitted"
+        )
+        assert {key: status["details"][key] for key in ("name", "group", "kind")} == {
+            "name": "one",
+            "group": "verdicts.webop.dev",
+            "kind": "Box",
+        }
+        assert {cause["field"]: cause["reason"] for cause in status["details"]["causes"]} == {
+            "spec.size": "FieldValueInvalid",
+            "spec.colour": "FieldValueRequired",
+            "spec.depth": "FieldValueForbidden",
+        }
+        with pytest.raises(APIUnprocessableError) as caught:
+            await site.objects.create("one", {"size": "big"})
+        assert caught.value.reason == "Invalid"
+        said = await apply(site, "one", {"size": "big", "depth": 1})
+        assert 'The Box "one" is invalid' in said
+        assert "spec.colour: Field required" in said
+        assert "spec.depth: Extra inputs are not permitted" in said
+
+
+@pytest.mark.feature("ADM-03")
+async def test_a_reason_without_fields_leaves_the_message_to_kubectl(
+    registry: webop.OperatorRegistry, site: Site
+) -> None:
+    @webop.on.validate(*site.names, id="check", registry=registry)
+    def check(name: str, spec: webop.Spec, **_: Any) -> None:
+        if "reason" in spec:
+            raise webop.AdmissionError("No boxes today.", spec["code"], reason=spec["reason"])
+
+    async with site.run(registry):
+        await site.wait_for_names("check")
+        for reason, code in (("Forbidden", 403), ("Invalid", 422), ("Conflict", 409)):
+            spec = {"reason": reason, "code": code}
+            answer = await site.create("two", spec)
+            assert (answer.status_code, answer.json()["reason"]) == (code, reason)
+            assert "No boxes today." in await apply(site, "two", spec)
+
+
+async def test_notes_of_handlers_are_in_the_audit_log(
+    registry: webop.OperatorRegistry, site: Site, audit_log: Path
+) -> None:
+    @webop.on.validate(*site.names, id="check", registry=registry)
+    def check(audit_annotations: dict[str, str], name: str, **_: Any) -> None:
+        audit_annotations["size"] = "checked"
+        audit_annotations["not/valid"] = "x"
+        audit_annotations["x" * 63] = "ä"
+        if name == "four":
+            raise webop.AdmissionError("Meh!")
+
+    @webop.on.mutate(*site.names, id="fill_in", registry=registry)
+    def fill(audit_annotations: dict[str, str], **_: Any) -> None:
+        audit_annotations["filled"] = "yes"
+
+    async def read_notes(name: str) -> Json:
+        """Return the annotations of our webhooks in the entry of a creation."""
+        text = await asyncio.to_thread(audit_log.read_text)
+        for line in text.splitlines():
+            entry = json.loads(line)
+            if entry["objectRef"].get("name") == name:
+                notes = entry["annotations"].items()
+                return {key: value for key, value in notes if f".{site.name}/" in key}
+        return {}
+
+    async with site.run(registry):
+        await site.wait_for_names("check", "fill-in")
+        assert (await site.create("three")).status_code == 201
+        assert (await site.create("four")).status_code == 500
+        for name in ("three", "four"):
+            await until(partial(read_notes, name), "the entry in the audit log")
+            assert await read_notes(name) == {
+                f"check.{site.name}/size": "checked",
+                f"check.{site.name}/{'x' * 63}": "ä",
+                f"fill-in.{site.name}/filled": "yes",
+            }

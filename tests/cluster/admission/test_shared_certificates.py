@@ -1,0 +1,379 @@
+"""``WebhookServiceServer`` on a real API server: behind a Service, through rotations."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.kit.managed_webhooks import Site, open_site, until
+from tests.kit.operators import Kind, build_settings, define_kinds, get_connection, operate
+from tests.kit.processes import find_free_port
+from tests.kit.shared_secrets import replicate, shake_hands
+from webop.admission.access import ClientAccess
+from webop.client.api import Client
+from webop.client.auth.vault import Vault
+from webop.errors import APINotFoundError, ConfigurationError
+from webop.handlers.model import WebhookType
+from webop.servers.certificates.certs import split_certificates
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
+SECRETS = webop.Resource("", "v1", "secrets", kind="Secret", namespaced=True)
+SECRET = "hooks-webhook-certs"
+FAST: Json = {"poll_interval": 0.1, "settle_time": 1.0, "overlap": 1.0}
+
+
+@pytest.fixture(scope="module")
+def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
+    made = (Kind(f"certified{number}.webop.dev", "letters", "Letter") for number in range(4))
+    return define_kinds(webop_cluster, made)
+
+
+@pytest.fixture
+async def site(
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
+) -> AsyncIterator[Site]:
+    # An ExternalName leads API servers to this process, with the TLS name of the Service.
+    spec = {"type": "ExternalName", "externalName": "localhost"}
+    await client.create(SERVICES, webop_namespace, {"metadata": {"name": "hooks"}, "spec": spec})
+    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
+        yield opened
+
+
+@dataclass
+class Relay:
+    """The Service: connections go to the replicas in turn, and none is used twice."""
+
+    backends: list[int]
+    port: int = 0
+    accepted: int = 0
+    _forwarding: set[asyncio.StreamWriter] = field(default_factory=set)
+    _to_replicas: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    @contextlib.asynccontextmanager
+    async def listen(self) -> AsyncIterator[Relay]:
+        async with await asyncio.start_server(self._forward, "localhost", 0) as server:
+            self.port = server.sockets[0].getsockname()[1]
+            yield self
+            await self.cut()
+
+    async def cut(self) -> None:
+        """Close the connections that are there, so that the next request needs a handshake.
+
+        The replica ends first, then the API server: it has taken notice when this returns.
+        """
+        while self._forwarding:
+            for writer in self._to_replicas:
+                writer.write_eof()
+            await asyncio.sleep(0.001)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        port = self.backends[self.accepted % len(self.backends)]
+        self._forwarding.add(writer)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            self._to_replicas.add(back)
+            try:
+                await asyncio.gather(_pump(reader, back), _pump(there, writer))
+            finally:
+                back.close()
+                self._to_replicas.discard(back)
+        finally:
+            writer.close()
+            self._forwarding.discard(writer)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+
+
+def build_registry(site: Site) -> webop.OperatorRegistry:
+    registry = webop.OperatorRegistry()
+
+    def check(spec: webop.Spec, warnings: list[str], **_: Any) -> None:
+        warnings.append("checked")
+        if spec.get("bad"):
+            raise webop.AdmissionError("It is bad.", code=422)
+
+    webop.on.validate(*site.names, id="check_it", registry=registry)(check)
+    return registry
+
+
+def build_server(site: Site, port: int, service_port: int) -> webop.WebhookServiceServer:
+    return webop.WebhookServiceServer(
+        service="hooks",
+        namespace=site.objects.namespace,
+        port=port,
+        service_port=service_port,
+        path="/webhooks",
+        **FAST,
+    )
+
+
+async def get_secret(site: Site) -> Json | None:
+    try:
+        return await site.client.get(SECRETS, site.objects.namespace, SECRET)
+    except APINotFoundError:
+        return None
+
+
+async def get_advertised(site: Site) -> set[str]:
+    """Return the bundles of the configuration."""
+    webhooks = await site.get_webhooks(WebhookType.VALIDATING) or []
+    return {webhook["clientConfig"]["caBundle"] for webhook in webhooks}
+
+
+@pytest.mark.feature("ADM-45", "ADM-61", "ADM-64")
+async def test_the_api_server_goes_by_the_verdicts_through_the_service(site: Site) -> None:
+    port = find_free_port()
+    async with site.run(build_registry(site), server=build_server(site, port, port)):
+        good = await site.create("good", {})
+        bad = await site.create("bad", {"bad": True})
+        (webhook,) = await site.get_webhooks(WebhookType.VALIDATING) or []
+    assert good.status_code == 201
+    assert bad.status_code == 422
+    assert bad.json()["message"].endswith("denied the request: It is bad.")
+    assert webhook["clientConfig"]["service"] == {
+        "namespace": site.objects.namespace,
+        "name": "hooks",
+        "port": port,
+        "path": "/webhooks/check-it-" + webhook["clientConfig"]["service"]["path"][-8:],
+    }
+    secret = await get_secret(site)
+    assert secret is not None
+    assert secret["type"] == "kubernetes.io/tls"
+
+
+@contextlib.asynccontextmanager
+async def create_all_the_time(site: Site, relay: Relay) -> AsyncIterator[list[str]]:
+    """Create objects one after the other; yield what has gone wrong."""
+    failures: list[str] = []
+    counter = itertools.count()
+    is_over = asyncio.Event()
+
+    async def go_on() -> None:
+        while not is_over.is_set():
+            number = next(counter)
+            answer = await site.create(f"letter-{number}", {"bad": bool(number % 2)})
+            is_right = answer.status_code == (422 if number % 2 else 201)
+            if not is_right or "checked" not in answer.headers.get("warning", ""):
+                failures.append(f"{number}: {answer.status_code} {answer.text}")
+            await relay.cut()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(go_on())
+        try:
+            yield failures
+        finally:
+            is_over.set()  # httpx leaks a connection that is cancelled while it is opened
+    assert next(counter) > 5
+
+
+async def test_no_creation_fails_while_the_certificates_of_two_replicas_are_rotated(
+    site: Site,
+) -> None:
+    relay = Relay([find_free_port(), find_free_port()])
+    async with contextlib.AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        await enter(relay.listen())
+        for number, port in enumerate(relay.backends):
+            admission = {
+                "server": build_server(site, port, relay.port),
+                "managed": site.name,
+                "shutdown_delay": 0.0,
+            }
+            await enter(
+                operate(
+                    get_connection(site.cluster),
+                    build_registry(site),
+                    build_settings(admission=admission),
+                    namespaces=[site.objects.namespace],
+                    identity=f"replica{number}",
+                    beside=True,
+                )
+            )
+
+        async def is_in_force() -> bool:
+            answers = [await site.create("x", {"bad": True}, "?dryRun=All") for _ in range(2)]
+            return all(answer.status_code == 422 for answer in answers)
+
+        await until(is_in_force, "the webhooks")
+        first = await get_secret(site)
+        assert first is not None
+        failures = await enter(create_all_the_time(site, relay))
+        seen = relay.accepted
+        await site.client.delete(SECRETS, site.objects.namespace, SECRET)
+        second = await wait_for_rotation(site, first)
+        await site.client.patch(
+            SECRETS,
+            site.objects.namespace,
+            SECRET,
+            {"metadata": {"annotations": {"webop.dev/rotate": "now"}}},
+        )
+        third = await wait_for_rotation(site, second)
+        assert relay.accepted > seen + 5
+    assert failures == []
+    assert len({one["data"]["tls.crt"] for one in (first, second, third)}) == 3
+
+
+async def wait_for_rotation(site: Site, before: Json) -> Json:
+    """Wait until there is another certificate, and nothing else is trusted; return the Secret."""
+    found: Json | None = None
+
+    async def is_over() -> bool:
+        nonlocal found
+        found = await get_secret(site)
+        return (
+            found is not None
+            and found["data"]["tls.crt"] != before["data"]["tls.crt"]
+            and len(split_certificates(base64.b64decode(found["data"]["ca.crt"]))) == 1
+            and {found["data"]["ca.crt"]} == await get_advertised(site)
+        )
+
+    await until(is_over, "the rotation")
+    assert found is not None
+    return found
+
+
+async def test_a_webhook_that_refuses_all_secrets_never_stands_in_the_way_of_its_own(
+    site: Site,
+) -> None:
+    """Also while nobody answers: the Secret is lost, and the operator needs it to start."""
+    port = find_free_port()
+    namespace = site.objects.namespace
+
+    def build_guarded_registry() -> webop.OperatorRegistry:
+        registry = build_registry(site)
+
+        @webop.on.validate(
+            "secrets",
+            id="guard",
+            persistent=True,
+            namespace_selector={"kubernetes.io/metadata.name": namespace},
+            registry=registry,
+        )
+        def guard(**_: Any) -> None:
+            raise webop.AdmissionError("No secrets here.")
+
+        return registry
+
+    async def create_secret(**metadata: str) -> int:
+        path = f"/api/v1/namespaces/{namespace}/secrets?dryRun=All"
+        return (await site.send("POST", path, {"metadata": metadata})).status_code
+
+    async with site.run(build_guarded_registry(), server=build_server(site, port, port)):
+        before = await get_secret(site)
+        assert before is not None
+        assert await create_secret(name="another") == 500  # AdmissionError without a code
+        assert await create_secret(generateName=SECRET) == 500
+    await site.wait_for_names("guard")
+    assert await create_secret(name="another") == 500  # nobody answers
+    await site.client.delete(SECRETS, namespace, SECRET)
+    async with site.run(build_guarded_registry(), server=build_server(site, port, port)):
+        after = await get_secret(site)
+    assert after is not None
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+
+
+async def test_webhooks_of_secrets_are_warned_of_where_others_configure_them(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = build_registry(site)
+    webop.on.mutate("secrets", id="stamp", registry=registry)(lambda **_: None)
+    port = find_free_port()
+    settings = build_settings(admission={"server": build_server(site, port, port)})
+    where = [site.objects.namespace]
+    async with operate(get_connection(site.cluster), registry, settings, namespaces=where):
+
+        async def is_warned() -> bool:
+            return "for Secrets" in caplog.text
+
+        await until(is_warned, "the warning")
+    (warning,) = [one.getMessage() for one in caplog.records if "for Secrets" in one.getMessage()]
+    assert f"needs the Secret {site.objects.namespace}/{SECRET} to start" in warning
+    assert warning.startswith("Webhook 'stamp'")
+
+
+def build_role(name: str, user: str) -> list[tuple[webop.Resource, Json]]:
+    """Return what an operator needs to be allowed for its Secret."""
+    api = "rbac.authorization.k8s.io"
+    rules = [
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+        {
+            "apiGroups": [""],
+            "resources": ["secrets"],
+            "resourceNames": [SECRET],
+            "verbs": ["get", "update"],
+        },
+    ]
+    role = webop.Resource(api, "v1", "roles", kind="Role", namespaced=True)
+    binding = webop.Resource(api, "v1", "rolebindings", kind="RoleBinding", namespaced=True)
+    subject = {"kind": "User", "name": user, "apiGroup": api}
+    reference = {"kind": "Role", "name": name, "apiGroup": api}
+    metadata = {"name": name}
+    return [
+        (role, {"metadata": metadata, "rules": rules}),
+        (binding, {"metadata": metadata, "roleRef": reference, "subjects": [subject]}),
+    ]
+
+
+async def test_the_documented_permissions_suffice_and_are_named_where_they_are_missing(
+    webop_cluster: LocalCluster,
+    client: Client,
+    webop_namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    user = f"operator-of-{webop_namespace}"
+    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig_for(user)))
+    found = webop.login_with_kubeconfig()
+    assert found is not None
+    info = dataclasses.replace(found, default_namespace=webop_namespace)
+    options: Json = {"service": "hooks", **FAST}
+    async with Client(Vault({"user": info}), build_settings().networking) as limited:
+        access = ClientAccess(limited)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            async with replicate(access, **options):
+                pass
+        (error,) = caught.value.exceptions
+        assert isinstance(error, ConfigurationError)
+        assert "verbs get and update" in str(error)
+        for resource, body in build_role("webhooks", user):
+            await client.create(resource, webop_namespace, body)
+
+        async def is_rotated() -> bool:
+            secret = await client.get(SECRETS, webop_namespace, SECRET)
+            return bool(secret["metadata"]["annotations"]["webop.dev/rotated"] == "x")
+
+        async with replicate(access, **options) as replica:
+            patch = {"metadata": {"annotations": {"webop.dev/rotate": "x"}}}
+            await client.patch(SECRETS, webop_namespace, SECRET, patch)
+            await until(is_rotated, "the rotation")
+            await until_bundle(replica.get_bundle, 2)
+            await until_bundle(replica.get_bundle, 1)
+            hostname = f"hooks.{webop_namespace}.svc"
+            await shake_hands(replica.port, replica.get_bundle(), hostname)
+
+
+async def until_bundle(get_bundle: Any, count: int) -> None:
+    async def has_count() -> bool:
+        return len(split_certificates(get_bundle())) == count
+
+    await until(has_count, f"a bundle of {count}")

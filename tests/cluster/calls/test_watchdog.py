@@ -1,0 +1,210 @@
+"""Handlers that block the event loop are named in the log, with what they are doing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+import webop
+from tests.kit.operators import Objects, RunOperator, build_settings, eventually
+from tests.kit.reviews import serve
+
+LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [
+    asyncio.new_event_loop,
+    uvloop.new_event_loop,
+]
+
+
+def find(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if text in record.getMessage()]
+
+
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def await_thread_end() -> None:
+    deadline = time.monotonic() + 10
+    while any(thread.name == "webop-watchdog" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def run_once(
+    registry: webop.OperatorRegistry, threshold: float | None, loop_factory: Any = None
+) -> None:
+    """Run an operator that only starts and ends."""
+
+    async def operate() -> None:
+        flag = asyncio.Event()
+        flag.set()
+        settings = build_settings(process={"blocked_loop_threshold": threshold})
+        await webop.operator(registry=registry, settings=settings, stop_flag=flag, clusterwide=True)
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(operate())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS, ids=["asyncio", "uvloop"])
+def test_an_async_handler_that_blocks_the_loop_is_named_with_its_stack(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture, loop_factory: Any
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    @webop.on.cleanup(registry=registry, id="tidy")
+    async def tidy(**_: Any) -> None:
+        block(1)
+
+    run_once(registry, 0.2, loop_factory)
+    (warning,) = find(caplog, "so far")
+    assert warning.levelname == "WARNING"
+    beginning = "Cleanup handler 'tidy' blocks the event loop for 0.2 s so far"
+    assert warning.getMessage().startswith(beginning)
+    stack = (warning.stack_info or "").splitlines()
+    assert [line.split()[-1] for line in stack if line.startswith('  File "')] == ["tidy", "block"]
+    assert stack[-1].strip() == "time.sleep(seconds)"
+    await_thread_end()
+    (end,) = find(caplog, "no longer")
+    assert 0.5 < float(end.getMessage().split()[-2]) < 3
+
+
+def test_one_that_does_not_block_and_a_sync_one_are_not(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.cleanup(registry=registry, id="patient")
+    async def patient(**_: Any) -> None:
+        await asyncio.sleep(1)
+
+    @webop.on.cleanup(registry=registry, id="sync")
+    def sync(**_: Any) -> None:
+        time.sleep(1)
+
+    run_once(registry, 0.4)
+    assert not find(caplog, "event loop")
+
+
+def test_it_is_switched_off_by_its_setting_and_leaves_no_thread(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.startup(registry=registry, id="begin")
+    async def begin(settings: webop.OperatorSettings, **_: Any) -> None:
+        settings.process.blocked_loop_threshold = None
+        block(1)
+
+    run_once(registry, 0.7)
+    assert not find(caplog, "event loop")
+    await_thread_end()
+
+
+def test_a_filter_or_anything_else_that_blocks_is_shown_by_its_stack(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.cleanup(registry=registry, id="spawn")
+    async def spawn(**_: Any) -> None:
+        async def count() -> None:
+            block(1)
+
+        await asyncio.gather(count())
+
+    run_once(registry, 0.2)
+    (warning,) = find(caplog, "so far")
+    assert (warning.stack_info or "").endswith("time.sleep(seconds)")
+    # Contexts of tasks can be asked for since then.
+    assert ("'spawn'" in warning.getMessage()) == (sys.version_info >= (3, 12))
+
+
+def test_a_failing_log_handler_does_not_end_the_watch(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("first", "second"):
+
+        @webop.on.cleanup(registry=registry, id=name)
+        async def tidy(**_: Any) -> None:
+            block(0.5)
+            await asyncio.sleep(0.2)
+
+    def stumble(record: logging.LogRecord) -> bool:
+        if "'first' blocks" in record.getMessage():
+            raise RuntimeError("dictionary changed size during iteration")
+        return True
+
+    caplog.set_level(logging.INFO)
+    caplog.handler.addFilter(stumble)
+    run_once(registry, 0.1)
+    assert find(caplog, "Cleanup handler 'second' blocks the event loop")
+    await_thread_end()
+
+
+async def test_a_handler_of_an_object_is_warned_of_once_with_the_object(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "webop.calls.blocked_loop")
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> None:
+        block(0.5)
+
+    settings = build_settings(process={"blocked_loop_threshold": 0.1})
+    async with run_operator(settings):
+        for name in ("one", "two"):
+            await objects.create(name)
+            await objects.wait_handled(name)
+        await eventually(lambda: len(find(caplog, "no longer")) >= 2)
+    warnings = [r for r in find(caplog, "Handler 'fn' blocks the") if "so far" in r.getMessage()]
+    assert warnings[0].levelname == "WARNING"
+    assert getattr(warnings[0], "k8s_ref")["name"] == "one"  # noqa: B009  for the prefix
+    assert len([r for r in warnings if r.levelname == "WARNING"]) <= 2  # the minute may change
+
+
+async def test_a_review_that_blocks_the_loop_of_an_asgi_server_is_named(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    async def check(**_: Any) -> None:
+        block(1)
+
+    settings = build_settings(process={"blocked_loop_threshold": 0.2})
+    async with serve(registry=registry, settings=settings) as site:
+        await site.review()
+        await eventually(lambda: find(caplog, "Webhook 'check' blocks the event loop"))
+
+
+_COLLECTED = """
+import asyncio, gc, threading, time
+from webop.calls.blocked_loop import watching_loop
+from webop.settings import OperatorSettings
+
+
+async def run():
+    settings = OperatorSettings()
+    settings.process.blocked_loop_threshold = 0.001
+    with watching_loop(settings.process):
+        for _ in range(100):
+            threading.Thread(target=time.sleep, args=(0.01,)).start()
+            await asyncio.sleep(0)
+            time.sleep(0.001)
+
+
+gc.callbacks.append(lambda *_: time.sleep(0.0001))  # lets other threads run
+gc.set_threshold(1)
+asyncio.run(run())
+print("ended")
+"""
+
+
+def test_a_garbage_collection_in_the_watchdog_does_not_block_all_threads() -> None:
+    command = [sys.executable, "-c", _COLLECTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "ended\n"

@@ -1,0 +1,573 @@
+"""The client of handlers: objects by the names of their kinds, against a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import webop
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, eventually, get_connection, pace
+from tests.kit.tcp_proxy import intercept
+from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.discovery import discover
+from webop.client.http.sessions import build_transport
+from webop.client.http.transport import Request, Response
+from webop.client.objects import AsyncClient
+from webop.settings import NetworkingSettings
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+MAPS = {"apiVersion": "v1", "kind": "ConfigMap"}
+
+
+def build_map(name: str, namespace: str | None = None, **data: str) -> Json:
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {**MAPS, "metadata": metadata, "data": data}
+
+
+def build_account(name: str) -> Json:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}}
+
+
+@pytest.fixture
+def handlers_client(client: Client) -> AsyncClient:
+    """The client of handlers, for the administrator."""
+    return AsyncClient(client)
+
+
+@pytest.fixture
+async def pauper(
+    handlers_client: AsyncClient, webop_cluster: LocalCluster, webop_namespace: str
+) -> AsyncIterator[AsyncClient]:
+    """The same for an account that may do nothing."""
+    await handlers_client.create(build_account("pauper"), namespace=webop_namespace)
+    token = await handlers_client.create(
+        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
+        kind="serviceaccounts",
+        name="pauper",
+        subresource="token",
+        namespace=webop_namespace,
+    )
+    info = ConnectionInfo(
+        server=webop_cluster.server,
+        ca_data=webop_cluster.ca_data,
+        token=token["status"]["token"],
+    )
+    async with Client(Vault({"pauper": info}), NetworkingSettings()) as requests:
+        yield AsyncClient(requests)
+
+
+async def test_an_object_is_created_read_changed_and_deleted(
+    handlers_client: AsyncClient, webop_namespace: str
+) -> None:
+    client, here = handlers_client, webop_namespace
+    created = await client.create(build_map("one", a="1"), namespace=here)
+    assert created["metadata"]["namespace"] == here
+    assert "managedFields" not in created["metadata"]
+    merged = await client.patch("configmaps", "one", {"data": {"b": "2"}}, namespace=here)
+    assert merged["data"] == {"a": "1", "b": "2"}
+    operations = [
+        {"op": "test", "path": "/data/a", "value": "1"},
+        {"op": "remove", "path": "/data/a"},
+    ]
+    await client.patch("configmaps", "one", operations, namespace=here)
+    with pytest.raises(webop.APIUnprocessableError):
+        await client.patch("configmaps", "one", operations, namespace=here)
+    assert (await client.get("configmaps", "one", namespace=here))["data"] == {"b": "2"}
+    with pytest.raises(webop.APIConflictError, match=r"create configmaps.*409.*already exists"):
+        await client.create(build_map("one", here))
+    with pytest.raises(webop.APIConflictError, match=r"delete configmaps 'one'.*[Pp]recondition"):
+        await client.delete("configmaps", "one", namespace=here, uid="another")
+    uid = created["metadata"]["uid"]
+    await client.delete("configmaps", "one", namespace=here, uid=uid, propagation="Background")
+    await client.delete("configmaps", "one", namespace=here, missing_ok=True)
+    with pytest.raises(webop.APINotFoundError, match=f"get configmaps 'one' in .*{here}.*404"):
+        await client.get("configmaps", "one", namespace=here)
+    with pytest.raises(webop.APINotFoundError):
+        await client.delete("configmaps", "one", namespace=here)
+
+
+async def test_lists_are_of_a_namespace_or_the_cluster_and_can_be_selected(
+    handlers_client: AsyncClient, webop_namespace: str
+) -> None:
+    client, here = handlers_client, webop_namespace
+    for name, color in (("one", "red"), ("two", "blue"), ("three", "red")):
+        body = build_map(name, here)
+        body["metadata"]["labels"] = {"color": color, "test": here}
+        await client.create(body)
+
+    async def find(**options: Any) -> list[str]:
+        found = await client.list("configmaps", **options)
+        assert all(item["kind"] == "ConfigMap" for item in found)
+        return sorted(item["metadata"]["name"] for item in found)
+
+    assert await find(namespace=here, labels={"color": "red"}) == ["one", "three"]
+    assert await find(labels=f"test={here},color in (blue)") == ["two"]
+    assert await find(namespace=here, fields={"metadata.name": "two"}) == ["two"]
+    assert {"one", "two", "three"} <= set(await find())
+    assert await client.list("namespaces", fields=f"metadata.name={here}")
+
+
+NAMES: list[Any] = [
+    *("configmaps", "ConfigMap", "configmap", "cm", "configmaps.v1", "v1/configmaps"),
+    *(("v1", "configmaps"), ("", "v1", "configmaps")),
+]
+CUSTOM: list[Any] = [
+    *("widgets.tests.webop.dev", "tests.webop.dev/v1/widgets", "tests.webop.dev/widgets"),
+    *(("tests.webop.dev", "v1", "widgets"), ("tests.webop.dev/v1", "Widget")),
+    *("widgets.v1.tests.webop.dev", webop.Resource("tests.webop.dev", "v1", "widgets")),
+]
+
+
+async def test_kinds_have_the_same_names_as_in_decorators(
+    handlers_client: AsyncClient, objects: Objects
+) -> None:
+    await handlers_client.create(build_map("one"), namespace=objects.namespace)
+    for name in NAMES:
+        found = await handlers_client.get(name, "one", namespace=objects.namespace)
+        assert found["kind"] == "ConfigMap"
+    await objects.create("one")
+    for name in CUSTOM:
+        found = await handlers_client.get(name, "one", namespace=objects.namespace)
+        assert found["kind"] == "Widget"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (webop.EVERYTHING, "must|must be a string"),
+        (("apps", webop.EVERYTHING), "one kind"),
+        (lambda _: True, "must be a string"),
+        ("a/b/c/d", "at most a group, a version and a name"),
+        ("", "name of a resource must not be empty"),
+        (["configmaps"], "must be a string"),
+    ],
+)
+async def test_what_cannot_be_the_name_of_one_kind_is_refused(
+    handlers_client: AsyncClient, kind: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        await handlers_client.get(kind, "one", namespace="default")
+
+
+async def test_an_object_in_no_namespace_is_refused_if_its_kind_needs_one(
+    handlers_client: AsyncClient,
+) -> None:
+    with pytest.raises(ValueError, match=r"configmaps.v1 one is in a namespace: .*namespace="):
+        await handlers_client.get("configmaps", "one")
+    with pytest.raises(ValueError, match=r"configmaps.v1 is in a namespace"):
+        await handlers_client.create(build_map("one"))
+    with pytest.raises(TypeError, match="apiVersion and kind"):
+        await handlers_client.create({"metadata": {"name": "one"}}, namespace="default")
+
+
+@pytest.mark.parametrize("name", ["", None, ".", "..", "a/b", "one%2f..", "x/status"])
+async def test_names_that_lead_to_another_path_are_refused(
+    handlers_client: AsyncClient, webop_namespace: str, name: Any
+) -> None:
+    client, here = handlers_client, webop_namespace
+    await client.create(build_map("kept"), namespace=here)
+    attempts = [
+        client.get("configmaps", name, namespace=here),
+        client.patch("configmaps", name, {"data": {}}, namespace=here),
+        client.delete("configmaps", name, namespace=here),  # of all of them, if it were sent
+        client.wait_gone("configmaps", name, namespace=here),
+    ]
+    if name is not None:
+        attempts.append(client.get("configmaps", "kept", namespace=name))
+        attempts.append(client.delete("configmaps", "kept", namespace=name))
+    for attempt in attempts:
+        with pytest.raises(ValueError, match="is not a valid name or namespace for configmaps"):
+            await attempt
+    assert await client.get("configmaps", "kept", namespace=here)
+
+
+async def test_kinds_are_found_as_soon_as_they_are_in_the_cluster_and_several_are_told_apart(
+    client: Client, handlers_client: AsyncClient, webop_namespace: str
+) -> None:
+    sprocket = "sprockets"
+    with pytest.raises(webop.APINotFoundError, match="There is no kind sprockets in the cluster"):
+        await handlers_client.list(sprocket)
+    with pytest.raises(webop.APINotFoundError, match=r"Did you mean configmaps\.v1\?"):
+        await handlers_client.list("configmapps")
+    kinds = [Kind(f"{name}.webop.test", sprocket, "Sprocket") for name in ("one", "two")]
+    try:
+        await define(client, kinds[0])
+        assert await handlers_client.list(sprocket, namespace=webop_namespace) == []
+        await define(client, kinds[1])
+        newcomer = AsyncClient(client)
+        with pytest.raises(webop.ConfigurationError, match=r"ambiguous.*v1.one.webop.*v1.two"):
+            await newcomer.list(sprocket)
+        assert await newcomer.list("sprockets.two.webop.test") == []
+    finally:
+        for kind in kinds:
+            await kind.undefine(client)
+    # What is remembered of a kind that is gone is forgotten with the first refusal.
+    assert "There is no kind" in await get_refusal(handlers_client, sprocket)
+
+
+async def get_refusal(client: AsyncClient, kind: str) -> str:
+    """Ask for objects of a kind until it is unknown; return the last refusal."""
+    refusal = ""
+    for pause in pace(15):
+        try:
+            await client.list(kind, namespace="default")
+        except webop.APINotFoundError as exc:
+            refusal = str(exc)
+        if "There is no kind" in refusal:
+            break
+        await asyncio.sleep(pause)
+    return refusal
+
+
+async def define(client: Client, kind: Kind) -> None:
+    """Define a kind, and wait until it is in the discovery, which follows with some delay."""
+    await kind.define(client)
+    for pause in pace():
+        found = await discover(client, {kind.group})
+        if found.resources:
+            return
+        await asyncio.sleep(pause)
+
+
+async def test_applying_keeps_what_others_have_set_and_says_whose_fields_are_in_conflict(
+    handlers_client: AsyncClient, webop_namespace: str
+) -> None:
+    client, here = handlers_client, webop_namespace
+    await client.apply(build_map("one", here, ours="1", shared="1"))
+    await client.apply(build_map("one", here, theirs="1"), field_manager="others")
+    applied = await client.apply(build_map("one", here, ours="2", shared="1"))
+    assert applied["data"] == {"ours": "2", "shared": "1", "theirs": "1"}
+    with pytest.raises(webop.APIConflictError) as caught:
+        await client.apply(build_map("one", here, shared="3"), field_manager="others")
+    text = str(caught.value)
+    assert "patch configmaps 'one'" in text
+    assert 'conflict with "webop"' in text
+    assert ".data.shared" in text
+    assert "or take them over with force=True." in text
+    taken = await client.apply(
+        build_map("one", here, shared="3"), field_manager="others", force=True
+    )
+    assert taken["data"] == {"ours": "2", "shared": "3"}  # what is applied no more is removed
+    with pytest.raises(ValueError, match=r"metadata\.name"):
+        await client.apply({**MAPS, "data": {}}, namespace=here)
+
+
+async def test_subresources_are_read_patched_and_created(
+    client: Client, gadgets: Kind, handlers_client: AsyncClient, webop_namespace: str
+) -> None:
+    here = webop_namespace
+    await Objects(client, gadgets, here).create("one", {"a": 1})
+    patch = {"spec": {"a": 2}, "status": {"phase": "Done"}}
+    patched = await handlers_client.patch(
+        "gadgets", "one", patch, namespace=here, subresource="status"
+    )
+    assert (patched["spec"], patched["status"]) == ({"a": 1}, {"phase": "Done"})
+    read = await handlers_client.get("gadgets", "one", namespace=here, subresource="status")
+    assert read["status"] == {"phase": "Done"}
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    await handlers_client.create(build_account("one"), namespace=here)
+    token = await handlers_client.create(
+        request, kind="serviceaccounts", name="one", subresource="token", namespace=here
+    )
+    assert token["status"]["token"]
+
+
+async def test_what_is_not_permitted_says_what_to_grant(
+    pauper: AsyncClient, webop_namespace: str
+) -> None:
+    with pytest.raises(webop.APIForbiddenError) as caught:
+        await pauper.create(build_map("one", webop_namespace))
+    assert "Grant the verb 'create' on 'configmaps' of the API group ''" in str(caught.value)
+    with pytest.raises(webop.APIForbiddenError, match="Grant the verb 'list' on 'configmaps'"):
+        await pauper.wait_for("configmaps", "one", "Ready", namespace=webop_namespace)
+
+
+async def test_an_object_of_an_owner_that_may_not_be_blocked_says_that_finalizers_are_to_be_granted(
+    pauper: AsyncClient, handlers_client: AsyncClient, webop_namespace: str
+) -> None:
+    """The API server answers 403, although the account has the verb that was asked for."""
+    rbac, role = "rbac.authorization.k8s.io", {"name": "maps"}
+    await handlers_client.create(
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "Role",
+            "metadata": role,
+            "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}],
+        },
+        namespace=webop_namespace,
+    )
+    await handlers_client.create(
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "RoleBinding",
+            "metadata": role,
+            "roleRef": {"apiGroup": rbac, "kind": "Role", **role},
+            "subjects": [{"kind": "ServiceAccount", "name": "pauper"}],
+        },
+        namespace=webop_namespace,
+    )
+    child = build_map("child", webop_namespace)
+    owner = await handlers_client.create(build_account("owner"), namespace=webop_namespace)
+    webop.append_owner_reference(child, owner=owner)
+
+    async def create() -> str:
+        with pytest.raises(webop.APIForbiddenError) as caught:
+            await pauper.create(child)
+        return str(caught.value)
+
+    advice = "Grant the verb 'update' on the subresource 'finalizers' of the owner's kind"
+    async with asyncio.timeout(10):
+        while "blockOwnerDeletion" not in (text := await create()):  # the role takes a moment
+            assert "Grant the verb 'create' on 'configmaps'" in text
+            await asyncio.sleep(0.05)
+    assert advice in text
+    assert "Grant the verb 'create'" not in text
+
+
+async def test_conditions_are_waited_for_from_before_the_object_is_there_until_it_is_gone(
+    handlers_client: AsyncClient, objects: Objects
+) -> None:
+    client, here = handlers_client, objects.namespace
+    ready, failed, changed = [
+        asyncio.create_task(client.wait_for("widgets", "one", condition, namespace=here))
+        for condition in ("Ready", "Ready=False", lambda obj: obj["spec"].get("a") == 1)
+    ]
+    await objects.create("one", {"a": 0})
+    for status, waiting in (("False", failed), ("True", ready)):
+        assert not waiting.done()
+        conditions = [{"type": "Ready", "status": status, "reason": "Test"}]
+        await objects.patch("one", {"status": {"conditions": conditions}})
+        assert (await waiting)["status"]["conditions"] == conditions
+    await objects.patch("one", {"spec": {"a": 1}})
+    assert (await changed)["spec"] == {"a": 1}
+    going = asyncio.create_task(client.wait_gone("widgets", "one", namespace=here))
+    await objects.delete("one")
+    await going
+    await client.wait_gone("widgets", "one", namespace=here, timeout=5)
+
+
+async def test_waiting_goes_on_after_the_connection_is_cut(
+    webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    async with intercept(webop_cluster.server) as proxy:
+        vault = Vault({"proxied": get_connection(webop_cluster, proxy.url)})
+        async with Client(vault, NetworkingSettings()) as requests:
+            client = AsyncClient(requests)
+            await objects.create("one", {"a": 0})
+            seen: list[int] = []
+
+            def is_over(obj: Json) -> bool:
+                seen.append(obj["spec"]["a"])
+                return bool(obj["spec"]["a"] == 1)
+
+            waiting = asyncio.create_task(
+                client.wait_for("widgets", "one", is_over, namespace=objects.namespace)
+            )
+            await eventually(lambda: seen, "the object is seen")
+            proxy.cut()
+            await objects.patch("one", {"spec": {"a": 1}})
+            assert (await asyncio.wait_for(waiting, 10))["spec"] == {"a": 1}
+            assert seen[0] == 0
+
+
+async def test_what_does_not_come_true_in_time_says_how_it_was(
+    handlers_client: AsyncClient, objects: Objects
+) -> None:
+    client, here = handlers_client, objects.namespace
+    with pytest.raises(webop.APITimeoutError, match=r"'one'.* is not Ready after 0.2 s: the obj"):
+        await client.wait_for("widgets", "one", "Ready", namespace=here, timeout=0.2)
+    await objects.create("one")
+    condition = {"type": "Ready", "status": "False", "reason": "Slow", "message": "Pulling."}
+    await objects.patch("one", {"status": {"conditions": [condition]}})
+    with pytest.raises(webop.APITimeoutError, match=r"condition is False \(Slow: Pulling\.\)"):
+        await client.wait_for("widgets", "one", "Ready", namespace=here, timeout=0.2)
+    ahead = {**condition, "status": "True", "observedGeneration": 0}
+    await objects.patch("one", {"status": {"conditions": [ahead]}})
+    with pytest.raises(TimeoutError, match="True, for an older generation"):
+        await client.wait_for("widgets", "one", "Ready", namespace=here, timeout=0.2)
+    with pytest.raises(webop.APITimeoutError, match=r"is not gone after 0\.2 s"):
+        await client.wait_gone("widgets", "one", namespace=here, timeout=0.2)
+    with pytest.raises(KeyError, match="mistake"):
+        await client.wait_for("widgets", "one", lambda obj: obj["mistake"], namespace=here)
+
+
+async def test_all_kinds_of_handlers_have_a_client_in_the_loop_or_in_threads(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, info: Any
+) -> None:
+    here, seen = objects.namespace, dict[str, str]()
+
+    def declare(name: str, decorator: Any) -> None:
+        async def use(client: webop.AsyncClient, **_: Any) -> None:
+            found = await client.get("namespaces", here)
+            assert webop.client.current() is client
+            seen[name] = found["kind"]
+
+        def block(client: webop.SyncClient, **_: Any) -> None:
+            assert webop.client.current().sync.get("namespaces", here) == (
+                client.get("namespaces", here)
+            )
+            seen[f"sync {name}"] = client.get("namespaces", here)["kind"]
+
+        decorator(id=name)(use)
+        decorator(id=f"sync {name}")(block)
+
+    def on(decorator: Any, **options: Any) -> Any:
+        return lambda **more: decorator("widgets", registry=registry, **options, **more)
+
+    for name, decorator in {
+        "startup": lambda **more: webop.on.startup(registry=registry, **more),
+        "cleanup": lambda **more: webop.on.cleanup(registry=registry, **more),
+        "create": on(webop.on.create),
+        "event": on(webop.on.event),
+        "timer": on(webop.timer, interval=60),
+        "daemon": on(webop.daemon),
+    }.items():
+        declare(name, decorator)
+
+    @webop.index("widgets", registry=registry)
+    async def indexed(client: webop.AsyncClient, name: str, **_: Any) -> Json:
+        seen["index"] = (await client.get("namespaces", here))["kind"]
+        return {name: 1}
+
+    async with run_operator():
+        assert set(seen) == {"startup", "sync startup"}
+        await objects.create("one")
+        await objects.wait_handled("one")
+        names = ("create", "event", "timer", "daemon")
+        expected = {*names, *(f"sync {name}" for name in names), "index"}
+        await eventually(lambda: expected <= seen.keys(), f"all of {expected} (so far: {seen})")
+        assert "cleanup" not in seen
+    assert {"cleanup", "sync cleanup"} <= seen.keys()
+    assert set(seen.values()) == {"Namespace"}
+
+
+async def test_probes_of_an_app_have_the_client_of_its_operator(
+    registry: webop.OperatorRegistry, info: ConnectionInfo, webop_namespace: str
+) -> None:
+    @webop.on.probe(registry=registry)
+    async def phase(client: webop.AsyncClient, **_: Any) -> Any:
+        return (await client.get("namespaces", webop_namespace))["status"]["phase"]
+
+    @webop.on.probe(registry=registry)
+    def kind(client: webop.SyncClient, **_: Any) -> Any:
+        return client.get("namespaces", webop_namespace)["kind"]
+
+    app = webop.create_app(registry=registry, vault=Vault({"test": info}), clusterwide=True)
+    transport = httpx.ASGITransport(app=app)
+    async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+        answer = await asyncio.create_task(http.get("/healthz"))
+    assert sorted(answer.json().values()) == ["Active", "Namespace"]
+
+
+async def test_an_index_of_the_name_hides_the_client(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    webop.index("widgets", registry=registry, id="client")(lambda name, **_: {name: "indexed"})
+
+    @webop.on.create("widgets", registry=registry)
+    async def fn(client: Any, **kwargs: Any) -> None:
+        calls.note("fn", kwargs, found=list(client["one"]))
+
+    async with run_operator():
+        await objects.create("one")
+        [call] = await calls.wait("one")
+    assert call["found"] == ["indexed"]
+
+
+async def test_the_sync_client_is_refused_in_the_loop_that_it_would_block(
+    handlers_client: AsyncClient,
+) -> None:
+    handlers_client.enter()
+    with pytest.raises(RuntimeError, match="await the methods of the argument"):
+        handlers_client.sync.get("namespaces", "default")
+    found = await asyncio.to_thread(handlers_client.sync.get, "namespaces", "default")
+    assert found["kind"] == "Namespace"
+
+
+async def test_requests_from_threads_end_with_the_right_to_act(
+    handlers_client: AsyncClient,
+) -> None:
+    fence_child_tasks(asyncio.get_running_loop())
+    handlers_client.enter()
+    fence = Fence()
+    fence.ends_at = read_clock() + 60
+    current_fence.set(fence)
+    assert await asyncio.to_thread(handlers_client.sync.get, "namespaces", "default")
+    fence.ends_at = read_clock()
+    with pytest.raises(webop.APIConnectionError, match="is no longer the leader"):
+        await asyncio.to_thread(handlers_client.sync.get, "namespaces", "default")
+
+
+def test_outside_of_operators_there_is_no_client_but_that_of_a_script(
+    webop_kubeconfig: Any, webop_namespace: str
+) -> None:
+    with pytest.raises(LookupError, match=r"no client here.*webop\.client\.connect\(\)"):
+        webop.client.current()
+
+    async def find() -> list[Json]:
+        return await webop.client.current().list("namespaces")
+
+    async def main() -> None:
+        async with webop.client.connect(field_manager="script") as client:
+            assert isinstance(client, webop.AsyncClient)
+            assert webop_namespace in {item["metadata"]["name"] for item in await find()}
+            await client.apply(build_map("one", webop_namespace, a="1"))
+            with pytest.raises(webop.APIConflictError, match='conflict with "script"'):
+                await client.apply(build_map("one", webop_namespace, a="2"), field_manager="other")
+        with pytest.raises(LookupError):
+            webop.client.current()
+
+    asyncio.run(main())
+
+
+class Holding:
+    """A transport that holds back requests about ConfigMaps until it lets them go."""
+
+    def __init__(self, info: ConnectionInfo) -> None:
+        self._transport = build_transport(info)
+        self.held, self.most = 0, 0
+        self.gate = asyncio.Event()
+
+    async def send(self, request: Request) -> Response:
+        if "/configmaps" in request.target:
+            self.held += 1
+            self.most = max(self.most, self.held)
+            await self.gate.wait()
+            self.held -= 1
+        return await self._transport.send(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+async def test_requests_of_handlers_take_no_more_than_their_share_of_connections(
+    info: ConnectionInfo, widgets: Kind, webop_namespace: str
+) -> None:
+    transport = Holding(info)
+    vault, networking = Vault({"test": info}), NetworkingSettings()
+    async with Client(vault, networking, transport_factory=lambda _: transport) as requests:
+        client = AsyncClient(requests)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(40):
+                group.create_task(client.list("configmaps", namespace=webop_namespace))
+            await eventually(lambda: transport.held == 16)
+            await client_is_free(requests, widgets, webop_namespace)
+            transport.gate.set()
+    assert transport.most == 16
+
+
+async def client_is_free(requests: Client, kind: Kind, namespace: str) -> None:
+    """Make a request of the framework, which must not wait for those of handlers."""
+    with pytest.raises(webop.APINotFoundError):
+        async with asyncio.timeout(5):
+            await requests.get(kind.resource, namespace, "absent", is_queued=True)

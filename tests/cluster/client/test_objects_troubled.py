@@ -1,0 +1,368 @@
+"""The client of handlers when values, answers, or the moment are not as one would wish."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import webop
+from tests.cluster.client.test_objects import build_map
+from tests.kit.managed_webhooks import Site, open_site
+from tests.kit.operators import Kind, eventually
+from tests.kit.scrapes import find_port
+from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.http.sessions import build_transport
+from webop.client.http.transport import Request, Response
+from webop.client.objects import AsyncClient
+from webop.client.standalone import connect_command
+from webop.errors import APIServerError, APITooManyRequestsError
+from webop.settings import NetworkingSettings
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Rule = Callable[[Request], Awaitable["Response | Request"]]
+
+
+class Made:
+    """An answer that no API server has given."""
+
+    def __init__(self, status: int, content: Any, **headers: str) -> None:
+        self.status = status
+        self.headers = {key.encode(): value.encode() for key, value in headers.items()}
+        self._content = [json.dumps(content).encode()]
+
+    async def receive(self) -> bytes:
+        return self._content.pop() if self._content else b""
+
+    async def aclose(self) -> None:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def meddle(info: ConnectionInfo, rule: Rule) -> AsyncIterator[AsyncClient]:
+    """Give a client whose requests are answered, held or changed by a rule on their way."""
+
+    class Transport:
+        def __init__(self) -> None:
+            self._transport = build_transport(info)
+
+        async def send(self, request: Request) -> Response:
+            result = await rule(request)
+            return await self._transport.send(result) if isinstance(result, Request) else result
+
+        async def aclose(self) -> None:
+            await self._transport.aclose()
+
+    networking = NetworkingSettings()
+    networking.error_backoffs = (0.01,)
+    vault = Vault({"test": info})
+    async with Client(vault, networking, transport_factory=lambda _: Transport()) as requests:
+        yield AsyncClient(requests)
+
+
+async def test_a_namespace_leads_to_no_other_path(client: Client, webop_namespace: str) -> None:
+    handlers_client = AsyncClient(client)
+    for namespace in (f"{webop_namespace}?x=", f"{webop_namespace}#", f"{webop_namespace} x"):
+        with pytest.raises(webop.APINotFoundError, match="configmaps"):
+            await handlers_client.get("configmaps", "one", namespace=namespace)
+        await handlers_client.delete("configmaps", "one", namespace=namespace, missing_ok=True)
+    found = await handlers_client.get("namespaces", webop_namespace)
+    assert "deletionTimestamp" not in found["metadata"]
+
+
+async def test_texts_that_yaml_reads_in_other_ways_are_applied_as_they_are(
+    client: Client, webop_namespace: str
+) -> None:
+    texts = {
+        "next-line": "a\x85b",
+        "separator": "a \u2028 b",
+        "control": "\x7f\x9f\ufffe",
+        "others": '\x00\ufeff😀é\n"\\',
+        "value": "1e3",
+    }
+    applied = await AsyncClient(client).apply(build_map("one", webop_namespace, **texts))
+    assert applied["data"] == texts
+
+
+async def test_kinds_that_the_server_did_not_tell_of_are_not_absent(info: ConnectionInfo) -> None:
+    asked, is_down, gate = 0, True, asyncio.Event()
+
+    async def rule(request: Request) -> Response | Request:
+        nonlocal asked
+        if request.target == "/api" and is_down:
+            asked += 1
+            await gate.wait()
+            raise ConnectionResetError("gone")
+        return request
+
+    async with meddle(info, rule) as client:
+        tasks = [asyncio.create_task(client.list("nodes")) for _ in range(5)]
+        while not asked:
+            await asyncio.sleep(0.01)
+        tasks[0].cancel()  # while the others wait for what it has asked
+        gate.set()
+        results = await asyncio.gather(*tasks[1:], return_exceptions=True)
+        is_down = False
+        assert await client.list("nodes") == []
+    assert {type(result) for result in results} == {webop.APIConnectionError}
+
+
+async def test_a_kind_of_an_api_group_that_does_not_answer_is_not_absent(
+    info: ConnectionInfo,
+) -> None:
+    version = {"version": "v1", "freshness": "Stale", "resources": []}
+    group = {"metadata": {"name": "metrics.k8s.io"}, "versions": [version]}
+
+    async def rule(request: Request) -> Response | Request:
+        if request.target == "/apis":
+            return Made(200, {"kind": "APIGroupDiscoveryList", "items": [group]})
+        return request
+
+    async with meddle(info, rule) as client:
+        with pytest.raises(APIServerError, match=r"not respond .*: metrics\.k8s\.io/v1\."):
+            await client.list("nodemetrics.metrics.k8s.io")
+        with pytest.raises(webop.APINotFoundError, match="There is no kind"):
+            await client.list("dogs.example.com")
+
+
+@pytest.mark.parametrize("what", ["/api", "/configmaps"])
+async def test_waiting_ends_in_time_although_the_server_does_not_answer(
+    info: ConnectionInfo, what: str
+) -> None:
+    async def rule(request: Request) -> Response | Request:
+        if request.target == what or "configmaps" in request.target:
+            await asyncio.Event().wait()
+        return request
+
+    async with asyncio.timeout(10), meddle(info, rule) as client:
+        with pytest.raises(webop.APITimeoutError, match=r"0\.2 s: the API server did not respond"):
+            await client.wait_for("configmaps", "a", "Ready", namespace="default", timeout=0.2)
+
+
+async def test_an_async_condition_is_refused(client: Client) -> None:
+    async def is_there(_: Any) -> bool:
+        return False
+
+    with pytest.raises(TypeError, match="must not be an async function"):
+        await AsyncClient(client).wait_for("namespaces", "default", is_there)
+
+
+@pytest.mark.parametrize("answer", [None, [], "fine", {"metadata": None}])
+async def test_what_is_no_object_is_an_error_of_the_connection(
+    info: ConnectionInfo, answer: Any
+) -> None:
+    async def rule(request: Request) -> Response | Request:
+        if "configmaps/" in request.target:
+            return Made(200, answer)
+        if "configmaps?" in request.target:
+            return Made(200, {"metadata": {}, "items": [answer or 0]})
+        return request
+
+    async with meddle(info, rule) as client:
+        attempts = (
+            client.get("configmaps", "one", namespace="default"),
+            client.list("configmaps", namespace="default"),
+            client.wait_for("configmaps", "one", "Ready", namespace="default", timeout=5),
+        )
+        for attempt in attempts:
+            with pytest.raises(webop.APIConnectionError):
+                await attempt
+
+
+async def test_a_list_whose_pages_expire_is_read_at_once(
+    info: ConnectionInfo, client: Client, webop_namespace: str
+) -> None:
+    for name in ("one", "two"):
+        await AsyncClient(client).create(build_map(name, webop_namespace))
+    pages = 0
+
+    async def rule(request: Request) -> Response | Request:
+        nonlocal pages
+        pages += "configmaps" in request.target
+        if "continue=" in request.target:
+            status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+            return Made(410, status)
+        return request._replace(target=request.target.replace("limit=500", "limit=1"))
+
+    async with meddle(info, rule) as troubled:
+        found = await troubled.list("configmaps", namespace=webop_namespace)
+    assert [item["metadata"]["name"] for item in found] == ["one", "two"]
+    assert pages == 3
+
+
+@pytest.mark.parametrize("pause", ["1", ""])
+async def test_a_server_that_asks_for_a_pause_is_asked_again(
+    info: ConnectionInfo, pause: str
+) -> None:
+    refused = 0
+
+    async def rule(request: Request) -> Response | Request:
+        nonlocal refused
+        if request.target.endswith("/default") and not refused:
+            refused += 1
+            return Made(429, {}, **({"retry-after": pause} if pause else {}))
+        return request
+
+    async with meddle(info, rule) as client:
+        if pause:
+            assert await client.get("namespaces", "default")
+        else:
+            with pytest.raises(APITooManyRequestsError):
+                await client.get("namespaces", "default")
+
+
+async def test_a_cancellation_at_the_end_of_a_connection_is_not_lost() -> None:
+    goes_on = False
+
+    async def work() -> None:
+        nonlocal goes_on
+        async with connect_command(info=ConnectionInfo("https://host")):
+            asyncio.get_running_loop().call_soon(task.cancel)
+        goes_on = True
+
+    task = asyncio.create_task(work())
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert not goes_on
+
+
+async def test_a_client_does_nothing_after_its_end(webop_kubeconfig: Any) -> None:
+    async with webop.client.connect() as client:
+        assert await client.list("namespaces")
+    with pytest.raises(webop.LoginError, match="The client is closed"):
+        await client.list("namespaces")
+
+
+async def test_threads_that_handlers_start_end_with_the_right_to_act(client: Client) -> None:
+    fence_child_tasks(asyncio.get_running_loop())
+    handlers_client = AsyncClient(client)
+    handlers_client.enter()
+    fence = Fence()
+    fence.ends_at = read_clock() + 60
+    current_fence.set(fence)
+    sync, results = handlers_client.sync, list[Any]()
+
+    def ask() -> None:
+        try:
+            results.append(sync.get("namespaces", "default")["kind"])
+        except webop.APIConnectionError as exc:
+            results.append(exc)
+
+    for _ in range(2):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        await asyncio.get_running_loop().run_in_executor(None, thread.join)
+        fence.ends_at = read_clock()
+        current_fence.set(None)  # the test itself goes on
+    kind, refusal = results
+    assert kind == "Namespace"
+    assert "is no longer the leader" in str(refusal)
+
+
+@pytest.fixture
+async def site(
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, widgets: Kind
+) -> AsyncIterator[Site]:
+    async with open_site(webop_cluster, client, webop_namespace, widgets) as opened:
+        yield opened
+
+
+async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
+    registry: webop.OperatorRegistry, site: Site, webop_namespace: str
+) -> None:
+    reviewed = {"reviewed": "yes"}
+    reviews, overdue = list[str](), list[str]()
+    are_all_here, ended = asyncio.Event(), asyncio.Event()
+
+    @webop.on.validate(*site.names, registry=registry, timeout_seconds=5, labels=reviewed)
+    async def judge(name: str, client: webop.AsyncClient, **_: Any) -> None:
+        reviews.append(name)
+        if len(reviews) == 16:  # as many requests as handlers can have in flight
+            are_all_here.set()
+        await are_all_here.wait()
+        try:
+            await client.get("namespaces", webop_namespace)
+        except asyncio.CancelledError:
+            overdue.append(name)
+            raise
+
+    @webop.on.create("configmaps", registry=registry, labels=reviewed)
+    async def make(client: webop.AsyncClient, **_: Any) -> None:
+        await asyncio.gather(*(create(client, f"one-{index}") for index in range(16)))
+        ended.set()
+
+    async def create(client: webop.AsyncClient, name: str) -> None:
+        body = {"apiVersion": site.objects.resource.api_version, "kind": site.objects.kind.kind}
+        metadata = {"name": name, "namespace": webop_namespace, "labels": reviewed}
+        await client.create({**body, "metadata": metadata, "spec": {}})
+
+    async with site.run(registry):
+        body = build_map("all", webop_namespace)
+        body["metadata"]["labels"] = reviewed
+        await AsyncClient(site.client).create(body)
+        await asyncio.wait_for(ended.wait(), 20)
+    assert not overdue
+
+
+async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_handlers_that_hang(
+    registry: webop.OperatorRegistry, site: Site, webop_namespace: str
+) -> None:
+    held = {"held": "yes"}
+    hanging, answered = list[str](), set[str]()
+    all_hang, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.validate(*site.names, registry=registry, timeout_seconds=30, labels=held)
+    async def hold(name: str, **_: Any) -> None:
+        hanging.append(name)
+        if len(hanging) == 16:
+            all_hang.set()
+        await released.wait()
+
+    @webop.on.create("configmaps", registry=registry, labels=held)
+    async def make(client: webop.AsyncClient, **_: Any) -> None:
+        await asyncio.gather(*(create(client, f"one-{index}", held) for index in range(16)))
+
+    async def create(client: webop.AsyncClient, name: str, labels: Any) -> None:
+        body = {"apiVersion": site.objects.resource.api_version, "kind": site.objects.kind.kind}
+        metadata = {"name": name, "namespace": webop_namespace, "labels": labels}
+        await client.create({**body, "metadata": metadata, "spec": {}})
+
+    async def ask(who: str, client: webop.AsyncClient) -> None:
+        await all_hang.wait()
+        await client.get("namespaces", webop_namespace)
+        answered.add(who)
+
+    @webop.daemon("configmaps", registry=registry, labels=held)
+    async def look(client: webop.AsyncClient, **_: Any) -> None:
+        await ask("daemon", client)
+
+    @webop.on.validate(*site.names, registry=registry, labels={"free": "yes"})
+    async def judge(client: webop.AsyncClient, **_: Any) -> None:
+        await ask("review", client)
+
+    @webop.on.probe(registry=registry)
+    async def probe(client: webop.AsyncClient, **_: Any) -> None:
+        if hanging:  # not before the start is over
+            await ask("probe", client)
+
+    endpoint = f"http://127.0.0.1:{find_port()}/healthz"
+    async with site.run(registry, liveness_endpoint=endpoint), httpx.AsyncClient() as http:
+        body = build_map("all", webop_namespace)
+        body["metadata"]["labels"] = held
+        own = AsyncClient(site.client)
+        await own.create(body)
+        await asyncio.wait_for(all_hang.wait(), 20)
+        await asyncio.wait_for(create(own, "free", {"free": "yes"}), 20)
+        assert (await http.get(endpoint, timeout=20)).is_success
+        await eventually(lambda: answered == {"daemon", "review", "probe"}, timeout=20)
+        released.set()

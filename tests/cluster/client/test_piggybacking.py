@@ -1,0 +1,342 @@
+"""Login functions that ask the client libraries, real ones and such as other versions are."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import logging
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.client.test_kubeconfig import build_expired_pair
+from tests.kit.exec_plugins import PluginFolder, build_kubeconfig
+from tests.unit.client.test_lifetimes import build_token
+from webop.client.auth.logins import (
+    get_default_logins,
+    login_via_async_client,
+    login_via_client,
+    login_via_pykube,
+    login_with_kubeconfig,
+    login_with_service_account,
+)
+from webop.client.auth.vault import ConnectionInfo
+from webop.errors import LoginError
+
+logger = logging.getLogger("test")
+
+FAR = dt.datetime(2999, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(autouse=True)
+def _no_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def log_in_async(**kwargs: Any) -> ConnectionInfo | None:
+    return asyncio.run(login_via_async_client(**kwargs))
+
+
+@pytest.mark.feature("AUT-06", "AUT-07", "REF-17")
+def test_libraries_that_are_not_installed_bring_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pykube", None)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    monkeypatch.setitem(sys.modules, "kubernetes.config", None)
+    assert login_via_pykube(logger=logger) is None
+    assert login_via_client(logger=logger) is None
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio.config", None)
+    assert log_in_async(logger=logger) is None
+
+
+@pytest.mark.feature("AUT-01", "AUT-02")
+def test_the_default_logins_depend_on_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = {"pykube": login_via_pykube, "kubernetes": login_via_client}
+    for name in (*libraries, "kubernetes_asyncio"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    sys.path_importer_cache.clear()
+    assert get_default_logins() == (login_with_service_account, login_with_kubeconfig)
+    for name in reversed(libraries):
+        (tmp_path / f"{name}.py").touch()
+        sys.path_importer_cache.clear()
+        assert libraries[name] in get_default_logins()
+    assert get_default_logins() == (login_via_pykube, login_via_client)
+    (tmp_path / "kubernetes.py").rename(tmp_path / "kubernetes_asyncio.py")
+    sys.path_importer_cache.clear()
+    assert len(get_default_logins()) == 2
+    assert login_via_client not in get_default_logins()
+
+
+class FakeConfigurationError(Exception):
+    pass
+
+
+@pytest.mark.feature("AUT-01", "AUT-07")
+@pytest.mark.parametrize(
+    ("keys", "scheme", "token"),
+    [
+        ({"authorization": "Bearer t"}, "Bearer", "t"),
+        ({"BearerToken": "t"}, None, "t"),
+        ({"BearerToken": "Bearer new", "authorization": "Bearer old"}, "Bearer", "new"),
+        ({}, None, None),
+    ],
+)
+def test_the_client_library_is_asked_for_its_token(
+    monkeypatch: pytest.MonkeyPatch, keys: dict[str, str], scheme: str | None, token: str | None
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise FakeConfigurationError
+
+    loaded: list[str] = []
+    configuration = types.SimpleNamespace(
+        host="https://host",
+        ssl_ca_cert="/ca",
+        verify_ssl=True,
+        username="",
+        password="",
+        cert_file=None,
+        key_file=None,
+        get_api_key_with_prefix=keys.get,
+    )
+    library: Any = types.ModuleType("kubernetes")
+    library.config = types.ModuleType("kubernetes.config")
+    library.config.ConfigException = FakeConfigurationError
+    library.config.load_incluster_config = refuse
+    library.config.load_kube_config = lambda **kw: loaded.append(kw["config_file"])
+    library.client = types.SimpleNamespace(
+        Configuration=types.SimpleNamespace(get_default_copy=lambda: configuration)
+    )
+    monkeypatch.setitem(sys.modules, "kubernetes", library)
+    monkeypatch.setitem(sys.modules, "kubernetes.config", library.config)
+
+    info = login_via_client(logger=logger)
+    assert loaded == ["~/.kube/config"]
+    assert info == ConnectionInfo(
+        server="https://host", ca_path="/ca", insecure=False, scheme=scheme, token=token
+    )
+
+    library.config.load_kube_config = refuse
+    with pytest.raises(LoginError, match="no kubeconfig"):
+        login_via_client(logger=logger)
+
+
+@pytest.mark.feature("AUT-01", "AUT-06")
+def test_pykube_is_asked_for_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise FileNotFoundError
+
+    config = types.SimpleNamespace(
+        cluster={"server": "https://host", "insecure-skip-tls-verify": True},
+        user={
+            "client-certificate": types.SimpleNamespace(filename=lambda: "/c"),
+            "client-key": types.SimpleNamespace(filename=lambda: "/k"),
+            "auth-provider": {"config": {}},
+        },
+        namespace="ns",
+    )
+
+    class FakeHTTPClient:
+        def __init__(self, config: Any) -> None:
+            self.config = config
+
+        def get(self, **kwargs: Any) -> None:
+            assert kwargs == {"version": "", "base": "/"}
+            self.config.user["auth-provider"]["config"]["access-token"] = "renewed"
+
+    library: Any = types.ModuleType("pykube")
+    library.PyKubeError = FakeConfigurationError
+    library.HTTPClient = FakeHTTPClient
+    library.KubeConfig = types.SimpleNamespace(
+        from_service_account=refuse, from_file=lambda: config
+    )
+    monkeypatch.setitem(sys.modules, "pykube", library)
+    assert login_via_pykube(logger=logger) == ConnectionInfo(
+        server="https://host",
+        insecure=True,
+        token="renewed",
+        certificate_path="/c",
+        private_key_path="/k",
+        default_namespace="ns",
+    )
+    library.KubeConfig.from_file = refuse
+    with pytest.raises(LoginError, match="no kubeconfig"):
+        login_via_pykube(logger=logger)
+
+
+real_libraries = pytest.mark.parametrize(
+    ("library", "login"),
+    [
+        ("pykube", login_via_pykube),
+        ("kubernetes", login_via_client),
+        ("kubernetes_asyncio", log_in_async),
+    ],
+)
+RealLogin = Callable[..., ConnectionInfo | None]
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
+    folder = PluginFolder(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(folder.kubeconfig))
+    return folder
+
+
+@pytest.mark.feature("AUT-06", "AUT-07", "AUT-14")
+@real_libraries
+def test_what_an_exec_plugin_brings_comes_with_its_expiration(
+    plugin: PluginFolder, library: str, login: RealLogin
+) -> None:
+    pytest.importorskip(library)
+    plugin.write_answer(token="t", expirationTimestamp=FAR.isoformat())
+    plugin.write_kubeconfig()
+    info = login(logger=logger)
+    assert info is not None
+    assert (info.authorization, info.expiration) == ("Bearer t", FAR)
+    plugin.write_answer(token="t2")
+    info = login(logger=logger)
+    assert info is not None
+    assert (info.token, info.expiration, plugin.runs) == ("t2", None, 2)
+
+
+@real_libraries
+def test_a_failing_exec_plugin_is_told_with_what_it_says(
+    plugin: PluginFolder, library: str, login: RealLogin
+) -> None:
+    pytest.importorskip(library)
+    plugin.write_script("echo 'session expired' >&2", "exit 3")
+    plugin.write_kubeconfig()
+    with pytest.raises(LoginError, match="exit code 3: session expired"):
+        login(logger=logger)
+
+
+@real_libraries
+def test_a_library_does_not_quote_the_kubeconfig_in_the_log(
+    plugin: PluginFolder, library: str, login: RealLogin, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip(library)
+    plugin.write_kubeconfig(env={"PASSWORD": "hidden"})
+    with pytest.raises(LoginError, match="its env is not a list"):
+        login(logger=logger)
+    assert "hidden" not in caplog.text
+
+
+@real_libraries
+def test_a_token_that_tells_its_end_expires(
+    plugin: PluginFolder, library: str, login: RealLogin
+) -> None:
+    pytest.importorskip(library)
+    user = {"token": build_token({"exp": FAR.timestamp()})}
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user)))
+    info = login(logger=logger)
+    assert info is not None
+    assert info.expiration == FAR
+
+
+@real_libraries
+def test_an_expired_certificate_is_told(
+    plugin: PluginFolder, library: str, login: RealLogin
+) -> None:
+    pytest.importorskip(library)
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(build_expired_pair())))
+    with pytest.raises(LoginError, match=r"client certificate.*expired at 20.*Renew"):
+        login(logger=logger)
+
+
+@real_libraries
+@pytest.mark.parametrize(
+    ("user", "cluster", "expected"),
+    [
+        ({"as": "admin"}, {}, r"uses impersonation \(as\)"),
+        ({}, {"insecure-skip-tls-verify": "false"}, "must be true or false, without quotes"),
+    ],
+)
+def test_what_a_library_ignores_or_takes_for_something_else_is_refused(
+    plugin: PluginFolder, library: str, login: RealLogin, user: Any, cluster: Any, expected: str
+) -> None:
+    pytest.importorskip(library)
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t", **user}, **cluster)))
+    with pytest.raises(LoginError, match=expected):
+        login(logger=logger)
+
+
+@real_libraries
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{", "is not YAML"),
+        ("[]", "is not a kubeconfig"),
+        ("current-context: x", "no context 'x'"),
+        (json.dumps(build_kubeconfig({"token": "t"}, server="host:6443")), "is not a URL"),
+    ],
+)
+def test_a_kubeconfig_that_a_library_fails_with_is_explained(
+    plugin: PluginFolder, library: str, login: RealLogin, text: str, expected: str
+) -> None:
+    pytest.importorskip(library)
+    plugin.kubeconfig.write_text(text)
+    with pytest.raises(LoginError, match=expected) as e:
+        login(logger=logger)
+    assert str(plugin.kubeconfig) in str(e.value)
+
+
+@real_libraries
+def test_several_kubeconfigs_are_merged_whatever_the_library_makes_of_them(
+    plugin: PluginFolder, library: str, login: RealLogin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(library)
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t"})))
+    monkeypatch.setenv("KUBECONFIG", f"{plugin.folder / 'absent'}:{plugin.kubeconfig}")
+    info = login(logger=logger)
+    assert info is not None
+    assert info.token == "t"
+
+
+@real_libraries
+def test_without_any_source_a_library_has_nothing_to_bring(library: str, login: RealLogin) -> None:
+    pytest.importorskip(library)
+    with pytest.raises(LoginError, match=r"no kubeconfig.*no service account"):
+        login(logger=logger)
+
+
+_VIA_LIBRARIES = [login_via_pykube, login_via_client, log_in_async]
+
+
+@pytest.mark.parametrize("login", _VIA_LIBRARIES)
+def test_the_proxy_of_a_kubeconfig_is_used_whichever_library_reads_it(
+    login: Callable[..., ConnectionInfo | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, **{"proxy-url": "http://a:1"})))
+    info = login(logger=logger)
+    assert info is not None
+    assert info.proxy_url == "http://a:1"
+    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, **{"proxy-url": "socks5://a:1"})))
+    with pytest.raises(LoginError, match=r"'socks5://a:1' of the cluster 'cl'.* SOCKS, are not"):
+        login(logger=logger)
+
+
+@pytest.mark.parametrize("login", _VIA_LIBRARIES)
+def test_a_tls_server_name_is_warned_about_once_whichever_library_reads_it(
+    login: Callable[..., ConnectionInfo | None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, **{"tls-server-name": "other"})))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    for _ in range(2):
+        assert login(logger=logger)
+    assert caplog.text.count("tls-server-name of the cluster 'cl'") == 1

@@ -1,0 +1,40 @@
+"""What all tests of peering need: the kinds, an object, a handler, the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.kit.operators import Calls
+from tests.kit.peering_objects import Meeting, provide_peerings
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kinds(webop_cluster: LocalCluster) -> None:
+    provide_peerings(webop_cluster)
+
+
+@pytest.fixture
+def meeting(client: Client, webop_namespace: str) -> Meeting:
+    """The peering object of the namespace of the test, which is yet to be created."""
+    return Meeting(client, webop_namespace)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, "webop.coordination")
+    return caplog
+
+
+@pytest.fixture(autouse=True)
+def _handler(registry: webop.OperatorRegistry, calls: Calls) -> None:
+    @webop.on.create("widgets", registry=registry, id="created", labels={"x": webop.PRESENT})
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)

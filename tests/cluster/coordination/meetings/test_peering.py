@@ -1,0 +1,248 @@
+"""Operators that share a peering object with others, by the records that they see and write."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+import webop
+from tests.cluster.coordination.meetings.pauses import stay_out
+from tests.kit.operators import (
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+)
+from tests.kit.peering_objects import (
+    Meeting,
+    build_record,
+)
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.handlers.stopping import AsyncDaemonStopped
+from webop.reactor.observer import Scope
+from webop.runtime.operator import Operator, OperatorOptions
+
+
+@pytest.mark.feature("PEE-01", "PEE-13", "PEE-15", "PEE-16", "CFG-06", "CFG-10", "CFG-11", "D-21")
+@pytest.mark.parametrize("stealth", [False, True])
+async def test_an_operator_keeps_a_record_and_removes_it_at_the_end(
+    run_operator: RunOperator, meeting: Meeting, log: pytest.LogCaptureFixture, stealth: bool
+) -> None:
+    await meeting.create()
+    peering = {"stealth": stealth, "lifetime": 2, "priority": 7}
+    settings = build_settings(peering=peering)
+    async with run_operator(settings, standalone=False, identity="me"):
+        records = await meeting.wait(lambda records: "me" in records)
+        record = records["me"]
+        assert (record["priority"], record["lifetime"]) == (7, 2)
+        assert set(records) == {"me"}
+        assert set(record) == {"priority", "lifetime", "lastseen"}
+        await meeting.wait(lambda records: records["me"]["lastseen"] > record["lastseen"])
+    assert await meeting.read() == {}
+    assert ("Keep-alive" in log.text) is not stealth
+    assert "Pausing" not in log.text
+    assert "belongs to the peering 'default'" in log.text
+
+
+@pytest.mark.feature("PEE-02", "PEE-14", "CFG-08", "D-20")
+async def test_it_pauses_for_a_higher_priority_until_that_one_is_gone_or_dead(
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    dead = build_record(999, lifetime=-5)
+    await meeting.create(boss=build_record(100, message="maintenance"), dead=dead)
+    async with run_operator(standalone=False, identity="me"):
+        await stay_out(objects, calls, log)
+        await meeting.wait(lambda records: set(records) == {"me", "boss"}, "the dead are cleaned")
+        assert "in favour of boss (priority 100, valid until" in log.text
+        assert "UTC): maintenance" in log.text
+        await meeting.write("boss", build_record(100, message="maintenance"))
+        await meeting.write("boss", None)
+        await calls.wait("ignored")
+        assert log.text.count("Pausing") == log.text.count("Resuming") == 1
+
+        await meeting.write("boss", build_record(100, lifetime=2))
+        await eventually(lambda: log.text.count("Pausing") == 2, "the pause")
+        await eventually(lambda: log.text.count("Resuming") == 2, "the end of the dead boss")
+        await objects.create("later", labels={"x": "y"})
+        await calls.wait("later")
+        await meeting.write("low", build_record(-1))
+        await meeting.wait(lambda records: set(records) >= {"me", "low"})
+        await objects.pass_fence()
+    assert log.text.count("Pausing") == 2
+    assert set(await meeting.read()) <= {"low", "boss"}
+
+
+@pytest.mark.feature("PEE-03", "D-20")
+async def test_with_the_same_priority_all_pause_and_warn(
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await meeting.create()
+    async with (
+        run_operator(standalone=False, identity="one", beside=True) as one,
+        run_operator(standalone=False, identity="two", beside=True),
+    ):
+        await eventually(lambda: log.text.count("so all of them pause") == 2, "both warnings")
+        await stay_out(objects, calls, log)
+        warnings = [r.getMessage() for r in log.records if r.levelno == logging.WARNING]
+        assert any("also that of one (" in text for text in warnings)
+        assert any("also that of two (" in text for text in warnings)
+        await one.stop()
+        await calls.wait("ignored")
+
+
+@pytest.mark.feature("PEE-12", "PEE-04", "CFG-08")
+async def test_the_next_one_takes_over_and_priorities_can_change(
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await meeting.create()
+    one, two = (build_settings(peering={"priority": n, "lifetime": 4}) for n in (1, 2))
+    async with (
+        run_operator(one, standalone=False, identity="one", beside=True),
+        run_operator(two, standalone=False, identity="two", beside=True) as second,
+    ):
+        await eventually(lambda: "in favour of two" in log.text)
+        await objects.create("first", labels={"x": "y"})
+        await calls.wait("first")
+        one.peering.priority = 3  # the next renewal tells
+        await eventually(lambda: "in favour of one (priority 3" in log.text)
+        await second.stop()
+        await objects.pass_fence()
+    assert len(calls) == 1
+
+
+@pytest.mark.feature("PEE-10", "CFG-09")
+async def test_standalone_operators_have_nothing_to_do_with_it(
+    run_operator: RunOperator, meeting: Meeting, objects: Objects, log: pytest.LogCaptureFixture
+) -> None:
+    await meeting.create(boss=build_record(100))
+    async with run_operator(standalone=True, identity="me"):
+        await objects.pass_fence()
+    assert set(await meeting.read()) == {"boss"}
+    assert "peering" not in log.text
+
+
+@pytest.mark.feature("PEE-15")
+async def test_the_record_stays_until_the_work_has_ended(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+) -> None:
+    ended = asyncio.Event()
+    records: list[Any] = []
+
+    @webop.daemon("widgets", registry=registry)
+    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
+        await stopped.wait()
+        await ended.wait()
+        records.append(await meeting.read())
+
+    await meeting.create()
+    async with run_operator(standalone=False, identity="me", beside=True) as running:
+        await objects.create("one")
+        await objects.wait("one", lambda body: body["metadata"].get("finalizers"))
+        await meeting.wait(lambda records: "me" in records)
+        stopping = asyncio.create_task(running.stop())
+        await asyncio.sleep(0.1)
+        assert set(await meeting.read()) == {"me"}
+        ended.set()
+        await stopping
+    assert [set(record) for record in records] == [{"me"}]
+    assert await meeting.read() == {}
+
+
+@pytest.mark.feature("PEE-15")
+async def test_at_sigterm_others_take_over_at_once_while_webhooks_are_served_on(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    meeting: Meeting,
+    objects: Objects,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.validate("widgets", registry=registry, id="validated")
+    async def validated(**_: Any) -> None: ...
+
+    await meeting.create()
+    operator = Operator(
+        OperatorOptions(
+            registry=registry,
+            settings=build_settings(admission={"shutdown_delay": 60}),
+            vault=Vault({"test": info}),
+            scope=Scope(clusterwide=False, patterns=(objects.namespace,)),
+            identity="me",
+            is_hosted=True,
+        )
+    )
+    running = asyncio.create_task(operator.run())
+    await meeting.wait(lambda records: "me" in records)
+    retiring = asyncio.create_task(operator.retire())
+    await meeting.wait(lambda records: not records)
+    assert not retiring.done()
+    for task in (retiring, running):
+        task.cancel()
+    await asyncio.wait({retiring, running})
+
+
+@pytest.mark.feature("PEE-12", "PEE-13")
+async def test_replicas_that_share_a_lease_are_one_peer(
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    lease = {
+        "lease_name": "ours",
+        "lease_namespace": objects.namespace,
+        "lease_duration": 4,
+        "renew_deadline": 3,
+        "retry_period": 0.2,
+    }
+    one, two = (build_settings(leadership=lease) for _ in range(2))
+    ours = f"lease/{objects.namespace}/ours"
+    await meeting.create()
+    async with (
+        run_operator(one, standalone=False, identity="one", beside=True) as first,
+        run_operator(two, standalone=False, identity="two", beside=True) as second,
+    ):
+        await objects.create("first", labels={"x": "y"})
+        await calls.wait("first")
+        before = await meeting.wait(lambda records: ours in records)
+        is_first = (await read_holder(objects)).startswith("one")
+        await (first if is_first else second).stop()
+        await meeting.wait(lambda records: records[ours]["lastseen"] > before[ours]["lastseen"])
+        await objects.create("second", labels={"x": "y"})
+        await calls.wait("second")
+        assert set(await meeting.read()) == {ours}
+        assert "Pausing" not in log.text
+        await meeting.write("boss", build_record(100))
+        await eventually(lambda: "Pausing in favour of boss" in log.text)
+        await objects.create("third", labels={"x": "y"})
+        await asyncio.sleep(0.2)
+        assert not calls.of("third")
+        await meeting.write("boss", None)
+        await calls.wait("third")
+    assert set(await meeting.read()) == {ours}
+    assert len(calls) == 3
+
+
+async def read_holder(objects: Objects) -> str:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.namespace}/leases/ours"
+    holder: str = (await objects.client.request("GET", path))["spec"]["holderIdentity"]
+    return holder

@@ -1,0 +1,228 @@
+"""Peering objects and their kinds: which one is meant, absent, created, deleted."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from tests.cluster.coordination.meetings.pauses import stay_out
+from tests.kit.operators import (
+    CRDS,
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+)
+from tests.kit.peering_objects import (
+    PEERINGS,
+    Meeting,
+    build_peering_crds,
+    build_record,
+    define_peerings,
+    undefine_peerings,
+)
+from webop.client.api import Client
+
+
+@pytest.mark.feature("PEE-07", "PEE-09", "CFG-07", "D-62")
+async def test_a_peering_that_must_be_there_is_waited_for_and_joined_at_once(
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    mine = Meeting(meeting.client, meeting.namespace, "mine")
+    await meeting.create(boss=build_record(100))  # the boss of others
+    async with run_operator(standalone=False, peering_name="mine", identity="me"):
+        await stay_out(objects, calls, log)
+        assert "kubectl create -f - <<< '{apiVersion: kopf.dev/v1, kind: KopfPeering" in log.text
+        assert f"metadata: {{namespace: {mine.namespace}, name: mine}}" in log.text
+        await mine.create()
+        await mine.wait(lambda records: "me" in records)
+        await calls.wait("ignored")
+        await mine.delete()
+        await eventually(lambda: log.text.count("is paused: there is no peering object") == 2)
+        await mine.create()
+        await mine.wait(lambda records: "me" in records)
+        await objects.pass_fence()
+    assert set(await meeting.read()) == {"boss"}
+
+
+@pytest.mark.feature("PEE-08", "PEE-11", "CFG-06", "D-62")
+@pytest.mark.parametrize("name", ["default", "custom"])
+async def test_a_peering_that_may_be_absent_is_joined_as_soon_as_it_appears(
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+    name: str,
+) -> None:
+    meeting.name = name
+    settings = build_settings(peering={"name": name})
+    async with run_operator(settings, standalone=False, identity="me"):
+        await objects.pass_fence()
+        (record,) = [r for r in log.records if "is not found, falling back to" in r.getMessage()]
+        assert record.getMessage().endswith(
+            "One copy? Add --standalone. Several? Add --lease NAME."
+        )
+        assert record.getMessage().startswith("Default peering object") is (name == "default")
+        assert record.levelno == (logging.INFO if name == "default" else logging.WARNING)
+        expires = time.time() + 3
+        await meeting.create(boss=build_record(100, lifetime=3))
+        await meeting.wait(lambda records: "me" in records)
+        await stay_out(objects, calls, log)
+        await meeting.delete()  # the boss is there all the same, until the record expires
+        await calls.wait("ignored")
+        assert time.time() >= expires
+    assert "Resuming" in log.text
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+async def test_a_record_without_an_end_no_longer_counts_when_its_object_is_deleted(
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+    comes_back: bool,
+) -> None:
+    await meeting.create(boss={"priority": 100})  # as people write them
+    async with run_operator(standalone=False, identity="me"):
+        await stay_out(objects, calls, log)
+        await meeting.delete()
+        if comes_back:
+            await meeting.create()
+        await calls.wait("ignored")
+
+
+async def test_a_peer_that_leaves_a_peering_that_was_created_again_counts_no_more(
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await meeting.create(boss=build_record(100))
+    async with run_operator(standalone=False, identity="me"):
+        await stay_out(objects, calls, log)
+        await meeting.delete()
+        await meeting.create(boss=build_record(100))
+        await meeting.wait(lambda records: "me" in records)
+        await meeting.write("boss", None)
+        await calls.wait("ignored")
+
+
+@pytest.mark.feature("PEE-05", "CFG-12")
+async def test_operators_of_namespaces_are_paused_if_any_of_them_says_so(
+    client: Client,
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await meeting.create()
+    patterns = [objects.namespace, f"{objects.namespace}-*"]
+    async with run_operator(standalone=False, identity="me", namespaces=patterns):
+        await objects.pass_fence()
+        name = f"{objects.namespace}-other"
+        other = Meeting(client, name)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+        await client.request("POST", "/api/v1/namespaces", body=namespace)
+        await other.create(boss=build_record(100))
+        await stay_out(objects, calls, log)
+        await other.wait(lambda records: "me" in records)
+        await meeting.wait(lambda records: "me" in records)
+        body = await client.request("DELETE", f"/api/v1/namespaces/{name}")
+        body["spec"]["finalizers"] = []  # what the controller manager would do
+        await client.request("PUT", f"/api/v1/namespaces/{name}/finalize", body=body)
+        await calls.wait("ignored")
+
+
+@pytest.mark.feature("PEE-05", "CFG-12")
+async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
+    client: Client,
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await meeting.create(boss=build_record(100))
+    wide = Meeting(client, None, objects.namespace)
+    await wide.create(boss=build_record(100))
+    try:
+        async with run_operator(
+            standalone=False,
+            identity="me",
+            peering_name=wide.name,
+            clusterwide=True,
+            namespaces=[],
+        ):
+            await stay_out(objects, calls, log)
+            await wide.write("boss", None)
+            await calls.wait("ignored")
+            assert set(await wide.read()) == {"me"}
+        assert set(await meeting.read()) == {"boss"}
+    finally:
+        await wide.delete()
+
+
+@pytest.mark.feature("PEE-06", "PEE-07", "PEE-11", "D-19", "D-62")
+async def test_kinds_come_and_go(
+    client: Client,
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    mandatory = Meeting(client, objects.namespace, "mine")
+    await undefine_peerings(client)
+    async with run_operator(standalone=False, identity="free", beside=True):
+        await objects.create("first", labels={"x": "y"})
+        await calls.wait("first")
+        assert "Default peering object is not found, falling back" in log.text
+        async with run_operator(standalone=False, identity="me", peering_name="mine", beside=True):
+            await eventually(lambda: "is paused: there is no kind KopfPeering" in log.text)
+            await define_peerings(client)
+            await meeting.create()
+            await meeting.wait(lambda records: "free" in records)
+            await eventually(lambda: "is paused: there is no peering object 'mine'" in log.text)
+            await mandatory.create()
+            await mandatory.wait(lambda records: "me" in records)
+            await client.delete(CRDS, None, f"{PEERINGS.plural}.{PEERINGS.group}")
+            await eventually(lambda: log.text.count("is paused: there is no kind") == 2)
+        await objects.create("second", labels={"x": "y"})
+        await calls.wait("second")
+    await undefine_peerings(client)  # wait for the end of the deletion
+    await define_peerings(client)
+
+
+@pytest.mark.feature("PEE-06", "D-19")
+async def test_the_legacy_group_serves_as_well_and_so_does_a_status_endpoint(
+    client: Client,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await undefine_peerings(client)
+    legacy = Meeting(client, objects.namespace, group="zalando.org", has_status=True)
+    await define_peerings(client, "zalando.org", has_status=True)
+    try:
+        await legacy.create(boss=build_record(100))
+        async with run_operator(standalone=False, identity="me"):
+            await stay_out(objects, calls, log)
+            await legacy.write("boss", None)
+            await calls.wait("ignored")
+            assert set(await legacy.read()) == {"me"}
+    finally:
+        for crd in build_peering_crds("zalando.org"):
+            await client.delete(CRDS, None, crd["metadata"]["name"])
+        await define_peerings(client)

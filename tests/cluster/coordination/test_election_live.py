@@ -1,0 +1,380 @@
+"""Leadership by a Lease of a real API server: what is written into it, and who acts by it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+import webop
+from tests.kit.managed_webhooks import until
+from tests.kit.operators import (
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+)
+from tests.kit.processes import Command, Workshop
+from tests.kit.reviews import serve
+from tests.kit.tcp_proxy import Proxy, intercept
+from webop.client.api import Client
+from webop.client.auth.kubeconfig import read_kubeconfig
+from webop.coordination.requests import LEASES
+from webop.embedding import EmbeddingOptions, operator
+from webop.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+FAST: Json = {"lease_duration": 2, "renew_deadline": 1.5, "retry_period": 0.1}
+STEADY: Json = {"lease_duration": 3, "renew_deadline": 2.5, "retry_period": 0.2}
+LONG: Json = {"lease_duration": 20, "renew_deadline": 15, "retry_period": 0.2}
+
+BLOCKING = """
+import time
+import webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+
+@webop.on.create('widgets')
+def in_a_thread(spec, **_):
+    if spec.get('how') == 'thread':
+        print('it blocks a thread', flush=True)
+        time.sleep(60)
+
+@webop.on.create('widgets')
+async def in_the_loop(spec, **_):
+    if spec.get('how') == 'loop':
+        print('it blocks the loop', flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "webop.coordination")
+    return caplog
+
+
+def lead(objects: Objects, name: str = "lead", **more: Any) -> webop.OperatorSettings:
+    """Return the settings of a replica."""
+    names = {"lease_name": name, "lease_namespace": objects.namespace}
+    return build_settings(leadership={**FAST, **names, **more})
+
+
+async def read_lease(objects: Objects, name: str = "lead") -> Json:
+    lease = await objects.client.get(LEASES, objects.namespace, name)
+    spec: Json = lease["spec"]
+    return spec
+
+
+def declare(registry: webop.OperatorRegistry, calls: Calls) -> webop.OperatorRegistry:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    @webop.on.resume("widgets", registry=registry, id="resumed")
+    async def resumed(**kwargs: Any) -> None:
+        calls.note("resumed", kwargs)
+
+    return registry
+
+
+async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
+    objects: Objects, run_operator: RunOperator, registry: webop.OperatorRegistry, calls: Calls
+) -> None:
+    declare(registry, calls)
+    async with AsyncExitStack() as stack:
+        options = [{"settings": lead(objects, **LONG), "identity": name} for name in ("one", "two")]
+        first = await stack.enter_async_context(run_operator(beside=True, **options[0]))
+        await objects.pass_fence()  # the watch is up: what comes now is new, and not resumed
+        await objects.create("a")
+        await objects.wait_handled("a")
+        lease = await read_lease(objects)
+        assert lease["holderIdentity"] == "one"
+        assert lease["leaseDurationSeconds"] == 20
+        assert lease["leaseTransitions"] == 0
+        assert lease["acquireTime"] <= lease["renewTime"]
+        await stack.enter_async_context(run_operator(beside=True, **options[1]))
+        await objects.create("b")
+        await objects.wait_handled("b")
+        assert (await read_lease(objects))["holderIdentity"] == "one"
+        await first.stop()
+        await objects.create("c")
+        await objects.wait_handled("c")
+        for name in ("a", "b"):
+            await calls.wait(name, "resumed")
+        lease = await read_lease(objects)
+        assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("two", 1)
+    created = [call["name"] for call in calls if call["handler"] == "created"]
+    assert [name for name in created if name in "abc"] == ["a", "b", "c"]
+    assert calls.handlers("a") == calls.handlers("b") == ["created", "resumed"]
+    lease = await read_lease(objects)
+    assert (lease["holderIdentity"], lease["leaseDurationSeconds"]) == ("", 1)
+
+
+async def test_the_lease_is_in_the_only_served_namespace_if_nothing_says_otherwise(
+    objects: Objects, run_operator: RunOperator, registry: webop.OperatorRegistry, calls: Calls
+) -> None:
+    declare(registry, calls)
+    async with run_operator(settings=lead(objects, lease_namespace=None), identity="me"):
+        await objects.create("a")
+        await objects.wait_handled("a")
+        assert (await read_lease(objects))["holderIdentity"] == "me"
+
+
+async def test_a_lease_of_somebody_else_is_waited_for_and_then_taken(
+    objects: Objects,
+    run_operator: RunOperator,
+    registry: webop.OperatorRegistry,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    declare(registry, calls)
+    spec = {
+        "holderIdentity": "go-controller_1",
+        "leaseDurationSeconds": 2,
+        "acquireTime": "2026-01-02T03:04:05.000000Z",
+        "renewTime": "2036-01-02T03:04:05.000000Z",  # its clock is wrong, which does not matter
+        "leaseTransitions": 3,
+    }
+    body = {"metadata": {"name": "lead"}, "spec": spec}
+    await objects.client.create(LEASES, objects.namespace, body)
+    async with run_operator(settings=lead(objects), identity="me"):
+        await eventually(lambda: "held by 'go-controller_1' since 2026-01-02" in log.text, "a word")
+        await objects.create("a")
+        await objects.wait_handled("a")
+        lease = await read_lease(objects)
+        assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("me", 4)
+
+
+async def test_without_permission_it_stands_by_and_says_what_is_missing(
+    webop_cluster: LocalCluster,
+    objects: Objects,
+    run_operator: RunOperator,
+    registry: webop.OperatorRegistry,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    declare(registry, calls)
+    user = f"{objects.namespace}-user"
+    vault = webop.Vault({"x": read_kubeconfig([webop_cluster.kubeconfig_for(user)])})
+    async with run_operator(settings=lead(objects), vault=vault):
+        await eventually(lambda: "cannot be acquired" in log.text, "a word")
+    assert f'User "{user}" cannot get resource "leases"' in log.text
+    assert "Needed: get, create and update; better also list and watch." in log.text
+    assert log.text.count("cannot be acquired") == 1
+
+
+async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_has_it(
+    webop_cluster: LocalCluster,
+    objects: Objects,
+    registry: webop.OperatorRegistry,
+    calls: Calls,
+) -> None:
+    declare(registry, calls)
+    user = f"{objects.namespace}-late"
+    vault = webop.Vault({"x": read_kubeconfig([webop_cluster.kubeconfig_for(user)])})
+    kind = f"{objects.kind.plural}.{objects.kind.group}"
+    grant(webop_cluster, user, kind, "get,list,watch,patch", objects.namespace)
+    settings = lead(objects)
+    settings.scanning.disabled = True
+    async with serve(
+        registry=registry, settings=settings, vault=vault, namespaces=[objects.namespace]
+    ) as site:
+
+        async def has(status: int, text: str) -> bool:
+            answer = await site.get("/readyz")
+            return answer.status_code == status and text in answer.text
+
+        await until(lambda: has(503, '"not ready":["the lease'), "the obstacle alone")
+        assert await has(503, f"the lease {objects.namespace}/lead cannot be acquired: ")
+        grant(webop_cluster, user, "leases", "get,create,update", objects.namespace)
+        await until(lambda: has(200, ""), "readiness")
+
+
+def grant(cluster: LocalCluster, user: str, resource: str, verbs: str, namespace: str) -> None:
+    """Let a user do something in a namespace."""
+    name, where = f"{user}-{resource}", f"--namespace={namespace}"
+    cluster.kubectl("create", "role", name, f"--verb={verbs}", f"--resource={resource}", where)
+    cluster.kubectl("create", "rolebinding", name, f"--role={name}", f"--user={user}", where)
+
+
+async def test_the_rights_of_the_manual_suffice(
+    webop_cluster: LocalCluster,
+    objects: Objects,
+    run_operator: RunOperator,
+    registry: webop.OperatorRegistry,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    declare(registry, calls)
+    text = (Path(__file__).parents[3] / "docs" / "leadership.md").read_text()
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    role = yaml.safe_load(block)
+    role["metadata"]["namespace"] = objects.namespace
+    api, user = role["apiVersion"], f"{objects.namespace}-replica"
+    reference = {"apiGroup": api.split("/")[0], "kind": "Role", "name": role["metadata"]["name"]}
+    binding = {
+        "apiVersion": api,
+        "kind": "RoleBinding",
+        "metadata": role["metadata"],
+        "roleRef": reference,
+        "subjects": [{"kind": "User", "name": user}],
+    }
+    webop_cluster.apply(role, binding)
+    vault = webop.Vault({"x": read_kubeconfig([webop_cluster.kubeconfig_for(user)])})
+    caplog.set_level(logging.INFO)
+    async with run_operator(settings=lead(objects, name="my-operator"), vault=vault):
+        await eventually(lambda: "This replica is leading" in caplog.text, "leadership")
+        await asyncio.sleep(0.3)  # for the watch, and some renewals
+    assert "Released the lease" in caplog.text
+    assert not [r for r in caplog.records if "leases" in r.getMessage()]
+
+
+async def test_an_absent_namespace_is_named(
+    objects: Objects,
+    run_operator: RunOperator,
+    registry: webop.OperatorRegistry,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    declare(registry, calls)
+    async with run_operator(settings=lead(objects, lease_namespace="nowhere")):
+        await eventually(lambda: "cannot be acquired" in log.text, "a word")
+    assert 'namespaces "nowhere" not found' in log.text
+
+
+@pytest.mark.parametrize(
+    ("leadership", "text"),
+    [
+        ({"lease_name": "lead"}, r"Set settings\.leadership\.lease_namespace"),
+        ({"lease_name": "lead", "renew_deadline": 15}, "must be less than"),
+    ],
+)
+async def test_settings_that_do_not_do_end_the_operator_with_the_reason(
+    info: webop.ConnectionInfo,
+    registry: webop.OperatorRegistry,
+    calls: Calls,
+    leadership: Json,
+    text: str,
+) -> None:
+    options: EmbeddingOptions = {
+        "registry": declare(registry, calls),
+        "settings": build_settings(leadership=leadership),
+        "vault": webop.Vault({"x": info}),
+        "standalone": True,
+        "clusterwide": True,
+    }
+    with pytest.raises(ConfigurationError, match=text):
+        await operator(**options)
+
+
+async def test_a_lost_lease_that_comes_back_begins_a_new_turn_with_the_daemons(
+    objects: Objects,
+    run_operator: RunOperator,
+    registry: webop.OperatorRegistry,
+    client: Client,
+) -> None:
+    running: list[str] = []
+
+    @webop.daemon("widgets", registry=registry)
+    async def work(stopped: webop.DaemonStopped, **_: Any) -> None:
+        running.append("begun")
+        try:
+            await stopped.wait()
+        finally:
+            running.append("ended")
+
+    async with run_operator(settings=lead(objects, **STEADY), identity="me"):
+        await objects.create("a")
+        await eventually(lambda: running == ["begun"], "a daemon")
+        lease = await client.get(LEASES, objects.namespace, "lead")
+        spec = {**lease["spec"], "holderIdentity": "thief"}
+        await client.patch(LEASES, objects.namespace, "lead", {"spec": spec})
+        await eventually(lambda: running == ["begun", "ended"], "the end of the daemon")
+        await eventually(lambda: running == ["begun", "ended", "begun"], "the next turn")
+    assert running[-1] == "ended"
+
+
+async def test_a_handler_is_not_gone_on_with_after_the_loop_was_blocked_beyond_the_lease(
+    objects: Objects, run_operator: RunOperator, registry: webop.OperatorRegistry, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry)
+    async def created(**kwargs: Any) -> None:
+        calls.note("begun", kwargs)
+        await asyncio.sleep(0.2)
+        calls.note("ended", kwargs)
+
+    async with run_operator(settings=lead(objects), identity="me"):
+        await objects.create("a")
+        await calls.wait("a", "begun")
+        time.sleep(2.2)  # noqa: ASYNC251 - as if the process was stopped
+        assert await calls.wait("a", "begun", 2)
+        assert not calls.of("a", "ended")
+        await objects.wait_handled("a")
+    *begun, last = calls.handlers("a")
+    assert set(begun) == {"begun"}
+    assert last == "ended"
+
+
+@pytest.fixture
+async def stuck(
+    webop_cluster: LocalCluster, objects: Objects, workshop: Workshop
+) -> AsyncIterator[Callable[[str], Awaitable[tuple[Command, Proxy]]]]:
+    """Runs a process that leads, and has a handler that blocks: a thread, or the loop."""
+    async with AsyncExitStack() as stack:
+
+        async def run(how: str) -> tuple[Command, Proxy]:
+            proxy = await stack.enter_async_context(intercept(webop_cluster.server))
+            kubeconfig = workshop.folder / "kubeconfig"
+            text = webop_cluster.kubeconfig.read_text()
+            kubeconfig.write_text(text.replace(webop_cluster.server, proxy.url))
+            variables = {f"WEBOP_LEADERSHIP__{key.upper()}": str(v) for key, v in FAST.items()}
+            variables["WEBOP_LEADERSHIP__LEASE_NAMESPACE"] = objects.namespace
+            variables["KUBECONFIG"] = str(kubeconfig)
+            scope = ("--standalone", "-n", objects.namespace, "--lease", "stuck")
+            running = workshop.start(*scope, workshop.write(BLOCKING), **variables)
+            command = await stack.enter_async_context(running)
+            await command.wait_for("This replica is leading")
+            await objects.create("a", {"how": how})
+            await command.wait_for("it blocks")
+            return command, proxy
+
+        yield run
+
+
+@pytest.mark.parametrize("how", ["thread", "loop"])
+async def test_a_process_ends_at_the_end_of_its_lease_if_a_handler_blocks_beyond_it(
+    stuck: Callable[[str], Awaitable[tuple[Command, Proxy]]], how: str
+) -> None:
+    command, proxy = await stuck(how)
+    proxy.is_refusing = True
+    proxy.cut()
+    assert await command.wait_for_exit() == 1
+    assert "work continues that cannot be stopped" in command.output
+
+
+async def test_a_process_that_stops_keeps_the_lease_for_work_that_cannot_be_ended(
+    stuck: Callable[[str], Awaitable[tuple[Command, Proxy]]], objects: Objects
+) -> None:
+    command, _ = await stuck("thread")
+    command.process.send_signal(signal.SIGTERM)
+    await command.wait_for("is not released")
+    assert (await read_lease(objects, "stuck"))["holderIdentity"]
+    assert await command.wait_for_exit() == 1
+    assert (await read_lease(objects, "stuck"))["holderIdentity"]

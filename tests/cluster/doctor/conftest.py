@@ -1,0 +1,39 @@
+"""Operators to be examined: each with a kind, a namespace and configurations of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kit.doctor_runs import Doctor
+from tests.kit.managed_webhooks import Site, open_site
+from tests.kit.operators import Kind, define_kinds
+from tests.kit.processes import Workshop
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def patients(webop_cluster: LocalCluster) -> Iterator[Kind]:
+    """Kinds for the tests."""
+    made = (Kind(f"patient{number}.webop.dev", "patients", "Patient") for number in range(23))
+    return define_kinds(webop_cluster, made)
+
+
+@pytest.fixture
+async def site(
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, patients: Iterator[Kind]
+) -> AsyncIterator[Site]:
+    """What an operator has to itself."""
+    async with open_site(webop_cluster, client, webop_namespace, next(patients)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def doctor(workshop: Workshop, webop_cluster: LocalCluster) -> Doctor:
+    """The command, as the administrator of the cluster."""
+    return Doctor(workshop, webop_cluster)

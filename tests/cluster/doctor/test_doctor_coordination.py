@@ -1,0 +1,136 @@
+"""The Lease, the peering, and the objects that wait for the operator."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from tests.kit.doctor_runs import Doctor
+from tests.kit.managed_webhooks import Site
+from tests.kit.peering_objects import Meeting, build_record, define_peerings
+from webop.cli.doctor.records import judge_lease, judge_peers
+from webop.coordination.requests import LEASES
+
+NOW = dt.datetime.now(dt.UTC)
+
+
+def hold(holder: str, age: float = 0.0) -> dict[str, Any]:
+    renewed = (NOW - dt.timedelta(seconds=age)).isoformat()
+    return build_lease(holderIdentity=holder, leaseDurationSeconds=15, renewTime=renewed)
+
+
+def build_lease(**spec: Any) -> dict[str, Any]:
+    return {"spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("lease", "replicas", "level", "text"),
+    [
+        (hold("pod-1"), {"pod-1", "pod-2"}, "ok", "pod-1 holds it"),
+        (hold("pod-1"), set(), "ok", "pod-1 holds it"),
+        (hold("foreign"), {"pod-1"}, "warning", "the holder foreign is not one of"),
+        (hold("pod-1", age=300), {"pod-1"}, "failure", "has not renewed it for 5 min"),
+        (hold(""), set(), "warning", "it has no holder"),
+        ({}, set(), "warning", "it does not exist"),
+        (
+            build_lease(holderIdentity="odd", renewTime="nonsense"),
+            set(),
+            "failure",
+            "has never renewed it",
+        ),
+    ],
+)
+def test_a_lease_is_judged_by_its_holder_and_its_age(
+    lease: dict[str, Any], replicas: set[str], level: str, text: str
+) -> None:
+    finding = judge_lease("Lease", lease, NOW, replicas)
+    assert finding.level == level
+    assert text in finding.text
+
+
+def build_peer(priority: int, age: float = 0.0, **more: Any) -> dict[str, Any]:
+    lastseen = (NOW - dt.timedelta(seconds=age)).isoformat()
+    return {"priority": priority, "lifetime": 60, "lastseen": lastseen, **more}
+
+
+@pytest.mark.parametrize(
+    ("status", "levels", "text"),
+    [
+        ({}, ["ok"], "no peer pauses"),
+        ({"own": build_peer(0)}, ["ok"], "no peer pauses"),
+        ({"own": build_peer(0), "low": build_peer(-5)}, ["ok"], "no peer pauses"),
+        ({"boss": build_peer(100, message="a backup")}, ["warning"], "paused by boss"),
+        ({"boss": build_peer(100, age=99)}, ["ok"], "no peer pauses"),
+        ({"one": build_peer(0), "two": build_peer(0)}, ["warning"], "pause each other"),
+        ({"one": build_peer(0), "two": build_peer(0, age=99)}, ["ok"], "no peer pauses"),
+        ({"odd": 5}, ["note", "ok"], "ignored the record of odd"),
+    ],
+)
+def test_a_peering_is_judged_by_the_priorities_of_those_who_are_alive(
+    status: dict[str, Any], levels: list[str], text: str
+) -> None:
+    found = list(judge_peers("peering", {"status": status}, 0, NOW, "webop resume"))
+    assert [finding.level for finding in found] == levels
+    assert text in found[0].text
+
+
+def test_an_identity_of_strangers_is_quoted_in_the_command_to_be_copied() -> None:
+    status = {"x; rm -rf ~": build_peer(100)}
+    found = list(judge_peers("peering", {"status": status}, 0, NOW, "resume"))
+    assert found[0].remedy.endswith("resume --id 'x; rm -rf ~'")
+
+
+async def test_leases_and_peerings_that_keep_an_operator_from_acting_are_named(
+    site: Site, doctor: Doctor
+) -> None:
+    await define_peerings(site.client)
+    place = site.objects.namespace
+    path = doctor.workshop.write(f"import webop\n@webop.on.create{site.names}\ndef fn(**_): ...\n")
+    options = ("-n", place, "--peering", place, "--lease", place, "--no-probe", path)
+    home = {"WEBOP_LEADERSHIP__LEASE_NAMESPACE": place}
+    absent = await doctor.examine(*options, **home)
+    assert absent.code == 1
+    assert absent.find(f"Lease {place}/{place}").level == "warning"
+    line = absent.find(f"peering {place}")
+    assert (line.level, "kubectl create -f" in line.remedy) == ("failure", True)
+    meeting = Meeting(site.client, place, place)
+    await meeting.create(boss=build_record(100))
+    renewed = (NOW - dt.timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    spec = {"holderIdentity": "gone", "leaseDurationSeconds": 15, "renewTime": renewed}
+    await site.client.create(LEASES, place, {"metadata": {"name": place}, "spec": spec})
+    paused = await doctor.examine(*options, **home)
+    line = paused.find(f"Lease {place}/{place}")
+    assert (line.level, line.text) == (
+        "failure",
+        "gone has not renewed it for 3 h: no replica leads",
+    )
+    line = paused.find(f"peering {place}")
+    assert (line.level, line.text.startswith("paused by boss")) == ("warning", True)
+    assert line.remedy.endswith(f"webop resume -n {place} --peering {place} --id boss")
+
+
+async def test_deletions_that_wait_for_a_handler_that_is_gone_are_named(
+    site: Site, doctor: Doctor
+) -> None:
+    finalizer = "tests.webop.dev/finalizer"
+    variables = {"WEBOP_PERSISTENCE__FINALIZER": finalizer}
+    await site.objects.create("held", finalizers=[finalizer])
+    await site.objects.create("stays", finalizers=[finalizer])
+    await site.objects.delete("held")
+    place, group = site.objects.namespace, site.names[0]
+    options = ("-n", place, "--standalone", "--no-probe")
+    code = "import webop\n@webop.on.delete{}\ndef fn(**_): ...\n"
+    path = doctor.workshop.write(code.format(("example.com", "v1", "others")))
+    gone = await doctor.examine(*options, path, **variables)
+    line = gone.find(f"patients.{group}")
+    assert line.level == "warning"
+    assert f"held by {finalizer}: {place}/held; these files have no handler" in line.text
+    assert f"webop finalizers release -n {place} patients.{group}" in line.remedy
+    # Handlers need some time, and may come back.
+    path = doctor.workshop.write(code.format(site.names))
+    busy = await doctor.examine(*options, path, **variables)
+    assert busy.find("finalizers").text == "no deletion waits for this operator"
+    for name in ("held", "stays"):
+        await site.objects.patch(name, {"metadata": {"finalizers": None}})

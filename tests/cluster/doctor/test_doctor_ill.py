@@ -1,0 +1,419 @@
+"""``webop doctor`` about operators that are not well: the reason, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime as dt
+import signal
+import ssl
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+import webop
+from tests.kit.doctor_runs import Doctor, build_record, configure, wait_in_force
+from tests.kit.managed_webhooks import KINDS, Site, until
+from tests.kit.processes import find_free_port
+from webop.handlers.model import WebhookType
+from webop.keymaterial import load_key_material
+from webop.servers.certificates.certs import (
+    build_ca,
+    build_certificate_self_signed,
+    read_certificate,
+)
+
+SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
+SECRET = "hooks-webhook-certs"
+SECRETS = webop.Resource("", "v1", "secrets", kind="Secret", namespaced=True)
+
+OPERATOR = """
+import webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+    settings.admission.server = webop.WebhookServer(port=0)
+    settings.admission.managed = '{name}'
+
+@webop.on.validate({names}, id='check')
+def check(**_): ...
+"""
+
+
+def encode(pem: bytes) -> str:
+    return base64.b64encode(pem).decode()
+
+
+async def test_an_operator_that_was_killed_is_found_out_at_once(site: Site, doctor: Doctor) -> None:
+    names = ", ".join(map(repr, site.names))
+    path = doctor.workshop.write(OPERATOR.format(name=site.name, names=names))
+    kubeconfig = str(site.cluster.kubeconfig)
+    async with doctor.workshop.start("-A", path, KUBECONFIG=kubeconfig) as command:
+        await until(lambda: site.has_names("check", ""), "the webhook")
+        await command.stop(signal.SIGKILL)
+    await wait_in_force(site)
+    report = await doctor.examine("--managed", site.name, path)
+    text = await doctor.speak("--managed", site.name, path)
+    assert report.code == text.code == 1
+    assert report.find("replicas").level == "ok"  # nobody can know yet
+    assert "connection refused" in report.find("address").text
+    line = report.find(f"check.{site.name}")
+    assert (line.level, line.text.partition(":")[0]) == ("failure", "no server listens there")
+    assert line.remedy.startswith("Start the operator")
+    assert text.output.endswith("1 failure, 1 warning, 9 ok.\n"), text.output
+
+
+async def test_a_configuration_that_nobody_keeps_is_found_by_the_marks(
+    site: Site, doctor: Doctor
+) -> None:
+    config = {"url": f"https://localhost:{find_free_port()}/hook"}
+    body = await configure(site, config, [])
+    record = build_record(body["webhooks"], age=3600)
+    patch = {"metadata": {"annotations": {"replica.webop.dev/1": record.encode()}}}
+    await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+    report = await doctor.examine("--managed", site.name, "--no-probe")
+    assert report.code == 1
+    line = report.find("replicas")
+    assert line.level == "failure"
+    when = dt.datetime.fromisoformat(record.renewed)
+    assert line.text.startswith(f"none has been alive since {when:%Y-%m-%d %H:%M:%S} UTC")
+    assert "60 min ago" in line.text
+    assert "requests fail" in line.text
+    assert f"webop webhooks remove {site.name}" in line.remedy
+    assert f"check.{site.name}" not in [line.subject for line in report.lines]  # no probe
+
+
+async def test_rights_for_two_configurations_without_webhooks_are_told_once(
+    site: Site, doctor: Doctor
+) -> None:
+    names, kind = (site.name, f"second.{site.name}"), KINDS[WebhookType.MUTATING]
+    for name in names:
+        body = {"metadata": {"name": name, "annotations": {"replica.webop.dev/1": "{}"}}}
+        await site.client.create(kind, None, body)
+    report = await doctor.examine("--no-probe")
+    await site.client.delete(kind, None, names[1])
+    assert report.find("mutatingwebhookconfigurations").text == "create, patch granted"
+    for name in names:
+        line = report.find("replicas", f"of {name}")
+        assert line.text == "none, and no webhooks"
+        assert line.remedy == f"To remove the configurations: webop webhooks remove {name}"
+
+
+async def test_what_nobody_needs_an_answer_of_is_no_failure(site: Site, doctor: Doctor) -> None:
+    config = {"url": f"https://localhost:{find_free_port()}/hook"}
+    await configure(site, config, [], failurePolicy="Ignore")
+    report = await doctor.examine("--managed", site.name)
+    assert report.code == 0, report.output
+    assert report.find("replicas").level == "warning"
+    assert "failurePolicy Ignore" in report.find(f"check.{site.name}").text
+
+
+async def test_a_bundle_of_another_authority_is_found_from_here_and_from_there(
+    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
+) -> None:
+    def check(**_: Any) -> None: ...
+
+    webop.on.validate(*site.names, id="check", registry=registry)(check)
+    async with site.run(registry):
+        found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
+        bundle = encode(build_ca("stranger").cert)
+        for webhook in found["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = bundle
+        patch = {"webhooks": found["webhooks"]}
+        await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+        said = await wait_in_force(site)
+        report = await doctor.examine("--managed", site.name)
+    assert "x509" in said
+    assert report.code == 1
+    assert report.find("caBundle", "Validating").level == "ok"
+    assert report.find("certificate", "Validating").level == "failure"
+    line = report.find(f"check.{site.name}", "Validating")
+    assert (line.level, line.text.partition(":")[0]) == (
+        "failure",
+        "the caBundle does not trust the certificate",
+    )
+
+
+async def test_an_expired_certificate_is_found_from_here_and_from_there(
+    site: Site, doctor: Doctor
+) -> None:
+    pair = build_certificate_self_signed(["localhost"], days=0)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_key_material(context, pair.cert, pair.key)
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(answer, "localhost", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"https://localhost:{port}/hook"
+        await configure(site, {"url": url, "caBundle": encode(pair.cert)})
+        await wait_in_force(site)
+        report = await doctor.examine("--managed", site.name)
+    assert report.code == 1
+    assert "expired" in report.find("caBundle").text
+    assert "has expired" in report.find("certificate").text
+    assert "has expired" in report.find(f"check.{site.name}").text
+
+
+def build_rsa_certificate(host: str) -> tuple[bytes, bytes]:
+    """Return a self-signed certificate with a key of the other type than webop's own, in PEM."""
+    key = rsa.generate_private_key(65537, 2048)
+    now = dt.datetime.now(dt.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now).not_valid_after(now + dt.timedelta(days=90))
+    builder = builder.add_extension(
+        x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False
+    )
+    cert = builder.sign(key, hashes.SHA256())
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    pem = serialization.Encoding.PEM
+    return cert.public_bytes(pem), key.private_bytes(pem, pkcs8, plain)
+
+
+async def test_a_certificate_that_is_not_the_one_in_the_secret_is_found(
+    site: Site, doctor: Doctor
+) -> None:
+    """A server that got a certificate of another key type goes on to show the old one."""
+    namespace = site.objects.namespace
+    host = f"hooks.{namespace}.svc"
+    old, (new, new_key) = build_certificate_self_signed([host]), build_rsa_certificate(host)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_key_material(context, old.cert, old.key)
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    metadata = {"name": SECRET}
+    data = {"tls.crt": encode(new), "tls.key": encode(new_key)}
+    await site.client.create(SECRETS, namespace, {"metadata": metadata, "data": data})
+    spec = {"type": "ExternalName", "externalName": "localhost"}
+    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
+    async with await asyncio.start_server(answer, "localhost", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        service = {"name": "hooks", "namespace": namespace, "port": port}
+        await configure(site, {"service": service, "caBundle": encode(old.cert + new)})
+        before = await doctor.examine("--managed", site.name, "--no-probe")
+        only = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        load_key_material(only, new, new_key)
+        async with await asyncio.start_server(answer, "localhost", 0, ssl=only) as later:
+            service["port"] = later.sockets[0].getsockname()[1]
+            found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
+            patch = {"webhooks": found["webhooks"]}
+            patch["webhooks"][0]["clientConfig"]["service"] = service
+            await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+            after = await doctor.examine("--managed", site.name, "--no-probe")
+    serials = read_certificate(old.cert).serial, read_certificate(new).serial
+    (line,) = (line for line in before.of("warning") if line.subject == "certificate")
+    assert line.text == f"the server uses {serials[0]}, but the Secret {SECRET} has {serials[1]}"
+    line = after.find("certificate")
+    assert (line.level, serials[1] in line.text) == ("ok", True)
+
+
+async def test_a_service_that_is_not_there_is_named(site: Site, doctor: Doctor) -> None:
+    service = {"name": "nowhere", "namespace": site.objects.namespace, "path": "/hook"}
+    await configure(site, {"service": service})
+    said = await wait_in_force(site)
+    report = await doctor.examine("--managed", site.name)
+    assert report.code == 1, said
+    assert "the Service does not exist" in report.find("address").text
+    assert report.find(f"check.{site.name}").text.startswith("the Service does not exist")
+
+
+async def test_a_port_that_no_server_can_have_is_found_though_the_cluster_takes_it(
+    site: Site, doctor: Doctor
+) -> None:
+    await configure(site, {"url": "https://localhost:99999/hook"})
+    await wait_in_force(site)
+    report = await doctor.examine("--managed", site.name)
+    assert "cannot be reached from here: Port out of range" in report.find("address").text
+    assert report.find(f"check.{site.name}").level == "failure"
+
+
+async def test_a_service_without_pods_is_found_from_there_and_not_from_outside(
+    site: Site, doctor: Doctor
+) -> None:
+    namespace = site.objects.namespace
+    spec = {"ports": [{"port": 443}], "selector": {"app": "operator"}}
+    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
+    service = {"name": "hooks", "namespace": namespace}
+    await configure(site, {"service": service}, timeoutSeconds=1)
+    await wait_in_force(site)
+    report = await doctor.examine("--managed", site.name)
+    assert "kubectl exec" in report.find("address").remedy
+    assert report.find(f"check.{site.name}").level == "failure"
+    pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1"}  # where the name of the Service has a meaning
+    report = await doctor.examine("--managed", site.name, "--no-probe", **pod)
+    assert "cannot be reached from here" in report.find("address").text
+
+
+async def test_a_service_with_another_port_is_found(site: Site, doctor: Doctor) -> None:
+    namespace = site.objects.namespace
+    spec = {"ports": [{"port": 8443}]}
+    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
+    await configure(site, {"service": {"name": "hooks", "namespace": namespace}})
+    await wait_in_force(site)
+    report = await doctor.examine("--managed", site.name)
+    assert report.find(f"check.{site.name}").text.startswith("the Service has no such port")
+
+
+async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(
+    site: Site, doctor: Doctor
+) -> None:
+    namespace = site.objects.namespace
+    service = {"name": "hooks", "namespace": namespace}
+    await configure(site, {"service": service})
+    names = ", ".join(map(repr, site.names))
+    code = f"""
+import webop
+@webop.on.startup()
+def configure(settings, **_):
+    settings.networking.rights = ["pods/log:get", "nodes:list", "absent.example.com/things:get"]
+@webop.on.create({names})
+def created(**_): ...
+"""
+    path = doctor.workshop.write(code)
+    account = f"system:serviceaccount:{namespace}:nobody"
+    # Without peering, as other tests on this cluster may define its kinds.
+    options = ("--managed", site.name, "--no-probe", "--standalone", "-n", namespace)
+    report = await doctor.examine(*options, "--as", account, path)
+    assert report.code == 1
+    title = f"Permissions of {account}"
+    rules = {line.subject: line.remedy for line in report.of("failure", title)}
+    group = site.objects.kind.group
+    verbs = "watch, patch"
+    for kind in ("validating", "mutating"):
+        rule = rules.pop(f"{kind}webhookconfigurations")
+        assert f"resourceNames: [{site.name}], verbs: [patch]}}" in rule
+    assert rules == {
+        "patients": f"Add to the Role in {namespace}: {{apiGroups: [{group}], "
+        f"resources: [patients], verbs: [{verbs}]}}",
+        "pods/log": f'Add to the Role in {namespace}: {{apiGroups: [""], '
+        "resources: [pods/log], verbs: [get]}",
+        "nodes": 'Add to the ClusterRole: {apiGroups: [""], resources: [nodes], verbs: [list]}',
+    }
+    unknown = report.find("things.absent.example.com")
+    assert unknown.text == "not in the cluster: its permissions were not checked"
+    warnings = [line.subject for line in report.of("warning", title)]
+    assert warnings == ["patients", "customresourcedefinitions", "events", unknown.subject]
+
+
+async def test_handlers_and_webhooks_that_do_not_fit_are_named(site: Site, doctor: Doctor) -> None:
+    config = {"url": f"https://localhost:{find_free_port()}/hook"}
+    await configure(site, config)
+    names = ", ".join(map(repr, site.names))
+    code = f"""
+import webop
+@webop.on.validate({names}, id='other')
+def other(**_): ...
+@webop.on.mutate('absentees.example.com', id='absent')
+def absent(**_): ...
+"""
+    path = doctor.workshop.write(code)
+    report = await doctor.examine("--managed", site.name, "--no-probe", path)
+    assert report.code == 1
+    missing, unknown = (line for line in report.lines if line.subject == "handlers")
+    assert (missing.level, f"other.{site.name}" in missing.text) == ("failure", True)
+    assert "not in the cluster" in report.find("absentees.example.com").text
+    assert (unknown.level, f"check.{site.name}" in unknown.text) == ("warning", True)
+
+
+@pytest.mark.parametrize("where", ["option", "variable", "startup handler"])
+async def test_a_name_without_configurations_is_a_failure(doctor: Doctor, where: str) -> None:
+    name = "nobody.example.com"
+    if where == "option":
+        report = await doctor.examine("--managed", name)
+    elif where == "variable":
+        report = await doctor.examine(WEBOP_ADMISSION__MANAGED=name)
+    else:
+        code = OPERATOR.format(name=name, names="'pods'")
+        report = await doctor.examine("--standalone", doctor.workshop.write(code))
+    assert report.find("existence").level == "failure"
+    assert report.code == 1
+    assert "nobody.example.com" in report.find("existence").text
+
+
+async def test_an_unknown_webhook_is_found(
+    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
+) -> None:
+    def check(**_: Any) -> None: ...
+
+    webop.on.validate(*site.names, id="check", registry=registry)(check)
+    async with site.run(registry):
+        found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
+        webhook = next(w for w in found["webhooks"] if w["name"].startswith("check"))
+        webhook["name"] = f"unknown.{site.name}"
+        webhook["clientConfig"]["url"] += "nown"
+        patch = {"webhooks": found["webhooks"]}
+        await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
+        await wait_in_force(site)
+        report = await doctor.examine("--managed", site.name)
+    assert report.code == 1
+    assert "does not serve" in report.find(f"unknown.{site.name}").text
+    assert report.find("orphans").level == "warning"
+
+
+async def test_without_a_cluster_it_says_so(doctor: Doctor) -> None:
+    nobody = Doctor(doctor.workshop, None)
+    report = await nobody.examine()
+    assert report.code == 1
+    assert "KUBECONFIG" in report.find("login").text
+    port = find_free_port()
+    path = doctor.workshop.folder / "dead.yaml"
+    path.write_text(
+        f"""
+clusters: [{{name: c, cluster: {{server: "https://127.0.0.1:{port}"}}}}]
+users: [{{name: u, user: {{token: t}}}}]
+contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
+current-context: x
+"""
+    )
+    report = await nobody.examine(KUBECONFIG=str(path))
+    assert report.code == 1
+    assert "get /version" in report.find("server").text
+
+
+async def test_refused_credentials_are_told(site: Site, doctor: Doctor) -> None:
+    content = site.cluster.kubeconfig.read_text().replace(site.cluster.token, "wrong")
+    path = doctor.workshop.folder / "wrong.yaml"
+    path.write_text(content)
+    report = await doctor.examine(KUBECONFIG=str(path))
+    assert report.code == 1
+    assert "401" in report.find("login").text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["nowhere.py"], 1, "nowhere.py"),
+        (["-m", "nonexistent_module"], 1, "nonexistent_module"),
+        (["--as", "system:serviceaccount:operator"], 2, "system:serviceaccount:NAMESPACE:NAME"),
+        (["-n", "ns-*"], 2, "pattern"),
+        (["--unknown"], 2, "--unknown"),
+    ],
+)
+async def test_mistakes_in_options_are_told(
+    doctor: Doctor, arguments: list[str], code: int, expected: str
+) -> None:
+    report = await doctor.speak(*arguments)
+    assert (report.code, expected in report.errors) == (code, True)
+
+
+async def test_mistakes_in_files_and_variables_are_told(
+    doctor: Doctor, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = doctor.workshop.write("import webop\nnonsense()\n")
+    report = await doctor.speak(path)
+    assert report.code == 1
+    assert "line 2" in report.errors
+    report = await doctor.speak(WEBOP_ADMISSION__SHUTDOWN_DELAY="x")
+    assert report.code == 1
+    assert "WEBOP_ADMISSION__SHUTDOWN_DELAY" in report.errors
+    await doctor.speak(WEBOP_ADMISSION__MANAGE="x")
+    assert "Did you mean WEBOP_ADMISSION__MANAGED?" in caplog.text

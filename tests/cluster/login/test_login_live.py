@@ -1,0 +1,509 @@
+"""Operators whose credentials end while they run, against a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import datetime as dt
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import httpx
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+import webop
+from tests.kit.exec_plugins import V1, PluginFolder, build_kubeconfig
+from tests.kit.operators import Objects, build_settings, eventually, operate
+from webop.client.api import Client
+from webop.client.auth.expiration import parse_certificate_lifetime
+from webop.client.auth.logins import read_service_account
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.controlplane.credentials import CredentialFiles
+from webop.coordination.requests import LEASES
+from webop.errors import APIUnauthorizedError
+from webop.objects.resources import Resource
+from webop.servers.certificates.certs import build_certificate_signed
+from webop.settings import NetworkingSettings
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+ACCOUNTS = Resource("", "v1", "serviceaccounts", namespaced=True)
+SECRETS = Resource("", "v1", "secrets", namespaced=True)
+BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", namespaced=False)
+
+
+class Account:
+    """A service account that may do everything, and its tokens, each of which can be revoked."""
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def create(self) -> None:
+        subject = {"kind": "ServiceAccount", "name": "operator", "namespace": self._namespace}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
+        binding = {
+            "metadata": {"name": f"all-{self._namespace}"},
+            "subjects": [subject],
+            "roleRef": {**role, "name": "cluster-admin"},
+        }
+        account = {"metadata": {"name": "operator"}}
+        await self._client.create(ACCOUNTS, self._namespace, account)
+        await self._client.create(BINDINGS, None, binding)
+
+    async def issue(self, name: str) -> str:
+        """Return a token that is good for as long as a secret of this name exists."""
+        secret = await self._client.create(SECRETS, self._namespace, {"metadata": {"name": name}})
+        bound = {"kind": "Secret", "apiVersion": "v1", "name": name}
+        bound["uid"] = secret["metadata"]["uid"]
+        path = ACCOUNTS.get_url(namespace=self._namespace, name="operator", subresource="token")
+        body = {"spec": {"boundObjectRef": bound, "expirationSeconds": 3600}}
+        answer = await self._client.request("POST", path, body=body)
+        token: str = answer["status"]["token"]
+        return token
+
+    async def revoke(self, name: str) -> None:
+        await self._client.delete(SECRETS, self._namespace, name)
+
+
+@pytest.fixture
+async def account(client: Client, webop_namespace: str) -> Account:
+    account = Account(client, webop_namespace)
+    await account.create()
+    return account
+
+
+@pytest.fixture
+def handled(registry: webop.OperatorRegistry) -> list[str]:
+    """The names of the objects that were handled, in order."""
+    names: list[str] = []
+
+    @webop.on.create("widgets", registry=registry)
+    def created(name: str, **_: Any) -> str:
+        names.append(name)
+        return "done"
+
+    return names
+
+
+async def handle(objects: Objects, handled: list[str], name: str) -> None:
+    """Have an object handled, with what is to be stored of it: watch, call, patch."""
+    await objects.create(name)
+    await objects.wait_handled(name)
+    assert name in handled
+
+
+def describe_cluster(cluster: LocalCluster) -> dict[str, Any]:
+    return {"server": cluster.server, "certificate-authority-data": cluster.ca_data}
+
+
+def write_kubeconfig(path: Path, cluster: LocalCluster, user: dict[str, Any]) -> None:
+    config = build_kubeconfig(user, **describe_cluster(cluster))
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(config))
+    new.rename(path)
+
+
+async def wait_revoked(cluster: LocalCluster, token: str) -> None:
+    """Wait until a token is refused: API servers remember for a while that it was good."""
+    info = ConnectionInfo(server=cluster.server, ca_data=cluster.ca_data, token=token)
+    deadline = time.monotonic() + 25
+    while time.monotonic() < deadline:
+        async with Client(Vault({"x": info}), NetworkingSettings()) as client:
+            try:
+                async with client.stream("/api"):
+                    pass
+            except APIUnauthorizedError:
+                return
+        await asyncio.sleep(0.5)
+    raise AssertionError("the token is still good")
+
+
+@pytest.mark.feature("AUT-09", "AUT-16", "AUT-17", "AUT-23")
+async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    handled: list[str],
+    account: Account,
+    info: ConnectionInfo,
+    tmp_path: Path,
+) -> None:
+    address = urlsplit(webop_cluster.server)
+    environ = {
+        "KUBERNETES_SERVICE_HOST": str(address.hostname),
+        "KUBERNETES_SERVICE_PORT": str(address.port),
+    }
+    old = await account.issue("old")
+    (tmp_path / "token").write_text(old)
+    (tmp_path / "ca.crt").write_bytes(base64.b64decode(webop_cluster.ca_data))
+    brought: list[ConnectionInfo | None] = []
+
+    @webop.on.login(registry=registry)
+    def log_in(**_: Any) -> ConnectionInfo | None:
+        brought.append(read_service_account(tmp_path, environ))
+        return brought[-1]
+
+    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+        await handle(objects, handled, "before")
+        (tmp_path / "token").write_text(await account.issue("new"))
+        await account.revoke("old")
+        await wait_revoked(webop_cluster, old)
+        await handle(objects, handled, "after")
+    assert len(brought) == 2
+    assert all(found and 0 < found.expires_at - time.time() < 3600 for found in brought)
+
+
+@pytest.mark.feature("AUT-14", "AUT-22")
+async def test_a_token_file_that_rotates_is_read_again_before_anything_is_refused(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    handled: list[str],
+    account: Account,
+    info: ConnectionInfo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    write_kubeconfig(tmp_path / "config", webop_cluster, {"tokenFile": "token"})
+    genuine = await account.issue("genuine")
+    now = int(time.time())
+    key = CredentialFiles(webop_cluster.folder).service_account_key.read_bytes()
+    # A tenth of its life before the end, it is read again: two seconds from now.
+    (tmp_path / "token").write_text(alter_token(genuine, key, iat=now - 34, exp=now + 6))
+    moments: list[float] = []
+
+    @webop.on.login(registry=registry)
+    def log_in(**kwargs: Any) -> ConnectionInfo | None:
+        moments.append(time.time())
+        return webop.login_with_kubeconfig(**kwargs)
+
+    vault = Vault()
+    async with operate(info, registry, vault=vault, namespaces=[objects.namespace]):
+        await handle(objects, handled, "before")
+        (tmp_path / "token").write_text(genuine)
+        await asyncio.sleep(max(0.0, now + 2.1 - time.time()))
+        await handle(objects, handled, "after")
+        assert repr(vault) == "<Vault: 1 valid, 0 refused>"
+    assert len(moments) == 2
+    assert moments[1] < now + 6
+
+
+@pytest.mark.feature("REF-76")
+async def test_a_session_of_aiohttp_that_is_refused_is_closed_and_replaced_by_the_next_one(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    handled: list[str],
+    info: ConnectionInfo,
+) -> None:
+    sessions: list[aiohttp.ClientSession] = []
+
+    @webop.on.login(registry=registry)
+    async def log_in(**_: Any) -> webop.AiohttpSession:
+        found = dataclasses.replace(info, token=info.token if sessions else "wrong")
+        connector = aiohttp.TCPConnector(ssl=found.as_ssl_context())
+        session = aiohttp.ClientSession(connector=connector, headers=found.as_http_headers())
+        sessions.append(session)
+        return webop.AiohttpSession(server=webop_cluster.server, aiohttp_session=session)
+
+    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+        await handle(objects, handled, "one")
+    assert [session.closed for session in sessions] == [True, True]
+
+
+def alter_token(token: str, key: bytes, **claims: int) -> str:
+    """Return a token of the cluster with other claims, signed by it (RFC 7515, ES256)."""
+    header, payload, _ = token.split(".")
+    content = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    content.update(claims, nbf=claims["iat"])
+    signed = f"{header}.{encode(json.dumps(content).encode())}"
+    private_key = serialization.load_pem_private_key(key, password=None)
+    assert isinstance(private_key, ec.EllipticCurvePrivateKey)
+    signature = private_key.sign(signed.encode(), ec.ECDSA(hashes.SHA256()))
+    numbers = b"".join(number.to_bytes(32) for number in decode_dss_signature(signature))
+    return f"{signed}.{encode(numbers)}"
+
+
+def encode(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
+
+
+@pytest.mark.feature("AUT-13", "AUT-14", "AUT-18")
+async def test_certificates_that_end_are_replaced_and_without_new_ones_the_operator_ends(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    handled: list[str],
+    info: ConnectionInfo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "config"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    settings = build_settings(networking={"error_backoffs": (0.1,)})
+
+    async def renew() -> None:
+        fields, end = build_brief_certificate(webop_cluster, seconds=4)
+        write_kubeconfig(path, webop_cluster, fields)
+        ends.append(end)
+
+    async def outlive(end: float) -> None:
+        await asyncio.sleep(end - time.time() + 0.01)
+
+    async def live_on() -> None:
+        options: Any = {"vault": None, "namespaces": [objects.namespace]}
+        async with operate(info, registry, settings, **options) as running:
+            await handle(objects, handled, "first")
+            await outlive(ends[0])
+            await renew()
+            await handle(objects, handled, "second")
+            await outlive(ends[1])
+            await objects.create("third")
+            await asyncio.wait(running.tasks, timeout=20)
+
+    ends: list[float] = []
+    await renew()
+    with pytest.raises(webop.LoginError, match=r"client certificate.*expired at 20.*Renew"):
+        await live_on()
+    assert handled[:2] == ["first", "second"]
+
+
+def build_brief_certificate(cluster: LocalCluster, seconds: float) -> tuple[dict[str, str], float]:
+    """Return the fields of an administrator in a kubeconfig, and when they end."""
+    pair = build_certificate_signed(
+        CredentialFiles(cluster.folder).read_ca(),
+        common_name="brief",
+        organizations=["system:masters"],
+        client=True,
+        days=seconds / 86400,
+    )
+    fields = {
+        "client-certificate-data": base64.b64encode(pair.cert).decode(),
+        "client-key-data": base64.b64encode(pair.key).decode(),
+    }
+    lifetime = parse_certificate_lifetime(pair.cert)
+    assert lifetime is not None
+    return fields, lifetime.end
+
+
+@pytest.mark.feature("AUT-16", "AUT-17")
+async def test_a_certificate_whose_end_nobody_has_told_is_replaced_when_it_is_refused(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    handled: list[str],
+    info: ConnectionInfo,
+    tmp_path: Path,
+) -> None:
+    calls = 0
+
+    # The same paths with another content: other credentials, as certificates rotate in files.
+    @webop.on.login(registry=registry)
+    def log_in(**_: Any) -> ConnectionInfo:
+        nonlocal calls
+        calls += 1
+        fields, end = build_brief_certificate(webop_cluster, seconds=1.5 if calls == 1 else 60)
+        ends.append(end)
+        (tmp_path / "cert").write_text(fields["client-certificate-data"])
+        (tmp_path / "key").write_text(fields["client-key-data"])
+        return ConnectionInfo(
+            server=webop_cluster.server,
+            ca_data=webop_cluster.ca_data,
+            certificate_path=tmp_path / "cert",
+            private_key_path=tmp_path / "key",
+        )
+
+    ends: list[float] = []
+    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+        await handle(objects, handled, "before")
+        await asyncio.sleep(max(0.0, ends[0] - time.time() + 0.1))
+        await handle(objects, handled, "after")
+    assert calls == 2
+
+
+@pytest.mark.feature("AUT-14", "AUT-17")
+async def test_an_exec_plugin_is_run_again_when_its_credentials_expire(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    handled: list[str],
+    account: Account,
+    info: ConnectionInfo,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plugin = PluginFolder(tmp_path)
+    for number in (1, 2):
+        (tmp_path / f"token-{number}").write_text(await account.issue(f"token-{number}"))
+    plugin.write_script(
+        f"number=$(wc -l < {tmp_path}/runs)",
+        'if [ "$number" -gt 1 ]; then number=2; end="+1 hour"; else end="+2 seconds"; fi',
+        f'token=$(cat {tmp_path}/token-"$number")',
+        'end=$(date -u -d "$end" +%Y-%m-%dT%H:%M:%SZ)',
+        f"""printf '{{"apiVersion":"{V1}","kind":"ExecCredential","status":'""",
+        """printf '{"token":"%s","expirationTimestamp":"%s"}}' "$token" "$end" """,
+    )
+    monkeypatch.setenv("KUBECONFIG", str(plugin.write_kubeconfig(describe_cluster(webop_cluster))))
+    webop.on.login(registry=registry)(webop.login_with_kubeconfig)
+    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+        await handle(objects, handled, "before")
+        await asyncio.sleep(2)
+        await handle(objects, handled, "after")
+        assert plugin.runs == 2
+
+
+@pytest.mark.feature("AUT-04", "AUT-15", "AUT-16", "AUT-19")
+async def test_of_several_credentials_those_that_are_refused_are_left_out(
+    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
+) -> None:
+    calls: list[str] = []
+    for number in range(5):
+        wrong = dataclasses.replace(info, token=f"wrong-{number}")
+        provide(registry, calls, f"wrong-{number}", wrong)
+    provide(registry, calls, "good", info)
+    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+        for name in ("a", "b", "c"):
+            await handle(objects, handled, name)
+    assert sorted(calls) == ["good", *(f"wrong-{number}" for number in range(5))]
+
+
+def provide(
+    registry: webop.OperatorRegistry, calls: list[str], name: str, info: ConnectionInfo
+) -> None:
+    @webop.on.login(registry=registry, id=name)
+    def log_in(**_: Any) -> ConnectionInfo:
+        calls.append(name)
+        return info
+
+
+@pytest.mark.feature("AUT-17")
+async def test_the_work_waits_for_a_login_and_goes_on_after_it(
+    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
+) -> None:
+    gate, calls = asyncio.Event(), 0
+
+    @webop.on.login(registry=registry)
+    async def log_in(**_: Any) -> ConnectionInfo:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            await gate.wait()
+            return info
+        return dataclasses.replace(info, token="wrong")
+
+    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
+        await eventually(lambda: calls == 2)
+        await objects.create("x")
+        await asyncio.sleep(0.2)
+        assert not handled
+        gate.set()
+        await objects.wait_handled("x")
+    assert calls == 2
+
+
+@pytest.mark.feature("AUT-14", "AUT-17", "PRB-05")
+async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_event_loop(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    info: ConnectionInfo,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names, released = [f"slow-{number}" for number in range(6)], threading.Event()
+    begun: list[str] = []
+    logins: list[float] = []
+    named = dataclasses.replace(  # by a name: it is resolved for each new connection
+        info, server=webop_cluster.server.replace("127.0.0.1", "localhost")
+    )
+
+    @webop.on.create("widgets", registry=registry)
+    def create(name: str, **_: Any) -> None:
+        begun.append(name)
+        released.wait(60)
+
+    @webop.on.login(registry=registry)
+    def log_in(**_: Any) -> ConnectionInfo:
+        logins.append(time.monotonic())
+        end = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=1)
+        return dataclasses.replace(named, expiration=end)
+
+    @webop.on.probe(registry=registry, id="logins")
+    def probe(**_: Any) -> int:
+        return len(logins)
+
+    lease = {"lease_name": "busy", "lease_namespace": objects.namespace, "lease_duration": 3}
+    settings = build_settings(
+        execution={"max_workers": len(names)},
+        leadership={"retry_period": 0.2, "renew_deadline": 2.5, "exits_when_stuck": False, **lease},
+    )
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        url = f"http://127.0.0.1:{sock.getsockname()[1]}/healthz"
+    options: Any = {"namespaces": [objects.namespace], "liveness_endpoint": url, "vault": None}
+    async with operate(info, registry, settings, **options), httpx.AsyncClient() as http:
+        hanging = [asyncio.create_task(asyncio.to_thread(released.wait, 60)) for _ in range(64)]
+        try:
+            for name in names:
+                await objects.create(name)
+            await eventually(lambda: len(begun) == len(names))
+            count = len(logins)
+            await eventually(lambda: len(logins) > count + 3)
+            answer = await http.get(url, timeout=5)
+            holder = (await objects.client.get(LEASES, objects.namespace, "busy"))["spec"]
+        finally:
+            released.set()
+            await asyncio.wait(hanging)
+        for name in names:
+            await objects.wait_handled(name)
+    assert answer.json()["logins"] > count
+    assert holder["leaseTransitions"] == 0
+    assert "lost" not in caplog.text
+    assert sorted(begun) == names
+
+
+@pytest.mark.feature("AUT-18", "AUT-25")
+async def test_an_operator_ends_when_the_login_brings_what_was_refused(
+    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
+) -> None:
+    calls: list[str] = []
+    provide(registry, calls, "wrong", dataclasses.replace(info, token="wrong"))
+    with pytest.raises(webop.LoginError, match=r"HTTP 401.*were refused before.*on\.login"):
+        async with operate(info, registry, vault=None, namespaces=[objects.namespace]) as running:
+            await asyncio.wait(running.tasks, timeout=20)
+    assert len(calls) == 2
+    assert not handled
+
+
+async def test_an_app_without_credentials_ends_in_time_as_it_is_stopped_while_a_handler_runs(
+    registry: webop.OperatorRegistry, objects: Objects, info: ConnectionInfo
+) -> None:
+    begun = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry)
+    async def create(**_: Any) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    webop.on.login(registry=registry)(lambda **_: None)
+    vault = Vault({"test": info})
+    settings = build_settings(batching={"exit_timeout": 0.1})
+    app = webop.create_app(
+        registry=registry, vault=vault, settings=settings, namespaces=[objects.namespace]
+    )
+    async with asyncio.timeout(20), app.lifespan():
+        await objects.create("x")
+        await begun.wait()
+        with pytest.raises(webop.LoginError):
+            await vault.invalidate(info)

@@ -1,0 +1,117 @@
+"""Operators whose good credentials are refused for a while by a real API server."""
+
+from __future__ import annotations
+
+import dataclasses
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import webop
+from tests.cluster.login.refusing_proxy import refusing_proxy
+from tests.kit.operators import Objects, build_settings, eventually, operate
+from tests.unit.client.test_tls import Pair, issue, issue_by
+from webop.client.auth.vault import ConnectionInfo
+
+
+@pytest.fixture
+def handled(registry: webop.OperatorRegistry) -> list[str]:
+    """The names of the objects that were handled, in order."""
+    names: list[str] = []
+
+    @webop.on.create("widgets", registry=registry)
+    def created(name: str, **_: Any) -> None:
+        names.append(name)
+
+    return names
+
+
+@pytest.mark.feature("AUT-17", "AUT-18")
+async def test_a_hosted_operator_goes_on_after_its_only_credentials_were_refused_and_came_back(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    handled: list[str],
+    info: ConnectionInfo,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with refusing_proxy(info.server) as proxy:
+        only = dataclasses.replace(info, server=proxy.url, ca_data=None)
+        webop.on.login(registry=registry)(lambda **_: only)
+        settings = build_settings(networking={"error_backoffs": [0.1]})
+        app = webop.create_app(registry=registry, settings=settings, namespaces=[objects.namespace])
+        async with app.lifespan():
+            await objects.create("before")
+            await eventually(lambda: "before" in handled)
+            proxy.refuse()
+            await eventually(lambda: "only admission and probes are served" in caplog.text)
+            proxy.is_refusing = False
+            await objects.create("after")
+            await eventually(lambda: "after" in handled)
+
+
+@pytest.mark.feature("AUT-17")
+async def test_an_operator_outlasts_a_time_in_which_its_only_credentials_are_refused(
+    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
+) -> None:
+    async with refusing_proxy(info.server) as proxy:
+        only = dataclasses.replace(info, server=proxy.url, ca_data=None)
+        webop.on.login(registry=registry)(lambda **_: only)
+        settings = build_settings(networking={"error_backoffs": [0.2] * 100})
+        async with operate(
+            only, registry, settings, vault=None, namespaces=[objects.namespace]
+        ) as running:
+            await objects.create("before")
+            await eventually(lambda: "before" in handled)
+            proxy.refuse()
+            await eventually(lambda: proxy.refused >= 10)
+            proxy.is_refusing = False
+            await objects.create("after")
+            await eventually(lambda: "after" in handled)
+            assert not any(task.done() for task in running.tasks)
+
+
+@pytest.mark.feature("AUT-13", "AUT-17")
+@pytest.mark.parametrize("is_renewed", [True, False])
+async def test_an_operator_goes_on_after_the_ca_of_the_server_was_replaced_in_its_file(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    handled: list[str],
+    info: ConnectionInfo,
+    tmp_path: Path,
+    *,
+    is_renewed: bool,
+) -> None:
+    """Or after the server has had a wrong certificate for a while."""
+    first, second = issue("ca"), issue("ca")
+    logins = 0
+
+    @webop.on.login(registry=registry)
+    def log_in(**_: Any) -> ConnectionInfo:
+        nonlocal logins
+        logins += 1
+        return dataclasses.replace(info, server=proxy.url, ca_data=None, ca_path=tmp_path / "ca")
+
+    def serve_with(ca: Pair) -> None:
+        pair = issue_by(ca, "server")
+        (tmp_path / "server").write_text(pair.cert + pair.key)
+        context.load_cert_chain(tmp_path / "server")
+        proxy.cut()
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    async with refusing_proxy(info.server, context) as proxy:
+        (tmp_path / "ca").write_text(first.cert)
+        serve_with(first)
+        settings = build_settings(networking={"error_backoffs": [0.1]})
+        async with operate(info, registry, settings, vault=None, namespaces=[objects.namespace]):
+            await objects.create("before")
+            await eventually(lambda: "before" in handled)
+            serve_with(second)
+            await eventually(lambda: logins > 3)
+            if is_renewed:
+                (tmp_path / "ca").write_text(second.cert)
+            else:
+                serve_with(first)
+            await objects.create("after")
+            await eventually(lambda: "after" in handled)

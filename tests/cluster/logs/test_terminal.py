@@ -1,0 +1,284 @@
+"""``webop run`` at a terminal: a banner, short lines, colours, and how long the stop took."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import io
+import logging
+import os
+import pty
+import re
+import signal
+import sys
+import termios
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import webop
+from tests.kit.operators import Objects
+from tests.kit.processes import PATIENCE, Workshop, find_free_port
+from webop.logs import configure_terminal, preserve
+from webop.logs.terminal import TerminalFormatter, accepts_colours, find_formatter
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+HANDLERS = """
+import webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+    settings.admission.server = webop.WebhookServer(addr="127.0.0.1", port={port})
+
+@webop.on.create("widgets")
+def created(name, logger, **_):
+    logger.info("created %s\\n\\x1b[31mforged", name)
+
+@webop.on.validate("widgets")
+def check(**_): ...
+"""
+LONELY = """
+import webop
+
+@webop.on.startup()
+def configure(logger, **_):
+    logger.info("configured")
+"""
+
+CROWD = """
+import asyncio, webop
+
+async def serve(fn):
+    yield {"service": {"namespace": "ns", "name": "hooks", "port": 443}}
+    await asyncio.Event().wait()
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.server = serve
+
+for number in range(6):
+    webop.on.validate(f"kind{number}", id=f"check{number}")(lambda **_: None)
+"""
+
+
+class Terminal:
+    """A terminal of 100 columns, and what a command has written to it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, handle: int) -> None:
+        self.process = process
+        self.text = ""
+        self._handle = handle
+
+    def read(self) -> None:
+        """Read what there is; the end of the command is an error here."""
+        try:
+            self.text += os.read(self._handle, 65536).decode().replace("\r\n", "\n")
+        except OSError:
+            asyncio.get_running_loop().remove_reader(self._handle)
+
+    async def wait_for(self, text: str) -> None:
+        """Wait until a text is written."""
+        async with asyncio.timeout(PATIENCE):
+            while text not in self.text:
+                await asyncio.sleep(0.02)
+
+    def press_control_c(self) -> None:
+        """Stop the command as a user does."""
+        os.write(self._handle, b"\x03")
+
+
+@asynccontextmanager
+async def at_terminal(folder: Path, *args: str, **variables: str) -> AsyncIterator[Terminal]:
+    """Run ``webop run`` in a pseudo terminal."""
+    outer, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (40, 100))
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE", "NO_COLOR"))}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "webop", "run", *args),
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+        cwd=folder,
+        env={**kept, "HOME": str(folder), "TERM": "xterm", **variables},
+        start_new_session=True,
+        preexec_fn=take_terminal,
+    )
+    os.close(inner)
+    terminal = Terminal(process, outer)
+    asyncio.get_running_loop().add_reader(outer, terminal.read)
+    try:
+        yield terminal
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        asyncio.get_running_loop().remove_reader(outer)
+        os.close(outer)
+
+
+def take_terminal() -> None:
+    """Make the standard input the terminal of this process, so that Ctrl-C reaches it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def strip_colours(text: str) -> str:
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
+async def test_a_terminal_shows_a_banner_short_coloured_lines_and_the_end(
+    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    hook, probes = find_free_port(), find_free_port()
+    path = workshop.write(HANDLERS.format(port=hook))
+    options = ("-n", objects.namespace, "--standalone", f"--liveness=http://localhost:{probes}/x")
+    kubeconfig = str(webop_cluster.kubeconfig)
+    async with at_terminal(workshop.folder, *options, str(path), KUBECONFIG=kubeconfig) as terminal:
+        await terminal.wait_for("Status")
+        await objects.create("one")
+        await objects.wait_handled("one")
+        await terminal.wait_for("'created' succeeded")
+        terminal.press_control_c()
+        assert await terminal.process.wait() == 0
+        await terminal.wait_for("Stopped after ")
+    text = strip_colours(terminal.text)
+    begin = text.index("webop 0.")
+    server = webop_cluster.server
+    assert text[begin:].splitlines()[1:6] == [
+        "  Handlers  widgets (create, validate)",
+        f"  Cluster   {server}",
+        f"  Serving   widgets.v1.tests.webop.dev in namespaces: {objects.namespace}",
+        f"  Webhooks  https://127.0.0.1:{hook}, not registered (settings.admission.managed)",
+        f"  Status    http://localhost:{probes}/ui",
+    ]
+    said = f" INFO    [Widget {objects.namespace}/one] created one\\n\\u001b[31mforged\n"
+    assert said in text
+    assert "\x1b[32mINFO   \x1b[0m" in terminal.text
+    assert re.search(r"Stopped after [\d.]+ s\.\n$", text)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("localhost", "localhost"), ("[0:0:0:0:0:0:0:1]", "[0:0:0:0:0:0:0:1]"), ("[::]", "[::1]")],
+)
+async def test_the_page_of_the_banner_can_be_opened_at_a_free_port_and_by_ipv6(
+    workshop: Workshop, host: str, shown: str
+) -> None:
+    options = ("-A", f"--status=http://{host}:0/ui", str(workshop.write(LONELY)))
+    async with at_terminal(workshop.folder, *options) as terminal, httpx.AsyncClient() as http:
+        await terminal.wait_for("/ui\n")
+        (url,) = re.findall(r"Status +(\S+)\n", strip_colours(terminal.text))
+        assert url.startswith(f"http://{shown}:")
+        assert (await http.get(url)).status_code == 200
+
+
+async def test_a_banner_of_many_kinds_behind_a_service_has_short_lines(workshop: Workshop) -> None:
+    path, probes = str(workshop.write(CROWD)), f"--liveness=http://[::1]:{find_free_port()}/healthz"
+    async with at_terminal(workshop.folder, "-A", probes, path) as terminal:
+        await terminal.wait_for("/ui")
+    kinds = ", ".join(f"kind{number} (validate)" for number in range(4))
+    text = strip_colours(terminal.text)
+    assert f"  Handlers  {kinds} and 2 more\n" in text
+    assert "  Serving   check0, check1, check2, check3 and 2 more\n" in text
+    assert "  Webhooks  the Service ns/hooks, port 443, not registered" in text
+    assert "  Status    http://[::1]:" in text
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+async def test_a_terminal_without_colours_shows_the_same_without_colours(
+    workshop: Workshop, variables: dict[str, str]
+) -> None:
+    path = str(workshop.write(LONELY))
+    async with at_terminal(workshop.folder, "-A", path, **variables) as terminal:
+        await terminal.wait_for("Status")
+        terminal.press_control_c()
+        assert await terminal.process.wait() == 0
+        await terminal.wait_for("Stopped after ")
+    assert "\x1b" not in terminal.text.replace("^C", "")
+    assert re.search(r"^\d\d:\d\d:\d\d INFO    configured$", terminal.text, re.MULTILINE)
+    assert "  Cluster   not needed\n" in terminal.text
+    assert "  Webhooks  none\n" in terminal.text
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [(("--log-format=full",), {}), ((), {"WEBOP_RUN_LOG_FORMAT": "full"})],
+    ids=["option", "variable"],
+)
+async def test_a_format_that_was_chosen_is_kept_at_a_terminal(
+    workshop: Workshop, options: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    path = str(workshop.write(LONELY))
+    async with at_terminal(workshop.folder, "-A", *options, path, **variables) as terminal:
+        await terminal.wait_for("The operator is running")
+        terminal.press_control_c()
+        assert await terminal.process.wait() == 0
+        terminal.read()
+    lines = [line for line in terminal.text.replace("^C", "").splitlines() if line]
+    assert all(re.match(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \S+ +\[", line) for line in lines), lines
+
+
+@pytest.mark.parametrize(("quiet", "is_shown"), [(True, False), (False, True)])
+def test_a_quiet_terminal_shows_no_banner(quiet: bool, is_shown: bool) -> None:
+    with preserve():
+        webop.configure(quiet=quiet)
+        configure_terminal(has_prefix=True)
+        assert (find_formatter() is not None) is is_shown
+        webop.configure(log_format=webop.LogFormat.JSON)  # as a file with handlers may do
+        assert find_formatter() is None
+
+
+async def test_output_that_is_no_terminal_has_neither_a_banner_nor_colours(
+    workshop: Workshop,
+) -> None:
+    async with workshop.start("-A", workshop.write(LONELY), TERM="xterm") as command:
+        await command.wait_for("The operator is running")
+        assert await command.stop(signal.SIGINT) == 0
+    lines = command.output.splitlines()
+    assert all(re.match(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \S+ +\[", line) for line in lines), lines
+    assert "Stopped after" not in command.output
+
+
+class Stream(io.StringIO):
+    """A stream that may be a terminal."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environment", "expected"),
+    [
+        (True, {}, True),
+        (True, {"NO_COLOR": ""}, True),  # as https://no-color.org says
+        (True, {"NO_COLOR": "0"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (False, {"TERM": "xterm"}, False),
+    ],
+)
+def test_colours_are_shown_to_those_who_want_them(
+    is_terminal: bool, environment: dict[str, str], expected: bool
+) -> None:
+    assert accepts_colours(Stream(is_terminal=is_terminal), environment) is expected
+
+
+def test_a_traceback_follows_its_line() -> None:
+    formatter = TerminalFormatter(has_prefix=True, has_colours=False)
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        values: dict[str, Any] = {"msg": "failed", "levelname": "ERROR", "exc_info": sys.exc_info()}
+    record = logging.makeLogRecord(values)
+    first, *_, last = formatter.format(record).splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d ERROR   failed", first)
+    assert last == "    second"

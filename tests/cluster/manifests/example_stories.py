@@ -1,0 +1,258 @@
+"""What the operators of the examples do when they do all that they can."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.kit.deployments import Admin
+from tests.kit.recorded_requests import Recorder
+
+Json = dict[str, Any]
+Story = Callable[[Admin, Recorder, str], Awaitable[None]]
+
+
+async def play_claims(admin: Admin, _: Recorder, namespace: str) -> None:
+    """EphemeralVolumeClaims are created, resized and relabelled, one of them in vain."""
+    evcs = f"/apis/kopf.dev/v1/namespaces/{namespace}/ephemeralvolumeclaims"
+    pvcs = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
+    evc: Json = {"apiVersion": "kopf.dev/v1", "kind": "EphemeralVolumeClaim"}
+    bad = {**evc, "metadata": {"name": "bad"}, "spec": {"size": "plenty"}}
+
+    async def is_refused() -> bool:
+        answer = await admin.client.post(evcs, params={"dryRun": "All"}, json=bad)
+        return answer.status_code == 422
+
+    await admin.until(is_refused, "the refusal of a bad size")
+    resources = {"requests": {"storage": "1G"}}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": resources}
+    await admin.create(pvcs, {"metadata": {"name": "taken"}, "spec": spec})
+    await admin.create(evcs, {**evc, "metadata": {"name": "taken"}, "spec": {}})
+    good = await admin.create(evcs, {**evc, "metadata": {"name": "good"}, "spec": {}})
+    assert good["spec"] == {"size": "1G"}
+
+    async def is_created() -> bool:
+        status = (await admin.get(f"{evcs}/good")).get("status", {})
+        return bool(status.get("create_fn") == {"pvc-name": "good"})
+
+    await admin.until(is_created, "the creation")
+    (owner,) = (await admin.get(f"{pvcs}/good"))["metadata"]["ownerReferences"]
+    assert owner["uid"] == good["metadata"]["uid"]
+    for label in ("one", "two"):
+        await admin.merge(f"{evcs}/good", {"metadata": {"labels": {"is": label}}})
+
+        async def is_relabelled(label: str = label) -> bool:
+            labels = (await admin.get(f"{pvcs}/good"))["metadata"].get("labels")
+            return bool(labels == {"is": label})
+
+        await admin.until(is_relabelled, "the relabelling")
+
+    async def is_told_twice() -> bool:
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any(
+            event.get("count", 0) > 1 for event in events if "relabelled" not in event["message"]
+        )
+
+    await admin.until(is_told_twice, "an Event that counts twice")
+
+
+NAMESPACE = "rights-here"
+HANDLERS = """\
+import webop
+
+LABELS = {"webop.dev/rights": "here"}
+
+@webop.on.event("nodes", labels=LABELS)
+@webop.on.create("configmaps", labels=LABELS)
+@webop.on.update("configmaps", labels=LABELS)
+@webop.on.delete("configmaps", labels=LABELS)
+def see(body, **_):
+    webop.info(body, reason="Seen", message="Seen.")
+"""
+
+
+async def play_in_a_namespace(admin: Admin, recorder: Recorder, _: str) -> None:
+    """An operator of one namespace looks at its ConfigMaps and at nodes, and has peers."""
+    labels = {"webop.dev/rights": "here"}
+    peering = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
+    places = {
+        "/api/v1/nodes": "default",
+        f"/api/v1/namespaces/{NAMESPACE}/configmaps": NAMESPACE,
+    }
+    kind = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
+    await admin.create(peering, {**kind, "metadata": {"name": "default"}})
+    meddling = meddle_once(admin, recorder, f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
+    for place in places:
+        await admin.create(place, {"metadata": {"name": "one", "labels": labels}})
+
+    for place, namespace in places.items():
+        events = f"/api/v1/namespaces/{namespace}/events"
+
+        async def is_seen_twice(place: str = place, events: str = events) -> bool:
+            patch = {"metadata": {"labels": {"now": str(len(recorder.requests))}}}
+            await admin.merge(f"{place}/one", patch)
+            found = (await admin.get(events)).get("items", ())
+            return any(each.get("count", 0) > 1 and each["message"] == "Seen." for each in found)
+
+        await admin.until(is_seen_twice, f"an Event in {namespace} that counts twice")
+    assert meddling.is_set()
+    for place in places:
+        await admin.client.delete(f"{place}/one")
+
+    async def is_gone() -> bool:
+        return not await admin.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
+
+    await admin.until(is_gone, "the end of the ConfigMap")
+
+
+def meddle_once(admin: Admin, recorder: Recorder, target: str) -> asyncio.Event:
+    """Edit an object right before the operator does, so that this meets a conflict."""
+    edited = asyncio.Event()
+
+    async def meddle(method: str, path: str) -> None:
+        if method == "PATCH" and path == target:
+            recorder.meddle = None
+            edited.set()
+            await admin.merge(target, {"metadata": {"labels": {"edited": "meanwhile"}}})
+
+    recorder.meddle = meddle
+    return edited
+
+
+async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
+    """Access is granted, prolonged and taken away, while somebody else edits the same grant."""
+    grants = f"/apis/access.example.com/v1/namespaces/{namespace}/accessgrants"
+    bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
+    grant: Json = {"apiVersion": "access.example.com/v1", "kind": "AccessGrant"}
+    good = {**grant, "metadata": {"name": "jane"}, "spec": {"user": "jane", "role": "view"}}
+    bad = {**good, "spec": {"user": "admin", "role": "view"}}
+    # In this cluster, nobody fills it; to bind an empty role needs no right.
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    await admin.merge("/apis/rbac.authorization.k8s.io/v1/clusterroles/view", {"rules": rules})
+
+    async def is_refused() -> bool:
+        answer = await admin.client.post(grants, params={"dryRun": "All"}, json=bad)
+        return "cannot grant" in answer.text
+
+    await admin.until(is_refused, "the refusal of a grant to oneself")
+
+    edited = meddle_once(admin, recorder, f"{grants}/jane")
+    await admin.create(grants, good)
+
+    async def is_open() -> bool:
+        status = (await admin.get(f"{grants}/jane")).get("status", {})
+        return bool(status.get("phase") == "Open")
+
+    await admin.until(is_open, "the access")
+    assert edited.is_set()
+    # Changes in quick succession can be handled as one.
+    durations = itertools.cycle(("2h", "3h", "4h"))
+
+    async def is_told_twice() -> bool:
+        await admin.merge(f"{grants}/jane", {"spec": {"duration": next(durations)}})
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any(event.get("count", 0) > 1 for event in events)
+
+    await admin.until(is_told_twice, "an Event that counts twice")
+    await admin.client.delete(f"{grants}/jane")
+
+    async def is_gone() -> bool:
+        return not await admin.get(f"{grants}/jane")
+
+    await admin.until(is_gone, "the end of the grant")
+    assert not await admin.get(f"{bindings}/grant-jane")
+
+
+async def play_policy(admin: Admin, _: Recorder, namespace: str) -> None:
+    """A pod is refused by the policy of the example."""
+    containers = [{"name": "web", "image": "evil.com/web:1"}]
+    pod = {"metadata": {"name": "web"}, "spec": {"containers": containers}}
+
+    async def is_refused() -> bool:
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        answer = await admin.client.post(pods, params={"dryRun": "All"}, json=pod)
+        return "not from an allowed registry" in answer.text
+
+    await admin.until(is_refused, "the refusal of an image")
+
+
+async def play_replication(admin: Admin, recorder: Recorder, namespace: str) -> None:
+    """A Secret is copied, changed, and deleted, while somebody else edits it, and is in its way."""
+    secrets = "/api/v1/namespaces/{}/secrets"
+    names = [f"{namespace}-{number}" for number in range(2)]
+    for name in names:
+        await admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    await admin.create(secrets.format(names[1]), {"metadata": {"name": "login"}})
+    source, copy = (f"{secrets.format(place)}/login" for place in (namespace, names[0]))
+    meddling = meddle_once(admin, recorder, source)
+    annotations = {"replicator.example.com/to": f"{namespace}-*"}
+    metadata = {"name": "login", "annotations": annotations}
+    await admin.create(secrets.format(namespace), {"metadata": metadata, "data": {"key": "b25l"}})
+
+    async def is_equal() -> bool:
+        return bool((await admin.get(copy)).get("data") == (await admin.get(source))["data"])
+
+    await admin.until(is_equal, "the copy")
+    await admin.merge(source, {"data": {"key": "dHdv"}})
+    await admin.until(is_equal, "the change of the copy")
+    assert meddling.is_set()
+
+    key = "replicator.example.com/to"
+
+    async def is_told_twice() -> bool:
+        for words in (None, annotations[key]):  # the timer begins again
+            await admin.merge(source, {"metadata": {"annotations": {key: words}}})
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any(
+            "somebody else" in each["message"] and each.get("count", 0) > 1 for each in events
+        )
+
+    await admin.until(is_told_twice, "an Event that counts twice about what is in the way")
+    await admin.merge(source, {"metadata": {"annotations": {key: names[0]}}})
+    await admin.client.delete(source)
+
+    async def is_gone() -> bool:
+        return not await admin.get(source)
+
+    await admin.until(is_gone, "the end of the Secret")
+    assert not await admin.get(copy)
+
+
+async def play_tenants(admin: Admin, recorder: Recorder, namespace: str) -> None:
+    """A Tenant gets a database in spite of a Secret in the way, while somebody else edits it."""
+    tenants = f"/apis/example.com/v1/namespaces/{namespace}/tenants"
+    secret = f"/api/v1/namespaces/{namespace}/secrets/acme-database"
+    await admin.create(secret.rpartition("/")[0], {"metadata": {"name": "acme-database"}})
+    meddling = meddle_once(admin, recorder, f"{tenants}/acme")
+    kind = {"apiVersion": "example.com/v1", "kind": "Tenant"}
+    await admin.create(tenants, {**kind, "metadata": {"name": "acme"}, "spec": {}})
+
+    def expect(kind: str, status: str) -> Callable[[], Awaitable[bool]]:
+        async def is_so() -> bool:
+            conditions = (
+                (await admin.get(f"{tenants}/acme")).get("status", {}).get("conditions", ())
+            )
+            return any((one["type"], one["status"]) == (kind, status) for one in conditions)
+
+        return is_so
+
+    await admin.until(expect("Ready", "False"), "the word about the Secret")
+    assert meddling.is_set()
+
+    async def is_told_twice() -> bool:
+        events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
+        return any(event.get("count", 0) > 1 for event in events)
+
+    await admin.until(is_told_twice, "an Event that counts twice")
+    await admin.client.delete(secret)
+    await admin.until(expect("Healthy", "True"), "the database")
+
+    await admin.client.delete(f"{tenants}/acme")
+
+    async def is_gone() -> bool:
+        return not await admin.get(f"{tenants}/acme")
+
+    await admin.until(is_gone, "the end of the Tenant")
+    await admin.client.delete(secret)  # else by the garbage collector, which is not there

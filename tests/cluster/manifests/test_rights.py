@@ -1,0 +1,340 @@
+"""The rights that ``webop manifests`` grants: none is missing, and none is too many.
+
+The operators of the examples run once each as their service accounts. All that they ask the API
+server for is recorded, and must not be forbidden. Then each verb of each rule is taken away, and
+the same requests are sent once more (as dry runs): one of them must be forbidden.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cli.test_image import forgetting_modules
+from tests.cluster.manifests.example_stories import (
+    HANDLERS,
+    NAMESPACE,
+    Story,
+    play_claims,
+    play_grants,
+    play_in_a_namespace,
+    play_policy,
+    play_replication,
+    play_tenants,
+)
+from tests.kit.cli_runner import invoke
+from tests.kit.deployments import Admin, Deployed, administer, load, run_as_pod
+from tests.kit.processes import find_free_port
+from tests.kit.recorded_requests import Asked, Recorder, recording
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+# The evidence of six operators is collected in the set-up of the first test.
+pytestmark = pytest.mark.timeout(400)
+
+Json = dict[str, Any]
+
+_API = "/apis/rbac.authorization.k8s.io/v1"
+_ROOT = Path(__file__).parents[3]
+_EXAMPLES = _ROOT / "examples"
+_CLAIMS = _EXAMPLES / "ephemeral_volume_claims"
+# What is in the cluster beside the manifests is in a file, too.
+_STORIES: dict[str, tuple[Deployed, Path, Story]] = {
+    "ephemeral-volume-claims": (
+        load(_ROOT / "manifests/operator.yaml", _CLAIMS),
+        _ROOT / "manifests/ephemeral_volume_claims.crd.yaml",
+        play_claims,
+    ),
+    **{
+        folder.replace("_", "-"): (
+            load(_EXAMPLES / folder / "manifests/operator.yaml", _EXAMPLES / folder),
+            _EXAMPLES / folder / beside,
+            story,
+        )
+        for folder, beside, story in (
+            ("access_grants", "manifests/crd.yaml", play_grants),
+            ("database_per_tenant", "manifests/crd.yaml", play_tenants),
+            ("policy_server", "policy.yaml", play_policy),
+            ("secret_replicator", "secret.yaml", play_replication),
+        )
+    },
+}
+
+_NAMES = (*_STORIES, "here")
+
+#: Rights that are checked for other requests than those for the resource itself.
+_CHECKED_ELSEWHERE = {
+    "clusterroles": "rolebindings",
+    "ephemeralvolumeclaims/finalizers": "persistentvolumeclaims",
+}
+#: It cannot be seen from outside whether handlers have functions in their patches, which need it.
+_PRECAUTIONS = {("ephemeral-volume-claims", "get ephemeralvolumeclaims")}
+
+
+@dataclass(frozen=True)
+class Right:
+    """A verb of a rule for one of its resources; a rule of its own."""
+
+    role: str  # as in "ClusterRole/name"
+    group: str
+    resource: str
+    names: tuple[str, ...]
+    verb: str
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}{' by name' if self.names else ''}"
+
+    def build_rule(self) -> Json:
+        rule = {"apiGroups": [self.group], "resources": [self.resource], "verbs": [self.verb]}
+        return rule | ({"resourceNames": list(self.names)} if self.names else {})
+
+    def may_be_needed_for(self, asked: Asked) -> bool:
+        plural, _, part = self.resource.partition("/")
+        plural = _CHECKED_ELSEWHERE.get(self.resource, plural)
+        words = asked.path.split("/")
+        is_part = self.resource in _CHECKED_ELSEWHERE or not part or words[-1] == part
+        return plural in words and is_part
+
+
+def list_rights(deployed: Deployed) -> list[Right]:
+    return [
+        Right(f"{role['kind']}/{role['metadata']['name']}", group, resource, names, verb)
+        for role in (*deployed.find("ClusterRole"), *deployed.find("Role"))
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for names in [tuple(rule.get("resourceNames", ()))]
+        for verb in rule["verbs"]
+    ]
+
+
+@dataclass
+class Evidence:
+    """What an operator has asked for, and what of it is forbidden without a right."""
+
+    requests: list[Asked]
+    forbidden: dict[Right, list[str]]
+
+
+@pytest.fixture(scope="module")
+def _database_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the Tenants of an example have their databases on."""
+    folder = tmp_path_factory.mktemp("databases")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(_EXAMPLES / "database_per_tenant")
+        with importlib.import_module("database_server").DatabaseServer(folder) as server:
+            patch.setenv("DATABASE_SERVER", server.url)
+            patch.setenv("CHECK_INTERVAL", "0.3")
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            yield
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def evidences(
+    webop_cluster: LocalCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+    _database_server: None,
+) -> dict[str, Evidence]:
+    """The evidence of all examples, collected at the same time."""
+
+    here = tmp_path_factory.mktemp("here")
+    local = (deploy_locally(here), _ROOT / "manifests/peering.yaml", play_in_a_namespace)
+    examples = {**_STORIES, "here": local}
+
+    async def collect() -> list[Evidence]:
+        return await asyncio.gather(
+            *(
+                collect_evidence(webop_cluster, tmp_path_factory.mktemp(name), *example)
+                for name, example in examples.items()
+            )
+        )
+
+    try:
+        return dict(zip(examples, asyncio.run(collect()), strict=True))
+    finally:
+        for deployed, *_ in examples.values():
+            for one in deployed.documents:
+                if one["kind"] != "Namespace":  # it would go for ever, with no controller
+                    place = one["metadata"].get("namespace")
+                    webop_cluster.delete(
+                        one["apiVersion"], one["kind"], one["metadata"]["name"], place
+                    )
+
+
+def deploy_locally(folder: Path) -> Deployed:
+    """Make the manifests of an operator that works in one namespace, with peers."""
+    file = folder / "handlers.py"
+    file.write_text(HANDLERS)
+    options = ("-n", NAMESPACE, "--create-namespace", "--peering", "default", "--name", "here")
+    with forgetting_modules(folder):
+        result = invoke("manifests", *options, str(file))
+    assert result.exit_code == 0, result.output
+    made = folder / "operator.yaml"
+    made.write_text(result.stdout)
+    return load(made, folder)
+
+
+async def collect_evidence(
+    cluster: LocalCluster, folder: Path, deployed: Deployed, beside: Path, story: Story
+) -> Evidence:
+    for document in deployed.documents:
+        cluster.apply(document)
+    cluster.apply(beside)
+    namespace = cluster.create_namespace()
+    async with administer(cluster) as admin, recording(cluster) as recorder:
+        try:
+            async with run_as_pod(deployed, admin, recorder, folder, find_free_port()):
+                if deployed.find("Service"):
+                    await rotate(admin, deployed, recorder)
+                await story(admin, recorder, namespace)
+        except AssertionError as exc:
+            exc.add_note(f"Forbidden: {list_forbidden(recorder.requests)}")
+            raise
+        for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
+            place = f"/apis/admissionregistration.k8s.io/v1/{kind}"  # persistent ones stay
+            for name in find_names(deployed, kind):
+                await admin.client.delete(f"{place}/{name}")
+        requests = list(recorder.requests)
+        forbidden = await take_away(admin, deployed, requests)
+    return Evidence(requests, forbidden)
+
+
+def list_forbidden(requests: list[Asked]) -> list[str]:
+    return sorted({str(one) for one in requests if one.status == 403})
+
+
+def find_names(deployed: Deployed, plural: str) -> set[str]:
+    """Return the names of the objects that rules are limited to."""
+    return {name for one in list_rights(deployed) if one.resource == plural for name in one.names}
+
+
+async def rotate(admin: Admin, deployed: Deployed, recorder: Recorder) -> None:
+    """Ask for a new certificate, as users do, and wait until it is written."""
+    (secret,) = find_names(deployed, "secrets")
+    path = f"/api/v1/namespaces/{deployed.account[0]}/secrets/{secret}"
+
+    async def is_there() -> bool:
+        return bool(await admin.get(path))
+
+    await admin.until(is_there, "the certificate")
+    await admin.merge(path, {"metadata": {"annotations": {"webop.dev/rotate": "now"}}})
+
+    async def is_written() -> bool:
+        return any(one.method == "PUT" and one.path == path for one in recorder.requests)
+
+    await admin.until(is_written, "the new certificate")
+
+
+async def take_away(
+    admin: Admin, deployed: Deployed, requests: list[Asked]
+) -> dict[Right, list[str]]:
+    """Return what is forbidden without each of the rights, as users who have all others."""
+    rights = list_rights(deployed)
+    prefix = f"{deployed.account[1]}-without"
+    users = {right: f"{prefix}-{number}" for number, right in enumerate(rights)}
+    everybody = {*users.values(), f"{prefix}-nothing"}
+    await asyncio.gather(
+        *(bind(admin, deployed, right, user, everybody - {user}) for right, user in users.items())
+    )
+    distinct = list({str(one): one for one in requests}.values())
+
+    async def list_refused(user: str, chosen: list[Asked]) -> list[Asked]:
+        answers = await asyncio.gather(*(repeat(admin, one, user) for one in chosen))
+        return [one for one, code in zip(chosen, answers, strict=True) if code == 403]
+
+    waiting = distinct
+
+    async def is_in_force() -> bool:
+        nonlocal waiting
+        waiting = await list_refused(f"{prefix}-nothing", waiting)
+        return not waiting
+
+    await admin.until(is_in_force, "the rights")
+    return {
+        right: [
+            str(one)
+            for one in await list_refused(
+                user, [one for one in distinct if right.may_be_needed_for(one)]
+            )
+        ]
+        for right, user in users.items()
+    }
+
+
+async def bind(
+    admin: Admin, deployed: Deployed, right: Right, name: str, users: Iterable[str]
+) -> None:
+    """Grant a right to users, by a role of that name."""
+    kind, _, role = right.role.partition("/")
+    (metadata,) = (
+        one["metadata"] for one in deployed.find(kind) if one["metadata"]["name"] == role
+    )
+    place = f"{_API}/namespaces/{metadata['namespace']}" if kind == "Role" else _API
+    made = {"metadata": {"name": name}, "rules": [right.build_rule()]}
+    await admin.create(f"{place}/{kind.lower()}s", made)
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": group, "kind": kind, "name": name},
+        "subjects": [{"kind": "User", "apiGroup": group, "name": user} for user in users],
+    }
+    await admin.create(f"{place}/{kind.lower()}bindings", binding)
+
+
+async def repeat(admin: Admin, asked: Asked, user: str) -> int:
+    """Send a request once more in the name of a user, for the status of the answer."""
+    extra = {"timeoutSeconds": "1"} if asked.is_watch else {}
+    extra |= {} if asked.method == "GET" else {"dryRun": "All"}
+    kept = {key: value for key, value in asked.headers.items() if key != "Authorization"}
+    request = admin.client.build_request(
+        asked.method,
+        asked.target,
+        headers={**kept, "Impersonate-User": user, "Impersonate-Group": "system:authenticated"},
+        content=asked.body,
+    )
+    request.url = request.url.copy_merge_params(extra)
+    answer = await admin.client.send(request, stream=True)
+    await answer.aclose()
+    return answer.status_code
+
+
+@pytest.mark.feature("DEP-05", "DEP-06", "DEP-07", "DEP-10", "ADM-43", "TRB-04")
+@pytest.mark.parametrize("name", _NAMES)
+def test_nothing_is_forbidden_to_an_operator_with_the_rights_of_its_manifests(
+    evidences: dict[str, Evidence], name: str
+) -> None:
+    requests = evidences[name].requests
+    assert len(requests) > 10
+    assert list_forbidden(requests) == []
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_without_any_one_right_of_the_manifests_something_is_forbidden(
+    evidences: dict[str, Evidence], name: str
+) -> None:
+    forbidden = evidences[name].forbidden
+    assert len(forbidden) > 7
+    assert {(name, str(right)) for right, found in forbidden.items() if not found} <= _PRECAUTIONS
+
+
+def test_rights_in_a_single_namespace_are_not_for_the_cluster(
+    evidences: dict[str, Evidence],
+) -> None:
+    rights = evidences["here"].forbidden
+    assert {right.role for right in rights} == {
+        *("ClusterRole/here", "Role/here"),
+        "Role/here-events",  # in "default": Events about nodes
+    }
+    everywhere = {right.resource for right in rights if right.role == "ClusterRole/here"}
+    assert everywhere == {"nodes", "namespaces", "customresourcedefinitions"}

@@ -1,0 +1,104 @@
+"""An operator with something to show, and its report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+import webop
+from tests.kit.operators import Objects, RunOperator, build_settings, pace
+from tests.kit.scrapes import find_port
+
+Json = dict[str, Any]
+
+
+class Outage:
+    """Handlers of a database that is away until it is back."""
+
+    def __init__(self, registry: webop.OperatorRegistry) -> None:
+        self.is_over = False
+        self.is_busy = False
+
+        @webop.on.create("widgets", id="create_database", registry=registry)
+        async def create(name: str, **_: Any) -> None:
+            self.check(name)
+
+        @webop.on.create("widgets", id="slow", registry=registry, labels={"slow": "yes"})
+        async def sleep(**_: Any) -> None:
+            while not self.is_over:
+                await asyncio.sleep(0.01)
+
+        @webop.timer("widgets", id="probe", registry=registry, labels={"timer": "yes"}, interval=60)
+        def probe(name: str, **_: Any) -> None:
+            self.check(name)
+
+        @webop.on.create("widgets", id="parent", registry=registry, labels={"items": "yes"})
+        async def create_items(name: str, **_: Any) -> None:
+            webop.register(id="secret-item", fn=lambda **_: self.check(name))
+
+        @webop.on.validate("widgets", id="check", registry=registry)
+        async def check(spec: Any, **_: Any) -> None:
+            if spec:
+                raise webop.AdmissionError("secret-verdict")
+
+    def check(self, name: str) -> None:
+        """Fail as a driver does that quotes what it was given."""
+        if not self.is_over and "fence" not in name:
+            said = "secret-password is refused"
+            raise webop.TemporaryError(said, delay=0.05) from ConnectionError(said)
+
+
+@dataclass
+class Shown:
+    """The status of a running operator."""
+
+    http: httpx.AsyncClient
+    url: str
+    hook: int
+
+    async def report(self) -> Json:
+        """Read the report."""
+        answer = await self.http.get(f"{self.url}/status.json")
+        assert answer.status_code == 200, answer.text
+        report: Json = answer.json()
+        return report
+
+    async def wait(self, condition: Callable[[Json], Any]) -> Json:
+        """Read reports until one is as expected."""
+        report: Json = {}
+        for pause in pace():
+            with contextlib.suppress(httpx.ConnectError):
+                report = await self.report()
+                if condition(report):
+                    return report
+            await asyncio.sleep(pause)
+        raise AssertionError(f"The report has not become as expected: {report}")
+
+
+@contextlib.asynccontextmanager
+async def operate_visibly(run_operator: RunOperator, objects: Objects) -> AsyncIterator[Shown]:
+    """Run an operator with a webhook server, a Lease and a status page, and wait until it acts."""
+    hook, url = find_port(), f"http://127.0.0.1:{find_port()}"
+    settings = build_settings(
+        leadership={"lease_name": "leader", "lease_namespace": objects.namespace},
+        admission={"server": webop.WebhookServer(addr="127.0.0.1", port=hook)},
+        batching={"exit_timeout": 0},
+    )
+    async with (
+        run_operator(settings, liveness_endpoint=f"{url}/healthz", beside=True),
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        shown = Shown(http, url, hook)
+        await shown.wait(lambda report: not report["not_ready"])
+        yield shown
+
+
+def find(rows: Json, **labels: Any) -> Json:
+    """Return the row of a list that has these labels; nothing if there is none."""
+    found = [row for row in rows["items"] if labels.items() <= row.items()]
+    return found[0] if found else {}

@@ -1,0 +1,204 @@
+"""What is scraped of an operator at work on a real API server, and who relies on the names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+import webop
+from tests.docs.pages import ROOT
+from tests.kit.operators import Objects, RunOperator, build_settings
+from tests.kit.reviews import post_review
+from tests.kit.scrapes import OPENMETRICS, Scrape, find_port, scrape, scrape_until
+from webop.monitoring.metrics import DEFINITIONS
+
+MONITORING = ROOT / "manifests" / "monitoring"
+SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
+# Of prometheus-client and of Prometheus itself.
+FOREIGN = {"process_resident_memory_bytes", "process_cpu_seconds_total", "up"}
+
+_NAME = re.compile(r"\b(?:webop|rest_client|leader_election|process)_\w+")
+
+
+@pytest.fixture
+def busy(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:  # noqa: C901  a list
+    """Handlers of all kinds."""
+
+    @webop.on.create("widgets", id="create", registry=registry)
+    async def create(spec: Any, **_: Any) -> None:
+        for item in spec.get("items", ()):
+            webop.register(id=item, fn=handle_item)
+
+    async def handle_item(**_: Any) -> None: ...
+
+    @webop.on.create("widgets", id="flaky", registry=registry, labels={"flaky": "yes"})
+    async def flake(retry: int, **_: Any) -> None:
+        if not retry:
+            raise webop.TemporaryError("not yet", delay=0.01)
+
+    @webop.on.create("widgets", id="hopeless", registry=registry, labels={"hopeless": "yes"})
+    async def give_up(**_: Any) -> None:
+        raise webop.PermanentError("never")
+
+    @webop.on.create("widgets", id="long", registry=registry, labels={"long": "yes"})
+    async def sleep(**_: Any) -> None:
+        await asyncio.sleep(60)
+
+    @webop.on.event("widgets", id="spy", registry=registry, labels={"flaky": "yes"})
+    async def spy(**_: Any) -> None:
+        raise ValueError("ignored")
+
+    @webop.timer("widgets", id="tick", registry=registry, labels={"ticks": "yes"}, interval=30)
+    def tick(**_: Any) -> None: ...
+
+    @webop.index("widgets", id="names", registry=registry)
+    async def index(name: str, **_: Any) -> dict[str, str]:
+        return {name: "secret-value"}
+
+    @webop.on.validate("widgets", id="check", registry=registry)
+    async def check(spec: Any, **_: Any) -> None:
+        if spec:
+            raise webop.AdmissionError("no")
+
+    return registry
+
+
+@pytest.mark.usefixtures("busy")
+async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in_it(
+    run_operator: RunOperator, objects: Objects
+) -> None:
+    kind, hook = objects.resource.plural_name, find_port()
+    server = webop.WebhookServer(addr="127.0.0.1", port=hook)
+    lease = {"lease_name": "metrics", "lease_namespace": objects.namespace}
+    settings = build_settings(
+        leadership=lease, admission={"server": server}, batching={"exit_timeout": 0}
+    )
+    for number in range(40):  # more than there are slots
+        await objects.create(f"widget-{number}", {})
+    url = f"http://127.0.0.1:{find_port()}/metrics"
+    async with (
+        run_operator(settings, metrics_endpoint=url),
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        await scrape_until(lambda found: found.get("webop_ready"), http, url)
+        await objects.create("one", {"items": ["secret-a", "secret-b"]})
+        labels = {"flaky": "yes", "hopeless": "yes", "ticks": "yes"}
+        await objects.create("two", {"secret": "secret-c"}, labels=labels)
+        await objects.create("three", {}, labels={"long": "yes"})
+        for spec in ({}, {"field": 1}):
+            assert (await post_review(hook, spec))["allowed"] is not bool(spec)
+
+        def is_done(found: Scrape) -> object:
+            ticks = found.get("webop_handler_calls_total", handler="tick", outcome="success")
+            states = ("idle", "working")
+            counts = [found.get("webop_objects", resource=kind, state=state) for state in states]
+            slots = found.get("webop_client_slots_busy", resource=kind)
+            lags = found.get("webop_event_loop_lag_seconds_count")
+            return counts == [42, 1] and ticks and lags and not slots
+
+        found = await scrape_until(is_done, http, url)
+        again = await scrape(http, url, accept=OPENMETRICS)
+
+    calls = {
+        (sample.labels["handler"], sample.labels["type"], sample.labels["outcome"]): sample.value
+        for sample in found.families["webop_handler_calls"].samples
+    }
+    expected = {
+        ("create", "change", "success"): 43,
+        ("create/*", "change", "success"): 2,
+        ("flaky", "change", "retry"): 1,
+        ("flaky", "change", "success"): 1,
+        ("hopeless", "change", "failure"): 1,
+        ("tick", "timer", "success"): 1,
+        ("check", "webhook", "success"): 1,
+        ("check", "webhook", "denied"): 1,
+    }
+    assert {key: calls.get(key, 0) for key in expected} == expected
+    assert calls["spy", "event", "ignored"] >= 1
+    assert calls["names", "index", "success"] >= 43
+    assert 0 < found.get("webop_objects_oldest_seconds", resource=kind, state="working") < 60
+    assert found.get("webop_objects_oldest_seconds", resource=kind, state="waiting") == 0
+    assert found.get("webop_watches", resource=kind, state="watching") == 1
+    assert 0 < found.get("webop_watch_age_seconds", resource=kind) < 60
+    assert found.get("rest_client_requests_total", method="PATCH", code="200") >= 43
+    assert found.get("rest_client_request_duration_seconds_count", verb="WATCH") >= 1
+    assert found.get("webop_client_slot_wait_seconds_count", resource=kind) >= 1
+    assert found.get("leader_election_master_status", name="metrics") == 1
+    assert found.get("webop_acting") == 1
+    expiry = found.get("webop_webhook_certificate_expiration_timestamp_seconds")
+    assert expiry > time.time() + 3600
+    assert "secret" not in found.text
+    assert objects.namespace not in found.text
+    assert "widget-" not in found.text
+    assert found.names - again.names <= {"python_gc_objects_collected"}
+
+    defined = {
+        item.name + suffix for item in DEFINITIONS for suffix in SUFFIXES.get(item.type, ("",))
+    }
+    assert defined - found.names == {"webop_watch_restarts_total"}  # none has ended yet
+    assert read_used_names() <= defined | FOREIGN
+    assert FOREIGN - found.names == {"up"}
+
+
+async def test_watches_that_end_and_that_fail_are_counted_apart(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    webop.on.event("widgets", registry=registry)(lambda **_: None)
+    settings = build_settings(watching={"client_timeout": 1.2})
+    url = f"http://127.0.0.1:{find_port()}/metrics"
+    kind = objects.resource.plural_name
+    async with (
+        run_operator(settings, metrics_endpoint=url),
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        found = await scrape_until(
+            lambda found: found.get("webop_watch_restarts_total", resource=kind), http, url
+        )
+    assert found.get("webop_watch_restarts_total", resource=kind, reason="failed") == 0
+
+
+async def test_a_replica_that_stands_by_is_scraped_as_such(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    webop.on.create("widgets", registry=registry)(lambda **_: None)
+    lease = {"lease_name": "taken", "lease_namespace": objects.namespace}
+    body = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "taken"},
+        "spec": {
+            "holderIdentity": "somebody",
+            "leaseDurationSeconds": 3600,
+            "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
+        },
+    }
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.namespace}/leases"
+    await objects.client.request("POST", path, body=body)
+    url = f"http://127.0.0.1:{find_port()}/metrics"
+    async with (
+        run_operator(build_settings(leadership=lease), metrics_endpoint=url),
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        found = await scrape_until(lambda found: found.get("webop_ready"), http, url)
+    assert found.get("leader_election_master_status", name="taken") == 0
+    assert "leader_election_master_status" in found.names
+    assert found.get("webop_acting") == 0
+
+
+def read_used_names() -> set[str]:
+    """Return the metrics that the alerts and the dashboard are made of."""
+    (rules,) = yaml.safe_load_all((MONITORING / "alerts.yaml").read_text(encoding="utf-8"))
+    texts = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
+    texts += [
+        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())
+    ]
+    assert len(texts) > 20
+    return {name for text in texts for name in _NAME.findall(text)}

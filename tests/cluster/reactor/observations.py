@@ -1,0 +1,68 @@
+"""What tests see of handlers from outside: who is at work on an object, what an index has."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import webop
+from tests.kit.operators import Calls
+
+
+class Crowd:
+    """Counts who is at work on each object, and the most of them at once."""
+
+    def __init__(self) -> None:
+        self.present: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+        self.entries: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def enter(self, who: str) -> Iterator[None]:
+        self.entries[who] += 1
+        self.present[who] += 1
+        self.most[who] = max(self.most[who], self.present[who])
+        try:
+            yield
+        finally:
+            self.present[who] -= 1
+
+
+class Names:
+    """An index of the names of objects, and what resources it was filled from.
+
+    Attributes:
+        served: the versions, with whether they have a status endpoint.
+    """
+
+    def __init__(self, registry: webop.OperatorRegistry, plural: str) -> None:
+        self.served: set[tuple[str, bool]] = set()
+        self._index: Any = ()
+        webop.on.startup(registry=registry)(self._look)
+        webop.index(plural, registry=registry, id="names")(self._add)
+
+    def __call__(self) -> set[str]:
+        return set(self._index)
+
+    def _look(self, names: Any, **_: Any) -> None:
+        self._index = names
+
+    async def _add(self, name: str, resource: webop.Resource, **_: Any) -> dict[str, str]:
+        self.served.add((resource.version, "status" in resource.subresources))
+        return {name: name}
+
+
+def build_noting_handler(
+    calls: Calls, name: str, released: asyncio.Event | None = None
+) -> Callable[..., Any]:
+    """Return a handler that notes its calls, and goes on until it is released."""
+
+    async def fn(**kwargs: Any) -> None:
+        calls.note(name, kwargs)
+        if released is not None:
+            await released.wait()
+
+    return fn

@@ -1,0 +1,413 @@
+"""What daemons and timers write into their objects: patches, functions, results (PAT)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.kit.operators import (
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    connect,
+    eventually,
+    get_connection,
+    operate,
+)
+from tests.kit.tcp_proxy import Proxy
+from tests.kit.timeline import Timeline
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+def set_conditions(body: webop.RawBody) -> None:
+    """Add a condition, as the manual does."""
+    conditions = body.setdefault("status", {}).setdefault("conditions", [])
+    conditions[:] = [cond for cond in conditions if cond.get("type") != "Whatever"]
+    conditions.append({"type": "Whatever", "status": "True"})
+
+
+@contextlib.asynccontextmanager
+async def operate_through(
+    proxy: Proxy, cluster: LocalCluster, registry: webop.OperatorRegistry, namespace: str
+) -> AsyncIterator[None]:
+    """Run an operator that reaches the API server through a proxy, with short pauses."""
+    quick: dict[str, dict[str, Any]] = {
+        "networking": {"error_backoffs": [], "request_timeout": 2},
+        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
+        "batching": {"error_delays": [0.1]},
+    }
+    info, settings = get_connection(cluster, proxy.url), build_settings(**quick)
+    async with operate(info, registry, settings, beside=True, namespaces=[namespace]):
+        yield
+
+
+def declare(registry: webop.OperatorRegistry, plural: str, fn: Any, *, is_timer: bool) -> None:
+    """Declare a function as a timer, or as a daemon that asks for being called again."""
+    if is_timer:
+        webop.timer(plural, registry=registry, id="fn", interval=0.1)(fn)
+        return
+
+    async def run(**kwargs: Any) -> None:
+        await fn(**kwargs)
+        raise webop.TemporaryError("again", delay=0.1)
+
+    webop.daemon(plural, registry=registry, id="fn")(run)
+
+
+@pytest.mark.feature("TMR-20", "DMN-27", "PAT-03", "PAT-04", "PAT-05", "PAT-06", "PAT-08", "D-05")
+@pytest.mark.parametrize("has_status", [False, True])
+@pytest.mark.parametrize("is_timer", [False, True])
+async def test_a_patch_is_applied_after_each_iteration_and_cleared(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    widgets: Kind,
+    gadgets: Kind,
+    webop_namespace: str,
+    *,
+    has_status: bool,
+    is_timer: bool,
+) -> None:
+    kind = gadgets if has_status else widgets
+    objects = Objects(client, kind, webop_namespace)
+    numbers = itertools.count(1)
+    leftovers: list[bool] = []
+
+    async def update(patch: webop.Patch, **_: Any) -> None:
+        leftovers.append(bool(patch))
+        patch.status["replicas"] = next(numbers)
+        patch.metadata.labels["x"] = "y"
+        patch.fns.append(set_conditions)
+
+    declare(registry, kind.plural, update, is_timer=is_timer)
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        first = await objects.wait("one", lambda b: (b.get("status") or {}).get("conditions"))
+        count = first["status"]["replicas"]
+        await objects.wait("one", lambda body: body["status"]["replicas"] >= count + 2)
+        body = await objects.get("one")
+    assert body["status"]["conditions"] == [{"type": "Whatever", "status": "True"}]
+    assert body["metadata"]["labels"]["x"] == "y"
+    assert not any(leftovers[:3])
+
+
+@pytest.mark.feature("PAT-07", "PAT-08", "PAT-09", "DMN-27", "TMR-20")
+@pytest.mark.parametrize("is_timer", [False, True])
+async def test_functions_that_come_too_late_are_carried_over_to_the_next_iteration(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    webop_cluster: LocalCluster,
+    *,
+    is_timer: bool,
+) -> None:
+    beginnings: list[tuple[bool, int]] = []
+    tries = 0
+
+    async def disturb() -> None:
+        async with connect(webop_cluster) as other:
+            theirs = Objects(other, objects.kind, objects.namespace)
+            await theirs.patch("one", {"spec": {"items": ["theirs"]}})
+
+    def append(body: webop.RawBody) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:  # the object changes after it was read and before it is written
+            rival = threading.Thread(target=asyncio.run, args=[disturb()])
+            rival.start()
+            rival.join()
+        items = body["spec"].setdefault("items", [])
+        if "mine" not in items:
+            items.append("mine")
+
+    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
+        if name != "one":
+            return
+        beginnings.append((bool(patch), len(patch.fns)))
+        if len(beginnings) == 1:
+            patch.status["merged"] = "yes"
+            patch.fns.append(append)
+
+    declare(registry, "widgets", fn, is_timer=is_timer)
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        body = await objects.wait("one", lambda body: "mine" in body["spec"].get("items", ()))
+        await eventually(lambda: len(beginnings) >= 4)
+    assert body["spec"]["items"] == ["theirs", "mine"]
+    assert body["status"] == {"merged": "yes"}
+    assert beginnings[:4] == [(False, 0), (True, 1), (False, 0), (False, 0)]
+    assert tries == 2
+
+
+@pytest.mark.feature("DMN-27", "TMR-20", "CFG-52")
+async def test_what_could_not_be_written_is_written_after_the_next_iteration(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    timeline: Timeline,
+    proxy: Proxy,
+    webop_cluster: LocalCluster,
+) -> None:
+    @webop.timer("widgets", registry=registry, id="fn", interval=0.3)
+    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
+        if name == "one":
+            timeline.note("called")
+            if len(timeline.of("called")) == 2:
+                proxy.is_refusing = True
+                proxy.cut()
+                patch.status["once"] = "yes"
+                patch.fns.append(set_conditions)
+
+    async with operate_through(proxy, webop_cluster, registry, objects.namespace):
+        await objects.create("one")
+        await timeline.wait("called", 4)
+        assert "status" not in await objects.get("one")
+        proxy.is_refusing = False
+        wanted = {"conditions", "once"}
+        await objects.wait("one", lambda body: wanted <= (body.get("status") or {}).keys())
+
+
+async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_is_back(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    proxy: Proxy,
+    webop_cluster: LocalCluster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        proxy.is_refusing = True
+        proxy.cut()
+        patch.fns.append(set_conditions)
+
+    async with operate_through(proxy, webop_cluster, registry, objects.namespace):
+        await objects.create("one")
+        await eventually(lambda: "Retrying in" in caplog.text, "the patch is refused")
+        proxy.is_refusing = False
+        await objects.wait("one", lambda body: (body.get("status") or {}).get("conditions"))
+
+
+def put_garbage(body: webop.RawBody) -> None:
+    body["spec"]["garbage"] = object()
+
+
+def put_text(body: webop.RawBody) -> None:
+    body["spec"] = "not a mapping"  # type: ignore[typeddict-item]  # the schema refuses it
+
+
+def fail(body: webop.RawBody) -> None:
+    raise KeyError(body["kind"])
+
+
+def spoil(patch: webop.Patch, number: int) -> None:
+    """Make one mistake after the other."""
+    if number <= 3:
+        patch.fns.append([put_garbage, fail, put_text][number - 1])
+    elif number == 4:
+        patch["spec"] = "not a mapping either"
+    elif number == 5:
+        patch.status["garbage"] = object()
+    elif number == 6:
+        patch.status["fine"] = "yes"
+
+
+@pytest.mark.feature("DMN-27", "TMR-20", "PAT-12")
+@pytest.mark.parametrize("is_timer", [False, True])
+async def test_mistakes_in_a_patch_do_not_stop_a_timer_or_a_daemon(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_timer: bool,
+) -> None:
+    async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
+        if name != "one":
+            return
+        assert not patch  # what is refused is not carried over
+        calls.note("fn", {**kwargs, "name": name})
+        spoil(patch, len(calls.of("one")))
+
+    declare(registry, "widgets", fn, is_timer=is_timer)
+    async with run_operator():
+        await objects.create("one", {"a": 1})
+        await calls.wait("one", count=8)
+        body = await objects.get("one")
+    assert body["spec"] == {"a": 1}
+    assert body["status"] == {"fine": "yes"}
+    assert "that JSON cannot represent" in caplog.text
+
+
+@pytest.mark.feature("TMR-19", "DMN-26")
+async def test_a_result_that_is_there_already_is_not_written_again(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    results: list[Any] = [{"a": 1, "b": None}, {"a": 1}, 1, True, True, "x", None, "x", ["x"]]
+
+    @webop.timer("widgets", registry=registry, id="fn", interval=0.15)
+    async def fn(name: str, body: webop.Body, **kwargs: Any) -> Any:
+        if name == "one":
+            version = body.meta.resource_version
+            calls.note("fn", {**kwargs, "name": name}, version=version)
+            return results[min(len(calls), len(results)) - 1]
+        return None
+
+    async with run_operator():
+        await objects.create("one")
+        noted = await calls.wait("one", count=len(results) + 3)
+        body = await objects.get("one")
+    versions = [call["version"] for call in noted]
+    is_written = [a != b for a, b in itertools.pairwise(versions)]
+    expected = [True, False, True, True, False, True, False, False, True, False, False]
+    assert is_written[1:] == expected[1:]  # the first time, the handled state is written too
+    assert body["status"] == {"fn": ["x"]}
+
+
+@pytest.mark.feature("TMR-19", "TMR-06")
+async def test_a_result_that_changes_resets_the_idle_time(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    @webop.timer("widgets", registry=registry, id="steady", idle=0.5, interval=0.1)
+    async def steady(labels: webop.Labels, **_: Any) -> int | None:
+        timeline.note(f"steady {labels.get('of')}")
+        return 1 if labels.get("of") == "steady" else None
+
+    @webop.timer(
+        "widgets",
+        registry=registry,
+        id="changing",
+        idle=0.5,
+        interval=0.1,
+        labels={"of": "changes"},
+    )
+    async def changing(**_: Any) -> int:
+        timeline.note("changing")
+        return len(timeline.moments)
+
+    async with run_operator(build_settings()):
+        await objects.create("one", labels={"of": "steady"})
+        await objects.create("two", labels={"of": "changes"})
+        await timeline.wait("changing", 4)
+        await timeline.wait("steady steady", 6)
+    assert all(gap > 0.45 for gap in timeline.measure_gaps("changing")), timeline
+    # Only the first result is a change.
+    assert all(gap < 0.45 for gap in timeline.measure_gaps("steady steady")[1:]), timeline
+
+
+@pytest.mark.feature("PAT-13", "DMN-27")
+async def test_a_patch_of_an_object_that_is_gone_is_forgotten(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn")
+    async def fn(name: str, patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> str:
+        timeline.note(f"begun {name}")
+        await stopped.wait()
+        patch.fns.append(set_conditions)
+        timeline.note(f"ended {name}")
+        return "too late"
+
+    async with run_operator():
+        await objects.create("one")
+        await timeline.wait("begun one")
+        await objects.patch("one", {"metadata": {"finalizers": []}})
+        await objects.delete("one")
+        await timeline.wait("ended one")
+        await objects.pass_fence()
+    assert "Cannot write" not in caplog.text
+    assert "Bug in webop" not in caplog.text
+
+
+@pytest.mark.feature("DMN-27")
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_sync: bool,
+) -> None:
+    leftovers: list[bool] = []
+
+    def change(patch: webop.Patch, number: int) -> None:
+        patch.status["number"] = number
+        patch.fns.append(set_conditions)
+
+    def run_sync(patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> None:
+        for number in range(1, 4):
+            change(patch, number)
+            patch.apply()
+            leftovers.append(bool(patch))
+        stopped.wait()
+
+    async def run_async(patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> None:
+        for number in range(1, 4):
+            change(patch, number)
+            await patch.apply()
+            leftovers.append(bool(patch))
+        await stopped.wait()
+
+    webop.daemon(objects.kind.plural, registry=registry, id="writer")(
+        run_sync if is_sync else run_async
+    )
+    caplog.set_level("DEBUG", "webop")
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", lambda b: (b.get("status") or {}).get("number") == 3)
+        said = [record.message for record in caplog.records if record.levelname != "DEBUG"]
+    assert leftovers == [False] * 3
+    assert body["status"]["conditions"] == [{"type": "Whatever", "status": "True"}]
+    assert not [text for text in said if "writer" in text or "atch" in text], said
+
+
+async def test_a_daemon_goes_on_when_the_api_server_refuses_what_it_writes(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.daemon(objects.kind.plural, registry=registry, id="fn")
+    async def fn(patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> None:
+        patch.metadata.labels["x"] = "not a label!"
+        await patch.apply()
+        patch.metadata.labels["x"] = "label"
+        await patch.apply()
+        await stopped.wait()
+
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait("one", lambda body: body["metadata"].get("labels") == {"x": "label"})
+    assert "not a label!" in caplog.text
+
+
+async def test_other_handlers_are_told_that_their_patch_is_written_in_the_end(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create(objects.kind.plural, registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> str:
+        with pytest.raises(LookupError, match="only in daemons and timers"):
+            await patch.apply()
+        return "told"
+
+    async with run_operator():
+        await objects.create("one")
+        assert (await objects.wait_handled("one"))["status"]["fn"] == "told"

@@ -1,0 +1,188 @@
+"""Many objects at once: handlers do not run ahead of what is written, and nothing else waits."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.obstacles import hang, webhook_on_updates
+from tests.kit.operators import Kind, Objects, RunOperator, build_settings, eventually
+from tests.kit.processes import Workshop
+from webop.client.api import Client
+
+_HANDLERS = """
+import os
+import webop
+
+log = os.open({log!r}, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+
+
+@webop.on.create("widgets")
+{def_} handle(name, **_):
+    os.write(log, (name + "\\n").encode())
+"""
+
+
+@pytest.mark.feature("CON-04", "EVT-12")
+@pytest.mark.parametrize("def_", ["def", "async def"])
+async def test_a_kill_in_the_middle_of_a_burst_repeats_only_what_was_being_written(
+    objects: Objects, workshop: Workshop, webop_kubeconfig: Path, tmp_path: Path, def_: str
+) -> None:
+    log = tmp_path / "calls.txt"
+    log.touch()
+    handlers = workshop.write(_HANDLERS.format(log=str(log), def_=def_))
+    await asyncio.gather(*(objects.create(f"w{number}") for number in range(240)))
+    options = ("--standalone", "-n", objects.namespace, handlers)
+    variables = {"KUBECONFIG": str(webop_kubeconfig)}
+    async with workshop.start(*options, **variables) as operator:
+        await eventually(lambda: len(log.read_text().split()) >= 120, timeout=40)
+        await operator.stop(signal.SIGKILL)
+    assert len(log.read_text().split()) < 240, "it was not in the middle"
+    async with workshop.start(*options, **variables):
+        await eventually(lambda: len(set(log.read_text().split())) == 240, timeout=40)
+        await objects.wait_handled("w239")
+    counts = Counter(log.read_text().split())
+    assert sum(counts.values()) - 240 <= 64
+
+
+@pytest.mark.feature("ASY-01", "EVT-12")
+async def test_handlers_that_sleep_are_not_limited_in_number(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    sleeping: set[str] = set()
+    woken = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **_: Any) -> None:
+        sleeping.add(name)
+        await woken.wait()
+
+    async with run_operator():
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(200)))
+        await eventually(lambda: len(sleeping) == 200, "all sleep at once")
+        woken.set()
+        for number in range(200):
+            await objects.wait_handled(f"w{number}")
+
+
+@pytest.mark.feature("CFG-52", "EVT-12")
+async def test_handlers_do_not_run_on_while_no_write_succeeds(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A webhook is down, for example: patches fail, all else works."""
+    caplog.set_level("INFO", logger="webop.reactor.queue")
+    called: set[str] = set()
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **_: Any) -> None:
+        called.add(name)
+
+    async with webhook_on_updates(objects, "https://127.0.0.1:1/", timeoutSeconds=2) as mend:
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(150)))
+        settings = build_settings(networking={"error_backoffs": [0.2], "request_timeout": 5})
+        async with run_operator(settings):
+            await eventually(lambda: "Their handlers wait until a write succeeds" in caplog.text)
+            await asyncio.sleep(1)
+            assert len(called) < 60
+            await mend()
+            await eventually(lambda: len(called) == 150, timeout=60)
+            await objects.wait_handled("w149")
+    assert "Can write widgets.tests.webop.dev again." in caplog.text
+
+
+@pytest.mark.feature("EVT-12", "PEE-01")
+async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_lease(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    objects: Objects,
+    gadgets: Kind,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each update of a widget takes a second: its webhook hangs, and is ignored after that."""
+    calls: Counter[str] = Counter()
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(name: str, **_: Any) -> None:
+        calls[name] += 1
+
+    others = Objects(client, gadgets, objects.namespace)
+    leadership = {
+        "lease_name": "slow",
+        "lease_namespace": objects.namespace,
+        "lease_duration": 4,
+        "renew_deadline": 2.5,
+        "retry_period": 0.5,
+    }
+    async with (
+        hang() as url,
+        webhook_on_updates(objects, url, timeoutSeconds=1, failurePolicy="Ignore") as mend,
+    ):
+        await asyncio.gather(*(objects.create(f"w{number}") for number in range(200)))
+        caplog.set_level("INFO", "webop.coordination")
+        async with run_operator(build_settings(leadership=leadership)):
+            await eventually(lambda: len(calls) >= 30, "the slow kind is at work")
+            for number in range(3):
+                began = time.monotonic()
+                await others.create(f"g{number}")
+                await others.wait_handled(f"g{number}")
+                assert time.monotonic() - began < 5, "the other kind takes twenty"
+                await asyncio.sleep(1)
+            assert len(calls) < 200
+            await mend()
+            await eventually(lambda: len(calls) == 203, timeout=60)
+            await objects.wait_handled("w199")
+    assert set(calls.values()) == {1}
+    assert "Leadership is lost" not in caplog.text
+
+
+@pytest.mark.feature("ASY-02", "EVT-12")
+async def test_sync_handlers_that_wait_for_threads_hold_up_neither_other_kinds_nor_take_memory(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    objects: Objects,
+    gadgets: Kind,
+) -> None:
+    released = threading.Event()
+    begun: set[str] = set()
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    def slow(name: str, **_: Any) -> None:
+        begun.add(name)
+        released.wait(60)
+
+    @webop.on.create("gadgets", registry=registry, id="quick")
+    async def quick(**_: Any) -> None: ...
+
+    others = Objects(client, gadgets, objects.namespace)
+    try:
+        async with run_operator(build_settings(execution={"max_workers": 3})):
+            await asyncio.gather(*(objects.create(f"w{number}") for number in range(300)))
+            await eventually(lambda: len(begun) == 3)
+            await others.create("g")
+            await others.wait_handled("g")
+            tasks = [task for task in asyncio.all_tasks() if "_work" in repr(task.get_coro())]
+            assert len(tasks) < 200
+            released.set()
+            await eventually(lambda: len(begun) == 300, timeout=60)
+            await objects.wait_handled("w299")
+    finally:
+        released.set()

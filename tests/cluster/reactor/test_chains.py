@@ -1,0 +1,568 @@
+"""Several handlers of one object: their order, their patches, and changes that come in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.operators import (
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_progress,
+    is_no_fence,
+)
+
+AT_ONCE = {"execution": {"commit_window": 0.0}}
+
+
+class Chain:
+    """Handlers a, b, c of updates (and of creations); b can be held up, or told to fail."""
+
+    def __init__(self, registry: webop.OperatorRegistry, calls: Calls) -> None:
+        self.calls = calls
+        self.entered = asyncio.Event()
+        self.released = asyncio.Event()
+        self.released.set()
+        self.failing: set[int] = set()
+        for key in "abc":
+            webop.on.create("widgets", registry=registry, id=key)(self._build(key))
+            webop.on.update("widgets", registry=registry, id=key)(self._build(key))
+
+    def _build(self, key: str) -> Any:
+        async def fn(name: str, spec: webop.Spec, **kwargs: Any) -> None:
+            if name.startswith("fence"):
+                return
+            self.calls.note(key, {**kwargs, "name": name, "spec": spec})
+            if key == "b":
+                self.entered.set()
+                await self.released.wait()
+                if spec["a"] in self.failing:
+                    raise webop.TemporaryError("not yet", delay=1000)
+
+        return fn
+
+    def list_values(self, key: str, name: str = "one") -> list[int]:
+        """Return which values of the spec a handler has seen, in order."""
+        return [call["spec"]["a"] for call in self.calls.of(name, key)]
+
+
+@pytest.fixture
+def chain(registry: webop.OperatorRegistry, calls: Calls) -> Chain:
+    return Chain(registry, calls)
+
+
+@pytest.mark.feature("HND-10", "HND-14", "REF-30")
+@pytest.mark.parametrize("window", [0.0, 0.2])
+async def test_handlers_of_one_object_are_called_in_their_order(
+    chain: Chain, run_operator: RunOperator, objects: Objects, window: float
+) -> None:
+    async with run_operator(build_settings(execution={"commit_window": window})):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert chain.calls.handlers("one") == ["a", "b", "c"]
+
+
+@dataclass
+class Noting:
+    """A handler without a hash, as all instances of dataclasses are."""
+
+    reasons: list[str] = field(default_factory=list)
+
+    def __call__(self, name: str, reason: str = "none", **_: Any) -> str:
+        if name == "one":
+            self.reasons.append(reason)
+        return name
+
+
+@pytest.mark.feature("HND-07", "HND-09")
+async def test_a_handler_without_a_hash_is_called_once_for_each_reason(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    noting, other = Noting(), Noting()
+    webop.on.resume("widgets", registry=registry, id="fn")(noting)
+    webop.on.create("widgets", registry=registry, id="fn")(noting)
+    webop.on.update("widgets", registry=registry, id="fn")(noting)
+    webop.index("widgets", registry=registry, id="names")(other)
+    webop.on.event("widgets", registry=registry, id="event")(other)
+    webop.timer("widgets", registry=registry, id="timer", interval=100)(other)
+    await objects.create("one", {"a": 1})
+    async with run_operator():
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert noting.reasons == ["create", "update"]
+    assert len(other.reasons) > 3
+
+
+@pytest.mark.feature("D-67", "EVT-11", "ERR-20")
+@pytest.mark.parametrize("window", [0.0, 10.0])
+async def test_a_change_in_the_middle_of_the_chain_is_seen_by_every_handler(
+    chain: Chain, run_operator: RunOperator, objects: Objects, window: float
+) -> None:
+    async with run_operator(build_settings(execution={"commit_window": window})):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        chain.released.clear()
+        chain.entered.clear()
+        await objects.patch("one", {"spec": {"a": 1}})
+        await chain.entered.wait()
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.pass_fence()
+        chain.released.set()
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    for key in "abc":
+        assert chain.list_values(key)[-1] == 2
+    last = {key: chain.calls.of("one", key)[-1] for key in "abc"}
+    # Who has seen the state in between hears of the change since then, others since the last one.
+    seen = {key: 1 if 1 in chain.list_values(key) else 0 for key in "abc"}
+    assert {key: (call["old"], call["new"]) for key, call in last.items()} == {
+        key: ({"spec": {"a": value}}, {"spec": {"a": 2}}) for key, value in seen.items()
+    }
+
+
+@pytest.mark.feature("D-67")
+async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
+    chain: Chain, run_operator: RunOperator, objects: Objects
+) -> None:
+    chain.released.clear()
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 1})
+        await chain.entered.wait()
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.pass_fence()
+        chain.released.set()
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert [call["reason"] for call in chain.calls.of("one", "a")] == ["create", "update"]
+    assert chain.list_values("a") == [1, 2]
+    assert chain.list_values("b") == [1, 2]
+    assert chain.list_values("c")[-1] == 2
+
+
+@pytest.mark.feature("D-67")
+async def test_a_deletion_does_not_wait_for_all_handlers_that_have_missed_a_change(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    begun = asyncio.Event()
+
+    def build(key: str) -> Any:
+        async def fn(spec: webop.Spec, **kwargs: Any) -> None:
+            calls.note(key, kwargs)
+            if spec["a"] == 2:
+                begun.set()
+                await asyncio.sleep(0.3)
+
+        return fn
+
+    for key in ("slow-a", "slow-b", "slow-c"):
+        webop.on.update("widgets", registry=registry, id=key, when=is_no_fence)(build(key))
+
+    @webop.on.update("widgets", registry=registry, id="waiting", when=is_no_fence)
+    async def waiting(**kwargs: Any) -> None:
+        calls.note("waiting", kwargs)
+        raise webop.TemporaryError("not yet", delay=1000)
+
+    @webop.on.delete("widgets", registry=registry, id="deleted", when=is_no_fence)
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+
+    async with run_operator(build_settings(execution={"commit_window": 0.1})):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await calls.wait("one", "waiting")
+        await objects.pass_fence()
+        await objects.patch("one", {"spec": {"a": 2}})
+        await begun.wait()
+        await objects.delete("one")
+        await objects.wait_gone("one")
+    assert calls.handlers("one")[4:] == ["slow-a", "deleted"]
+
+
+@pytest.mark.feature("D-67")
+async def test_a_handler_that_missed_a_change_is_called_beside_a_slow_one_that_is_retried(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    is_ready = False
+
+    @webop.on.update("widgets", registry=registry, id="quick", when=is_no_fence)
+    async def quick(**kwargs: Any) -> None:
+        calls.note("quick", kwargs)
+
+    @webop.on.update("widgets", registry=registry, id="poller", when=is_no_fence)
+    async def poller(**kwargs: Any) -> None:
+        calls.note("poller", kwargs)
+        await asyncio.sleep(0.3)
+        if not is_ready:
+            raise webop.TemporaryError("not yet", delay=0)
+
+    async with run_operator(build_settings(execution={"commit_window": 0.1})):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await calls.wait("one", "poller")
+        await objects.patch("one", {"spec": {"a": 2}})
+        await calls.wait("one", "quick", count=2)
+        is_ready = True
+        await objects.wait_handled("one")
+    assert [call["spec"]["a"] for call in calls.of("one", "quick")] == [1, 2]
+
+
+@pytest.mark.feature("D-67")
+async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_missed_then(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    is_ready = False
+
+    @webop.on.field("widgets", registry=registry, id="chosen", field="spec.a", labels={"x": "y"})
+    async def chosen(**kwargs: Any) -> None:
+        calls.note("chosen", kwargs)
+
+    @webop.on.update("widgets", registry=registry, id="poller", when=is_no_fence)
+    async def poller(**kwargs: Any) -> None:
+        calls.note("poller", kwargs)
+        if not is_ready:
+            raise webop.TemporaryError("not yet", delay=0.1)
+
+    async with run_operator():
+        await objects.create("one", {"a": 0}, labels={"x": "y"})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await calls.wait("one", "chosen", count=2)
+        await objects.patch("one", {"spec": {"a": 2}, "metadata": {"labels": {"x": None}}})
+        await objects.pass_fence()
+        await objects.patch("one", {"metadata": {"labels": {"x": "y"}}})
+        await objects.pass_fence()
+        is_ready = True
+        await objects.wait_handled("one")
+    assert [call["new"] for call in calls.of("one", "chosen")] == [0, 1, 2]
+
+
+@pytest.mark.feature("D-67", "ERR-18", "ERR-20")
+async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
+    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    late = Calls()
+
+    @webop.on.update("widgets", registry=registry, id="late", field="spec.x")
+    async def on_x(**kwargs: Any) -> None:
+        late.note("late", kwargs)
+
+    chain.failing = {1}
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait("one", lambda body: "b" in get_progress(body))
+        await objects.pass_fence()
+        assert chain.list_values("b") == [0, 1]
+        assert chain.list_values("c") == [0, 1]
+        chain.failing = set()
+        # b waits for its retry for long; nobody else does.
+        await objects.patch("one", {"spec": {"x": 1}})
+        await eventually(lambda: late.of("one"), "the handler of another field is called")
+        await objects.pass_fence()
+    assert late.of("one")[0]["new"] == 1
+
+
+@pytest.mark.feature("D-67")
+async def test_a_change_that_is_taken_back_while_a_handler_waits_is_told_to_those_who_know_of_it(
+    chain: Chain, run_operator: RunOperator, objects: Objects
+) -> None:
+    chain.failing = {1}
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait("one", lambda body: "b" in get_progress(body))
+        await objects.patch("one", {"spec": {"a": 0}})
+        await chain.calls.wait("one", "a", count=3)
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert chain.list_values("a") == [0, 1, 0]
+    assert chain.list_values("b") == [0, 1, 0]
+    assert chain.list_values("c") == [0, 1, 0]
+
+
+@pytest.mark.feature("D-67", "HND-15")
+async def test_a_change_that_is_taken_back_while_a_creation_is_retried_is_handled_as_an_update(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    gates = [asyncio.Event(), asyncio.Event()]
+
+    @webop.on.create("widgets", registry=registry, id="create")
+    async def on_create(name: str, retry: int, **kwargs: Any) -> None:
+        if not name.startswith("fence"):
+            calls.note("create", {**kwargs, "name": name})
+            await gates[retry].wait()
+            if retry == 0:
+                raise webop.TemporaryError("not yet", delay=0)
+
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def on_update(**kwargs: Any) -> None:
+        calls.note("update", kwargs)
+
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 1})
+        for attempt, value in enumerate((2, 1), 1):
+            await calls.wait("one", "create", count=attempt)
+            await objects.patch("one", {"spec": {"a": value}})
+            await objects.pass_fence()
+            gates[attempt - 1].set()
+        await calls.wait("one", "update")
+        await objects.wait_handled("one")
+    assert [call["spec"]["a"] for call in calls.of("one", "create")] == [1, 2]
+    seen = [(call["old"], call["new"]) for call in calls.of("one", "update")]
+    assert seen == [({"spec": {"a": 2}}, {"spec": {"a": 1}})]
+
+
+@pytest.mark.feature("FLT-26", "ERR-18", "HND-15")
+async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_called(
+    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    late = Calls()
+
+    @webop.on.create("widgets", registry=registry, id="late", labels={"late": "yes"})
+    async def on_label(**kwargs: Any) -> None:
+        late.note("late", kwargs)
+
+    chain.failing = {0}
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait("one", lambda body: "b" in get_progress(body))
+        await objects.patch("one", {"metadata": {"labels": {"late": "yes"}}})
+        await eventually(lambda: late.of("one"), "the handler of the label is called")
+        await objects.pass_fence()
+    assert [call["reason"] for call in late.of("one")] == ["create"]
+
+
+@pytest.mark.feature("ERR-20", "ERR-18")
+async def test_a_deletion_supersedes_what_waits_for_its_retry(
+    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def deleted(**kwargs: Any) -> None:
+        chain.calls.note("deleted", kwargs)
+
+    chain.failing = {0}
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait("one", lambda body: "b" in get_progress(body))
+        await objects.delete("one")
+        await objects.wait_gone("one")
+    assert chain.calls.handlers("one") == ["a", "b", "c", "deleted"]
+
+
+@pytest.mark.feature("ERR-18")
+async def test_a_deletion_in_the_middle_of_a_handler_is_handled_after_it(
+    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def deleted(**kwargs: Any) -> None:
+        chain.calls.note("deleted", kwargs)
+
+    chain.released.clear()
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 0})
+        await chain.entered.wait()
+        await objects.delete("one")
+        await objects.pass_fence()
+        chain.released.set()
+        await objects.wait_gone("one")
+    assert chain.calls.handlers("one") == ["a", "b", "deleted"]
+
+
+@pytest.mark.feature("EVT-12", "PAT-13")
+async def test_an_object_that_vanishes_under_a_handler_is_forgotten(
+    chain: Chain, run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
+) -> None:
+    chain.released.clear()
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 0})
+        await chain.entered.wait()
+        await objects.delete("one")
+        await objects.wait_gone("one")
+        chain.released.set()
+        await objects.pass_fence()
+        await objects.create("one", {"a": 5})
+        await objects.wait_handled("one")
+    assert chain.calls.handlers("one") == ["a", "b", "a", "b", "c"]
+    assert not [r for r in caplog.records if r.levelname in ("ERROR", "WARNING")]
+
+
+@pytest.mark.feature("PAT-10", "HND-14", "CON-04")
+async def test_slow_handlers_are_recorded_as_they_finish(
+    chain: Chain, run_operator: RunOperator, objects: Objects
+) -> None:
+    chain.released.clear()
+    async with run_operator(build_settings(**AT_ONCE)):
+        await objects.create("one", {"a": 0})
+        await chain.entered.wait()
+        body = await objects.get("one")
+        assert '"success":true' in get_progress(body)["a"]
+        assert '"retries":0' in get_progress(body)["b"]
+        chain.released.set()
+        await objects.wait_handled("one")
+
+
+@pytest.mark.feature("EMB-07", "REF-29", "REF-30")
+async def test_the_operator_can_be_given_another_lifecycle(
+    chain: Chain, run_operator: RunOperator, objects: Objects
+) -> None:
+    def last_first(handlers: Any, **_: Any) -> Any:
+        return handlers[-1:]
+
+    async with run_operator(lifecycle=last_first):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert chain.calls.handlers("one") == ["c", "b", "a"]
+
+
+@pytest.mark.feature("EMB-07", "SUB-05")
+@pytest.mark.parametrize("is_for_children", [False, True])
+async def test_a_lifecycle_that_chooses_nobody_is_asked_again_after_pauses_and_loses_no_handler(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_for_children: bool,
+) -> None:
+    asked: list[float] = []
+    is_choosing = False
+
+    def hesitate(handlers: Any, **_: Any) -> Any:
+        asked.append(time.monotonic())
+        return handlers if is_choosing else []
+
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    @webop.on.create("widgets", registry=registry, id="parent")
+    async def parent(name: str, **kwargs: Any) -> None:
+        if is_for_children and name == "one":
+            await webop.execute(fns={"fn": fn}, lifecycle=hesitate)
+        elif name == "one":
+            await fn(name=name, **kwargs)
+
+    async with run_operator(lifecycle=None if is_for_children else hesitate):
+        await objects.create("one")
+        await eventually(lambda: len(asked) >= 5)
+        is_choosing = True
+        await objects.wait_handled("one")
+    assert len(calls) == 1
+    assert asked[4] - asked[2] > 1.8  # the first records come back as an event
+    texts = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert texts == ["The lifecycle has chosen none of 1 due handlers. Asking again in 1 s."]
+
+
+@pytest.mark.feature("SUB-06", "SUB-07", "SUB-08", "SUB-09", "SUB-16", "SUB-17", "CON-07", "RST-07")
+async def test_sub_handlers_go_on_where_they_were_after_a_restart(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    ready = False
+
+    @webop.on.create("widgets", registry=registry, id="parent")
+    async def parent(name: str, **kwargs: Any) -> str | None:
+        if name.startswith("fence"):
+            return None
+
+        @webop.subhandler(id="fine")
+        async def fine(**kwargs: Any) -> str:
+            calls.note("fine", kwargs)
+            return "fine too"
+
+        @webop.subhandler(id="flaky")
+        def flaky(**kwargs: Any) -> None:
+            calls.note("flaky", kwargs)
+            if not ready:
+                raise webop.TemporaryError("not yet", delay=0.1)
+
+        await webop.execute()
+        calls.note("end", {**kwargs, "name": name})
+        return "all done"
+
+    async with run_operator():
+        await objects.create("one")
+        await calls.wait("one", "flaky", count=2)
+        body = await objects.wait("one", lambda body: '"retries":2' in get_progress(body)["parent"])
+    assert get_progress(body).keys() == {"parent", "parent.fine", "parent.flaky"}
+    ready = True
+    async with run_operator():
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert len(calls.of("one", "fine")) == 1
+    assert len(calls.of("one", "end")) == 1
+    assert body["status"] == {"parent": "all done", "parent/fine": "fine too"}
+
+
+@pytest.mark.feature("D-67", "SUB-07", "SUB-08")
+async def test_sub_handlers_that_are_done_hear_of_a_change_that_comes_while_others_are_not(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.update("widgets", registry=registry, id="parent")
+    async def parent(**_: Any) -> None:
+        async def done(**kwargs: Any) -> None:
+            calls.note("done", kwargs)
+
+        async def waiting(spec: webop.Spec, **kwargs: Any) -> None:
+            calls.note("waiting", {**kwargs, "spec": spec})
+            if spec["value"] < 2:
+                raise webop.TemporaryError("not yet", delay=0.2)
+
+        fns: dict[str, Any] = {"done": done, "waiting": waiting}
+        await webop.execute(fns=fns)
+
+    async with run_operator():
+        await objects.create("a", {"value": 0})
+        await objects.wait_handled("a")
+        await objects.patch("a", {"spec": {"value": 1}})
+        await calls.wait("a", "waiting", count=2)
+        assert len(calls.of("a", "done")) == 1, "what is done is done, while nothing changes"
+        await objects.patch("a", {"spec": {"value": 2}})
+        await objects.wait_handled("a")
+    assert [call["spec"]["value"] for call in calls.of("a", "done")] == [1, 2]
+    assert calls.of("a", "waiting")[-1]["spec"] == {"value": 2}
+
+
+@pytest.mark.feature("D-67")
+async def test_a_field_that_is_changed_back_as_a_creation_ends_is_handled_beside_another_change(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls, objects: Objects
+) -> None:
+    changed, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.field("widgets", field="spec.a", registry=registry, id="fn")
+    async def fn(retry: int, spec: webop.Spec, **kwargs: Any) -> None:
+        calls.note("fn", {**kwargs, "spec": spec, "retry": retry})
+        if retry == 0 and len(calls) == 1:
+            raise webop.TemporaryError("not yet", delay=1)
+        if len(calls) == 2:
+            changed.set()
+            await released.wait()
+
+    async with run_operator(build_settings()):
+        await objects.create("one", {"a": 0, "b": 0})
+        await calls.wait("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await changed.wait()
+        await objects.patch("one", {"spec": {"a": 0, "b": 1}})
+        await objects.pass_fence()
+        released.set()
+        await objects.wait_handled("one")
+        await eventually(lambda: len(calls.of("one")) == 3, "the handler is called again")
+        await objects.pass_fence()
+    assert [call["spec"]["a"] for call in calls.of("one")] == [0, 1, 0]
+    assert [(call["old"], call["new"]) for call in calls.of("one")][2:] == [(1, 0)]

@@ -1,0 +1,290 @@
+"""A kind that changes while the operator runs: work goes on, indexes stay exact."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import webop
+from tests.cluster.reactor.observations import Crowd, Names, build_noting_handler
+from tests.kit.http_relay import relay
+from tests.kit.operators import (
+    CRDS,
+    Calls,
+    Json,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_annotations,
+    operate,
+)
+from tests.kit.peering_objects import Boss, Meeting, provide_peerings
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Change = Callable[[Json], list[Json]]
+
+
+@pytest.fixture
+async def ducks(client: Client, webop_namespace: str) -> Objects:
+    """Objects of a kind of the test's own, to be changed."""
+    kind = Kind(f"{webop_namespace}.changed.webop.dev", f"ducks-{webop_namespace}", "Duck")
+    await kind.define(client)
+    return Objects(client, kind, webop_namespace)
+
+
+@pytest.fixture
+def objects(ducks: Objects) -> Objects:
+    """The ducks, for ``run_operator``."""
+    return ducks
+
+
+def gain_status(version: Json) -> list[Json]:
+    """Add the status endpoint to a kind."""
+    return [{**version, "subresources": {"status": {}}}]
+
+
+def lose_status(version: Json) -> list[Json]:
+    """Remove the status endpoint from a kind."""
+    return [{**version, "subresources": {}}]
+
+
+def prefer_next_version(version: Json) -> list[Json]:
+    """Add version v2 to a kind, which is preferred to v1."""
+    return [version, {**version, "name": "v2", "storage": False}]
+
+
+async def has_status(objects: Objects, name: str) -> bool:
+    """Tell whether the API server serves the status of an object that exists."""
+    where = objects.kind.resource, objects.namespace, name
+    return await objects.client.patch(*where, {"status": {}}, "status") is not None
+
+
+async def change_kind(objects: Objects, change: Change = gain_status) -> None:
+    """Change the versions of a kind."""
+    client, name = objects.client, objects.kind.crd_name
+    crd = await client.get(CRDS, None, name)
+    versions = change(crd["spec"]["versions"][0])
+    await client.patch(CRDS, None, name, {"spec": {"versions": versions}})
+
+
+async def wait_noticed(objects: Objects, index: Names) -> None:
+    """Wait until an operator indexes new objects of the changed kind."""
+    number = 0
+    while len(index.served) == 1:
+        number += 1
+        await objects.create(f"next-{number}")
+        await asyncio.sleep(0.1)
+
+
+CHANGES = pytest.mark.parametrize("change", [gain_status, prefer_next_version])
+
+
+@CHANGES
+async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_called_again(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects, change: Change
+) -> None:
+    crowd, index = Crowd(), Names(registry, ducks.kind.crd_name)
+    released = asyncio.Event()
+
+    @webop.on.update(ducks.kind.crd_name, registry=registry, id="slow")
+    async def slow(name: str, **_: Any) -> str:
+        with crowd.enter(f"handler of {name}"):
+            await released.wait()
+            return "done"
+
+    @webop.daemon(ducks.kind.crd_name, registry=registry, id="daemon")
+    async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
+        with crowd.enter(f"daemon of {name}"):
+            await stopped.wait()
+
+    async with run_operator(build_settings(batching={"exit_timeout": 0.2})):
+        await ducks.create("one", {"a": 1})
+        await ducks.wait_handled("one")
+        await ducks.patch("one", {"spec": {"a": 2}})
+        await eventually(lambda: crowd.present.total() == 2, "they run")
+        await change_kind(ducks, change)
+        await wait_noticed(ducks, index)
+        released.set()
+        await ducks.wait_handled("one")
+        await eventually(lambda: crowd.present["daemon of one"] == 1, "the daemon runs")
+        await ducks.delete("one")
+        await ducks.wait_gone("one")
+    assert crowd.entries["handler of one"] == 1
+    # With another version, it starts again: its body and its patches are of that version.
+    assert crowd.entries["daemon of one"] == 1 + (change is prefer_next_version)
+    assert set(crowd.most.values()) == {1}
+
+
+async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_own_one(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    ducks: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    crowd, kind = Crowd(), ducks.kind
+
+    @webop.on.create(kind.plural, registry=registry, id="created")
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    @webop.daemon(kind.plural, registry=registry, id="daemon")
+    async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
+        with crowd.enter(name):
+            await stopped.wait()
+
+    async with run_operator():
+        await ducks.create("one")
+        await eventually(lambda: crowd.present["one"] == 1, "the daemon runs")
+        await Kind(f"foreign.{kind.group}", kind.plural, kind.kind).define(ducks.client)
+        await eventually(lambda: "is ambiguous" in caplog.text, "it is noticed")
+        await ducks.create("two")
+        await calls.wait("two")
+        await ducks.delete("one")
+        await ducks.wait_gone("one")
+    assert crowd.entries == {"one": 1, "two": 1}
+    (told,) = [text for text in caplog.messages if "is ambiguous" in text]
+    assert f"Until the next start, webop continues with {kind.plural}.v1.{kind.group}." in told
+
+
+@pytest.mark.parametrize("is_gained", [False, True], ids=["goes", "comes"])
+async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    ducks: Objects,
+    calls: Calls,
+    is_gained: bool,
+) -> None:
+    ended, index = asyncio.Event(), Names(registry, ducks.kind.crd_name)
+
+    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
+    async def created(**kwargs: Any) -> str:
+        calls.note("created", kwargs)
+        await ended.wait()
+        return "done"
+
+    if not is_gained:
+        await change_kind(ducks)
+    async with run_operator():
+        await ducks.create("one")
+        await calls.wait("one")
+        await change_kind(ducks, gain_status if is_gained else lose_status)
+        while await has_status(ducks, "one") is not is_gained:  # API servers take a moment, too
+            await asyncio.sleep(0.05)
+        await wait_noticed(ducks, index)
+        ended.set()
+        await ducks.wait("one", lambda body: body.get("status") == {"created": "done"})
+        await ducks.wait_handled("one")
+    assert len(calls.of("one")) == 1
+
+
+async def test_an_index_has_neither_ghosts_nor_gaps_when_its_kind_gets_another_version(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects
+) -> None:
+    gaps: list[list[str]] = []
+    index = Names(registry, ducks.kind.crd_name)
+
+    async def watch_for_gaps() -> None:
+        while True:
+            if "kept" not in index():
+                gaps.append(sorted(index()))
+            await asyncio.sleep(0.005)
+
+    for name in ("kept", "doomed"):
+        await ducks.create(name)
+    async with run_operator():
+        await eventually(lambda: index() == {"kept", "doomed"}, "the index")
+        watching = asyncio.create_task(watch_for_gaps())
+        await change_kind(ducks, prefer_next_version)
+        await ducks.delete("doomed")  # before, while or after the watch is replaced
+        await eventually(lambda: len(index.served) == 2, "the objects of the new version")
+        await ducks.create("new")
+        await eventually(lambda: index() == {"kept", "new"}, "the index is exact")
+        watching.cancel()
+    assert not gaps
+
+
+async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a_kind_later(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects
+) -> None:
+    category, names = f"of-{ducks.namespace}", {"one", "two", "three"}
+    found: list[set[str]] = []
+
+    @webop.index(category=category, registry=registry, id="birds")
+    async def birds(name: str, **_: Any) -> dict[str, None]:
+        return {name: None}
+
+    @webop.on.event(ducks.kind.crd_name, registry=registry, id="seen")
+    async def seen(birds: webop.Index[str, None], **_: Any) -> None:
+        found.append(set(birds))
+
+    for name in names:
+        await ducks.create(name)
+    async with run_operator():
+        await eventually(lambda: len(found) == 3, "the handlers are called")
+        change = {"spec": {"names": {"categories": [category]}}}
+        await ducks.client.patch(CRDS, None, ducks.kind.crd_name, change)
+        await eventually(lambda: len(found) == 6, "the objects are listed again")
+    assert found == [set()] * 3 + [names] * 3
+
+
+@pytest.fixture
+async def boss(
+    webop_cluster: LocalCluster, ducks: Objects, caplog: pytest.LogCaptureFixture
+) -> Boss:
+    caplog.set_level("INFO", "webop")
+    await asyncio.to_thread(provide_peerings, webop_cluster)
+    meeting = Meeting(ducks.client, ducks.namespace)
+    await meeting.create()
+    return Boss(meeting, caplog)
+
+
+@pytest.mark.feature("PEE-17", "HND-20")
+async def test_what_others_did_in_a_pause_is_resumed_though_the_watch_is_replaced_before_its_list(
+    registry: webop.OperatorRegistry,
+    webop_cluster: LocalCluster,
+    ducks: Objects,
+    calls: Calls,
+    boss: Boss,
+) -> None:
+    for on in (webop.on.create, webop.on.resume):
+        on(ducks.kind.crd_name, registry=registry, id=on.__name__)(
+            build_noting_handler(calls, on.__name__)
+        )
+    is_held, begun, opened = False, list[str](), asyncio.Event()
+    async with relay(webop_cluster) as relayed:
+
+        async def hold_lists(request: httpx.Request) -> AsyncIterator[bytes]:
+            if request.url.path.endswith(f"/{ducks.kind.plural}") and is_held:
+                begun.append(request.url.path.split("/")[3])
+                await opened.wait()
+            async for data in relayed.pass_watch_on(request):
+                yield data
+
+        relayed.watch = hold_lists
+        options: Any = {"beside": True, "standalone": False, "identity": "me"}
+        async with operate(relayed.info, registry, namespaces=[ducks.namespace], **options):
+            await ducks.create("mine")
+            await ducks.wait_handled("mine")
+            await boss.pause()
+            await ducks.create("theirs", annotations=get_annotations(await ducks.get("mine")))
+            is_held = True
+            await boss.resume()
+            await eventually(lambda: begun, "the list after the pause")
+            await change_kind(ducks, prefer_next_version)
+            await eventually(lambda: "v2" in begun, "the list of the new version")
+            opened.set()
+            await calls.wait("theirs", "resume")
+            await ducks.create("last")
+            await ducks.wait_handled("last")
+    assert calls.handlers("theirs") == ["resume"]
+    assert calls.handlers("mine").count("create") == 1

@@ -1,0 +1,399 @@
+"""Changes of objects in a real cluster call the handlers that are declared for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.operators import (
+    DIFFBASE,
+    FINALIZER,
+    Calls,
+    Objects,
+    RunOperator,
+    eventually,
+    get_annotations,
+    get_progress,
+)
+
+
+@pytest.mark.feature("HND-15", "HND-32", "HND-33", "CON-02", "CFG-65", "EVT-05")
+async def test_a_created_object_is_handled_once(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    async with run_operator():
+        await objects.create("one", {"a": 1}, labels={"l": "v"})
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert [call["reason"] for call in calls.of("one")] == ["create"]
+    essence = '{"spec":{"a":1},"metadata":{"labels":{"l":"v"}}}\n'
+    assert get_annotations(body)[DIFFBASE] == essence
+    assert not get_progress(body)
+
+
+@pytest.mark.feature("HND-04", "ASY-02", "HND-13")
+async def test_sync_handlers_are_called_in_threads(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    def fn(patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("fn", kwargs)
+        patch.spec["added"] = "yes"
+        return "result"
+
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", lambda body: body.get("status"))
+    assert body["status"] == {"fn": "result"}
+    assert body["spec"] == {"added": "yes"}
+    assert len(calls.of("one")) == 1
+
+
+@pytest.mark.feature("HND-16", "EVT-13", "EVT-14", "EVT-16", "KWA-15")
+async def test_an_update_is_told_with_both_states_and_the_difference(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(reason: str, old: Any, new: Any, diff: Any, **_: Any) -> None:
+        seen.append((reason, old, new, tuple(diff)))
+
+    async with run_operator():
+        await objects.create("one", {"a": 1, "b": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 2, "b": None, "c": 3}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert seen == [
+        (
+            "update",
+            {"spec": {"a": 1, "b": 1}},
+            {"spec": {"a": 2, "c": 3}},
+            (
+                ("change", ("spec", "a"), 1, 2),
+                ("add", ("spec", "c"), None, 3),
+                ("remove", ("spec", "b"), 1, None),
+            ),
+        )
+    ]
+
+
+@pytest.mark.feature("HND-29", "HND-30", "D-02", "D-45", "CFG-72")
+async def test_only_essential_changes_are_updates(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    @webop.on.update("widgets", registry=registry, id="fn")
+    async def fn(diff: Any, **kwargs: Any) -> None:
+        calls.note("fn", kwargs, path=diff[0][1])
+
+    applied = "kubectl.kubernetes.io/last-applied-configuration"
+    async with run_operator():
+        await objects.create("one", {"a": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"status": {"x": 1}})
+        await objects.patch("one", {"metadata": {"finalizers": ["tests.webop.dev/f"]}})
+        await objects.patch("one", {"metadata": {"annotations": {applied: "{}"}}})
+        await objects.pass_fence()
+        assert not calls.of("one")
+        await objects.patch("one", {"metadata": {"labels": {"l": "v"}}})
+        await calls.wait("one", count=1)
+        await objects.patch("one", {"metadata": {"annotations": {"n": "v"}}})
+        await calls.wait("one", count=2)
+        await objects.pass_fence()
+    assert [call["path"] for call in calls.of("one")] == [
+        ("metadata",),
+        ("metadata", "annotations"),
+    ]
+
+
+@pytest.mark.feature("HND-31", "D-02")
+async def test_a_field_of_a_handler_is_essential_wherever_it_is(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    @webop.on.update("widgets", registry=registry, id="fn", field="status.x")
+    async def fn(old: Any, new: Any, **_: Any) -> None:
+        seen.append((old, new))
+
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait_handled("one")
+        await objects.patch("one", {"status": {"y": 1}})
+        await objects.patch("one", {"status": {"x": 1}})
+        await eventually(lambda: seen)
+        await objects.pass_fence()
+        await objects.patch("one", {"status": {"x": 2}})
+        await eventually(lambda: len(seen) == 2)
+        await objects.pass_fence()
+    assert seen == [(None, 1), (1, 2)]
+
+
+@pytest.mark.feature("HND-17", "HND-18", "HND-34", "CFG-36", "LOG-11")
+async def test_a_deletion_waits_for_its_handlers(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    may_go = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(meta: webop.Meta, **kwargs: Any) -> None:
+        calls.note("created", kwargs, finalizers=list(meta.finalizers))
+
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+        await may_go.wait()
+
+    async with run_operator():
+        await objects.create("one", {"a": 1}, finalizers=["tests.webop.dev/other"])
+        await objects.wait_handled("one")
+        (created_call,) = calls.of("one")
+        assert created_call["finalizers"] == ["tests.webop.dev/other", FINALIZER]
+        await objects.delete("one")
+        await calls.wait("one", "deleted")
+        await objects.pass_fence()
+        assert FINALIZER in (await objects.get("one"))["metadata"]["finalizers"]
+        may_go.set()
+        await objects.wait(
+            "one", lambda body: body["metadata"]["finalizers"] == ["tests.webop.dev/other"]
+        )
+        await objects.patch("one", {"metadata": {"finalizers": None}})
+        await objects.wait_gone("one")
+    assert calls.handlers("one") == ["created", "deleted"]
+
+
+@pytest.mark.feature("HND-19")
+async def test_an_optional_deletion_handler_keeps_nothing_from_deletion(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    @webop.on.delete("widgets", registry=registry, id="deleted", optional=True)
+    async def deleted(**_: Any) -> None: ...
+
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+        assert "finalizers" not in body["metadata"]
+        await objects.delete("one")
+        assert not await objects.exists("one")
+
+
+@pytest.mark.feature("HND-24", "HND-25", "EVT-15", "EVT-16", "D-10", "TRB-05")
+async def test_a_field_handler_is_told_of_its_field_only(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.field("widgets", registry=registry, id="fn", field="spec.f")
+    async def fn(reason: str, old: Any, new: Any, diff: Any, **_: Any) -> None:
+        seen.append((reason, old, new, [tuple(item) for item in diff]))
+
+    async with run_operator():
+        await objects.create("one", {"f": {"x": 1}, "o": 1})
+        await eventually(lambda: len(seen) == 1)
+        await objects.patch("one", {"spec": {"o": 2}})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"f": {"x": 2}}})
+        await eventually(lambda: len(seen) == 2)
+        await objects.patch("one", {"spec": {"f": None}})
+        await eventually(lambda: len(seen) == 3)
+        await objects.pass_fence()
+    assert seen == [
+        ("create", None, {"x": 1}, [("add", (), None, {"x": 1})]),
+        ("update", {"x": 1}, {"x": 2}, [("change", ("x",), 1, 2)]),
+        ("update", {"x": 2}, None, [("remove", (), {"x": 2}, None)]),
+    ]
+
+
+@pytest.mark.feature("HND-26", "HND-27", "EVT-01", "EVT-02", "KWA-14", "KEV-10", "D-07")
+async def test_event_handlers_see_everything_and_leave_nothing_behind(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.event("widgets", registry=registry, id="failing")
+    async def failing(**_: Any) -> None:
+        raise ValueError("boo")
+
+    @webop.on.event("widgets", registry=registry, id="fn")
+    async def fn(event: webop.RawEvent, name: str, **kwargs: Any) -> None:
+        if not name.startswith("fence"):
+            assert event["object"]["metadata"]["name"] == name
+            seen.append((name, event["type"], kwargs["type"], event["object"]["spec"]))
+
+    await objects.create("old", {"a": 0})
+    async with run_operator():
+        await eventually(lambda: seen)
+        await objects.create("new", {"a": 1})
+        await eventually(lambda: len(seen) == 2)
+        await objects.patch("new", {"spec": {"a": 2}})
+        await eventually(lambda: len(seen) == 3)
+        await objects.patch("new", {"status": {"s": 1}})
+        await eventually(lambda: len(seen) == 4)
+        body = await objects.get("new")
+        await objects.delete("new")
+        await eventually(lambda: len(seen) == 5)
+    assert seen == [
+        ("old", None, None, {"a": 0}),
+        ("new", "ADDED", "ADDED", {"a": 1}),
+        ("new", "MODIFIED", "MODIFIED", {"a": 2}),
+        ("new", "MODIFIED", "MODIFIED", {"a": 2}),
+        ("new", "DELETED", "DELETED", {"a": 2}),
+    ]
+    assert "annotations" not in body["metadata"]
+
+
+@pytest.mark.feature("EVT-12")
+async def test_objects_are_handled_in_parallel_but_each_by_one_at_a_time(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    inside: list[str] = []
+    violations: list[str] = []
+    crowd: set[tuple[str, ...]] = set()
+    both = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def fn(name: str, **_: Any) -> None:
+        if name.startswith("fence"):
+            return
+        if name in inside:
+            violations.append(name)
+        inside.append(name)
+        crowd.add(tuple(sorted(inside)))
+        if {"one", "two"} <= set(inside):
+            both.set()
+        await both.wait()
+        inside.remove(name)
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await eventually(lambda: inside == ["one"])
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.pass_fence()
+        await objects.create("two", {"a": 0})
+        await asyncio.wait_for(both.wait(), 20)
+        await objects.wait_handled("one")
+        await objects.wait_handled("two")
+    assert ("one", "two") in crowd
+    assert not violations
+
+
+@pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07")
+async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.startup(registry=registry, id="startup")
+    async def startup(memo: webop.Memo, **_: Any) -> None:
+        memo.started = True
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(memo: webop.Memo, **_: Any) -> None:
+        memo.events = memo.get("events", 0) + 1
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def changed(name: str, memo: webop.Memo, **_: Any) -> None:
+        memo.changes = memo.get("changes", 0) + 1
+        if not name.startswith("fence"):
+            seen.append(dict(memo))
+
+    async with run_operator(memo=webop.Memo(given="outside")):
+        await objects.create("one", {"a": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 2}})
+        await eventually(lambda: len(seen) == 2)
+        await objects.delete("one")
+        await objects.pass_fence()
+        await objects.create("one", {"a": 1})
+        await eventually(lambda: len(seen) == 3)
+    inherited = {"given": "outside", "started": True}
+    assert seen[0] == {**inherited, "events": 1, "changes": 1}
+    assert seen[1]["changes"] == 2
+    assert seen[1]["events"] >= 2
+    assert seen[2] == {**inherited, "events": 1, "changes": 1}
+
+
+@pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-06")
+async def test_results_are_in_the_status_for_handlers_that_come_later(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> Any:
+        return {"name": "x", "items": [1, 2.5, None, True]}
+
+    @webop.on.create("widgets", registry=registry, id="silent")
+    async def silent(**_: Any) -> None: ...
+
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(status: webop.Status, **_: Any) -> int:
+        seen.append(status["created"]["name"])
+        return 5
+
+    async with run_operator():
+        await objects.create("one", {"a": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 2}})
+        body = await objects.wait_handled("one")
+    assert seen == ["x"]
+    expected = {"created": {"name": "x", "items": [1, 2.5, None, True]}, "updated": 5}
+    assert body["status"] == expected
+
+
+@pytest.mark.feature("KWA-20", "EVT-11")
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_handler_sees_its_object_as_it_was_when_it_was_called(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, *, is_sync: bool
+) -> None:
+    entered, changed = threading.Event(), threading.Event()
+    seen: list[tuple[Any, Any, Any]] = []
+
+    def look(body: webop.Body, spec: webop.Spec, labels: webop.Labels) -> None:
+        seen.append((body["spec"]["a"], spec["a"], labels.get("l")))
+
+    async def fn(**kwargs: Any) -> None:
+        await asyncio.to_thread(fn_sync, **kwargs)
+
+    def fn_sync(
+        name: str, body: webop.Body, spec: webop.Spec, labels: webop.Labels, **_: Any
+    ) -> None:
+        if name == "one" and not seen:
+            look(body, spec, labels)
+            entered.set()
+            assert changed.wait(20)
+            look(body, spec, labels)
+
+    webop.on.create("widgets", registry=registry, id="fn")(fn_sync if is_sync else fn)
+    async with run_operator():
+        await objects.create("one", {"a": 1}, labels={"l": "1"})
+        await asyncio.to_thread(entered.wait, 20)
+        await objects.patch("one", {"spec": {"a": 2}, "metadata": {"labels": {"l": "2"}}})
+        # The newer state is known to the operator, but its time has not come.
+        await objects.pass_fence()
+        changed.set()
+        await objects.wait_handled("one")
+    assert seen == [(1, 1, "1")] * 2

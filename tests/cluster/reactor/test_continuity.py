@@ -1,0 +1,455 @@
+"""Operators come and go; what is on the objects makes the next one go on where the last one was."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+import pytest
+
+import webop
+from tests.kit.operators import (
+    FINALIZER,
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_progress,
+)
+from webop.handlers.stopping import AsyncDaemonStopped
+
+
+@pytest.mark.feature("EVT-10", "CON-01", "CON-04", "HND-32", "DEP-07")
+async def test_nothing_is_called_again_after_a_restart(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.update("widgets", registry=registry, id="updated")
+    @webop.on.field("widgets", registry=registry, id="field", field="spec.a")
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    async with run_operator():
+        await objects.create("one", {"a": 1}, labels={"l": "v"})
+        before = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert len(calls.of("one")) == 2
+    async with run_operator():
+        await objects.pass_fence()
+    assert len(calls.of("one")) == 2
+    after = await objects.get("one")
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+@pytest.mark.feature("EVT-08", "EVT-09")
+async def test_what_was_there_before_the_first_operator_is_created_for_it(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    await objects.create("one", {"a": 1})
+    async with run_operator():
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert [call["reason"] for call in calls.of("one")] == ["create"]
+
+
+@pytest.mark.feature("EVT-11", "CON-05", "HND-16")
+async def test_changes_in_the_absence_of_the_operator_are_one_update(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+    for value in (1, 2, 3):
+        await objects.patch("one", {"spec": {"a": value}})
+    async with run_operator():
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    update = calls.of("one")[-1]
+    assert len(calls.of("one")) == 2
+    assert (update["reason"], update["old"], update["new"]) == (
+        "update",
+        {"spec": {"a": 0}},
+        {"spec": {"a": 3}},
+    )
+
+
+@pytest.mark.feature("HND-20", "HND-32")
+async def test_resuming_handlers_are_called_once_for_what_was_there_before(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    @webop.on.resume("widgets", registry=registry, id="resumed")
+    async def resumed(**kwargs: Any) -> None:
+        calls.note("resumed", kwargs)
+
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert not calls.of("one")
+    for count in (1, 2):
+        async with run_operator():
+            await calls.wait("one", count=count)
+            await objects.patch("one", {"spec": {"a": count}})
+            await objects.create(f"new-{count}")
+            await objects.pass_fence()
+        assert len(calls.of("one")) == count
+        assert not calls.of(f"new-{count}")
+    assert [call["reason"] for call in calls.of("one")] == ["resume", "resume"]
+
+
+@pytest.mark.feature("HND-20")
+async def test_an_object_that_matches_later_is_not_resumed_then(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(**_: Any) -> None: ...
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def changed(**_: Any) -> None: ...
+
+    @webop.on.resume("widgets", registry=registry, id="resumed", labels={"l": "v"})
+    async def resumed(**kwargs: Any) -> None:
+        calls.note("resumed", kwargs)
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.patch("one", {"metadata": {"labels": {"l": "v"}}, "spec": {"a": 1}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert not calls.of("one")
+
+
+@pytest.mark.feature("HND-20", "HND-21", "HND-09", "HND-10", "D-44")
+async def test_resuming_handlers_mix_into_the_first_creation_or_update(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.resume("widgets", registry=registry, id="first")
+    async def first(**kwargs: Any) -> None:
+        calls.note("first", kwargs)
+
+    @webop.on.resume("widgets", registry=registry, id="both")
+    @webop.on.create("widgets", registry=registry, id="both")
+    @webop.on.update("widgets", registry=registry, id="both")
+    async def both(**kwargs: Any) -> None:
+        calls.note("both", kwargs)
+
+    await objects.create("one", {"a": 0})
+    async with run_operator():
+        await objects.wait_handled("one")
+    await objects.patch("one", {"spec": {"a": 1}})
+    async with run_operator():
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert [(call["handler"], call["reason"]) for call in calls.of("one")] == [
+        ("first", "create"),
+        ("both", "create"),
+        ("first", "update"),
+        ("both", "update"),
+    ]
+
+
+@pytest.mark.feature("HND-22", "HND-23", "CON-06", "TRB-02")
+async def test_a_deletion_in_the_absence_of_the_operator_is_handled_at_the_start(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+
+    @webop.on.resume("widgets", registry=registry, id="resumed")
+    async def resumed(**kwargs: Any) -> None:
+        calls.note("resumed", kwargs)
+
+    @webop.on.resume("widgets", registry=registry, id="with-deleted", deleted=True)
+    async def with_deleted(**kwargs: Any) -> None:
+        calls.note("with-deleted", kwargs)
+
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one")
+        await objects.wait_handled("one")
+    await objects.delete("one")
+    assert await objects.exists("one")
+    async with run_operator():
+        await objects.wait_gone("one")
+    assert sorted(calls.handlers("one")) == ["deleted", "with-deleted"]
+
+
+@pytest.mark.feature("TRB-02", "TRB-06")
+@pytest.mark.parametrize("deleting", [False, True])
+async def test_a_finalizer_that_is_not_needed_any_more_is_removed(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, deleting: bool
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(**_: Any) -> None: ...
+
+    await objects.create("one", finalizers=[FINALIZER, "tests.webop.dev/other"])
+    if deleting:
+        await objects.delete("one")
+    async with run_operator():
+        body = await objects.wait(
+            "one", lambda body: FINALIZER not in body["metadata"]["finalizers"]
+        )
+        await objects.pass_fence()
+    assert body["metadata"]["finalizers"] == ["tests.webop.dev/other"]
+
+
+@pytest.mark.feature("TRB-01")
+async def test_a_finalizer_removed_by_hand_is_not_put_back_on_an_object_being_deleted(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    entered = asyncio.Event()
+
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def deleted(**_: Any) -> None:
+        entered.set()
+        raise webop.TemporaryError("never", delay=1000)
+
+    other = "tests.webop.dev/other"
+    async with run_operator():
+        await objects.create("one", finalizers=[other])
+        await objects.wait("one", lambda body: FINALIZER in body["metadata"]["finalizers"])
+        await objects.delete("one")
+        await entered.wait()
+        await objects.wait("one", get_progress)
+        await objects.patch("one", {"metadata": {"finalizers": [other]}})
+        await objects.pass_fence()
+        assert (await objects.get("one"))["metadata"]["finalizers"] == [other]
+        await objects.patch("one", {"metadata": {"finalizers": []}})
+        await objects.wait_gone("one")
+    assert "HTTP" not in caplog.text  # the API server would not have let it
+
+
+@pytest.mark.feature("ERR-19", "ERR-02", "CON-03", "CON-04", "D-01", "D-41", "CFG-58", "CFG-68")
+async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fine")
+    async def fine(**kwargs: Any) -> None:
+        calls.note("fine", kwargs)
+
+    @webop.on.create("widgets", registry=registry, id="flaky")
+    async def flaky(retry: int, started: datetime, name: str, **kwargs: Any) -> None:
+        if not name.startswith("fence"):
+            calls.note("flaky", {**kwargs, "name": name}, retry=retry, started=started)
+            if retry < 2:
+                raise webop.TemporaryError("not yet", delay=0.5)
+
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", lambda body: "flaky" in get_progress(body))
+    record = orjson.loads(get_progress(body)["flaky"])
+    assert record == {
+        "started": record["started"],
+        "delayed": record["delayed"],
+        "purpose": "create",
+        "retries": 1,
+        "success": False,
+        "failure": False,
+        "message": "not yet",
+        "seen": record["seen"],
+    }
+    delayed = datetime.fromisoformat(record["delayed"])
+    assert delayed - datetime.now(UTC) < timedelta(seconds=0.5)
+    assert "status" not in body
+
+    async with run_operator():
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    flakies = calls.of("one", "flaky")
+    assert [call["retry"] for call in flakies] == [0, 1, 2]
+    assert {call["started"].isoformat() for call in flakies[1:]} == {record["started"]}
+    assert len(calls.of("one", "fine")) == 1
+    assert not get_progress(body)
+
+
+@pytest.mark.feature("CON-04")
+async def test_what_a_handler_has_done_is_kept_if_the_operator_is_stopped_during_the_next_one(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    stuck, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="first")
+    async def first(**kwargs: Any) -> None:
+        calls.note("first", kwargs)
+
+    @webop.on.create("widgets", registry=registry, id="second")
+    async def second(name: str, **kwargs: Any) -> None:
+        if not name.startswith("fence"):
+            calls.note("second", {**kwargs, "name": name})
+            stuck.set()
+            await released.wait()
+
+    async with run_operator(build_settings(execution={"commit_window": 0.0})) as operator:
+        await objects.create("one")
+        await stuck.wait()
+        await operator.stop()
+    released.set()
+    async with run_operator():
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert calls.handlers("one") == ["first", "second", "second"]
+
+
+@pytest.mark.feature("CON-03", "CFG-61", "D-01")
+async def test_progress_that_an_older_operator_has_left_in_the_status_is_believed(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="done")
+    async def done(**kwargs: Any) -> None:
+        calls.note("done", kwargs)
+
+    @webop.on.create("widgets", registry=registry, id="due")
+    async def due(**kwargs: Any) -> None:
+        calls.note("due", kwargs)
+
+    await objects.create("one")
+    record = {"started": "2026-01-01T00:00:00", "purpose": "create", "success": True}
+    await objects.patch("one", {"status": {"kopf": {"progress": {"done": record}}}})
+    async with run_operator():
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert calls.handlers("one") == ["due"]
+    assert "done" not in (body["status"].get("kopf") or {}).get("progress", {})
+
+
+@pytest.mark.feature("CON-04", "HND-32")
+async def test_progress_of_a_cycle_that_has_lost_its_cause_does_not_hide_the_next_change(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    @webop.on.update("widgets", registry=registry, id="first")
+    async def first(**kwargs: Any) -> None:
+        calls.note("first", kwargs)
+
+    @webop.on.update("widgets", registry=registry, id="second")
+    async def second(spec: webop.Spec, **kwargs: Any) -> None:
+        calls.note("second", {**kwargs, "spec": spec})
+        if spec["a"] == 1:
+            raise webop.TemporaryError("not yet", delay=1000)
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait("one", lambda body: "second" in get_progress(body))
+    await objects.patch("one", {"spec": {"a": 0}})
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    specs = {h: [c["spec"]["a"] for c in calls.of("one", h)] for h in ("first", "second")}
+    assert specs == {"first": [1, 2], "second": [1, 2]}
+
+
+@pytest.mark.feature("CON-04", "CON-05")
+async def test_a_change_that_is_undone_while_no_operator_runs_is_told_to_handlers_that_resume(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.resume("widgets", registry=registry, id="done")
+    @webop.on.update("widgets", registry=registry, id="done")
+    async def done(**kwargs: Any) -> None:
+        calls.note("done", kwargs)
+
+    @webop.on.update("widgets", registry=registry, id="retried")
+    async def retried(spec: webop.Spec, **_: Any) -> None:
+        if spec["a"] == 1:
+            raise webop.TemporaryError("not yet", delay=1000)
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait("one", lambda body: get_progress(body).keys() == {"done", "retried"})
+    await objects.patch("one", {"spec": {"a": 0}})
+    before = len(calls)
+    async with run_operator():
+        await eventually(lambda: len(calls) > before, "it is called")
+        await objects.pass_fence()
+    last = calls.items[before:]
+    assert [(call["reason"], call["spec"]) for call in last] == [("resume", {"a": 0})]
+    assert not get_progress(await objects.get("one"))
+
+
+@pytest.mark.feature("MEM-12")
+async def test_a_memo_does_not_survive(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(name: str, memo: webop.Memo, **_: Any) -> None:
+        if name == "one":
+            seen.append(dict(memo))
+            memo.x = 1
+
+    await objects.create("one")
+    for count in (1, 2):
+        async with run_operator():
+            await eventually(lambda count=count: len(seen) == count)  # type: ignore[misc]
+    assert seen == [{}, {}]
+
+
+@pytest.mark.feature("CFG-21")
+async def test_no_handler_begins_while_the_operator_stops(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    is_changed, is_stopping = asyncio.Event(), asyncio.Event()
+
+    @webop.index("widgets", registry=registry)
+    async def sizes(name: str, spec: webop.Spec, **_: Any) -> None:
+        if spec.get("size") == 3:
+            calls.note("index", {"name": name})
+            await is_stopping.wait()
+
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def update(**kwargs: Any) -> None:
+        calls.note("update", kwargs)
+        await is_changed.wait()
+
+    @webop.daemon("widgets", registry=registry, id="daemon")
+    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
+        await stopped.wait()
+        is_stopping.set()
+
+    async with run_operator():
+        await objects.create("one", spec={"size": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"size": 2}})
+        await calls.wait("one", "update")
+        await objects.patch("one", {"spec": {"size": 3}})
+        await objects.pass_fence()
+        is_changed.set()
+        await calls.wait("one", "index")
+    assert is_stopping.is_set()
+    assert calls.handlers("one") == ["update", "index"]

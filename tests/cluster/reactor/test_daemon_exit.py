@@ -1,0 +1,157 @@
+"""What becomes of daemons when the operator ends (chapter "Daemons", "Timeouts")."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.operators import FINALIZER, Objects, RunOperator
+from tests.kit.timeline import Timeline
+
+Why = webop.DaemonStoppingReason
+
+
+@pytest.mark.feature("DMN-09", "DMN-16", "D-39")
+async def test_hung_daemons_get_five_seconds_on_the_exit_and_are_cancelled_then(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    released: threading.Event,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    flags: list[webop.DaemonStopped] = []
+
+    @webop.daemon("widgets", registry=registry, id="hung")
+    async def hung(stopped: webop.DaemonStopped, **_: Any) -> None:
+        flags.append(stopped)
+        timeline.note("begun")
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            timeline.note("cancelled")
+            raise
+
+    @webop.daemon("widgets", registry=registry, id="thread")
+    def thread(**_: Any) -> None:
+        timeline.note("thread begun")
+        released.wait()
+        timeline.note("thread ended")
+
+    @webop.daemon("widgets", registry=registry, id="polite")
+    async def polite(stopped: webop.DaemonStopped, **_: Any) -> None:
+        await stopped.wait()
+        timeline.note("polite ended")
+
+    @webop.on.cleanup(registry=registry)
+    async def clean(**_: Any) -> None:
+        timeline.note("cleaned up")
+
+    async with run_operator() as operator:
+        await objects.create("one")
+        await timeline.wait("begun")
+        await timeline.wait("thread begun")
+        began = time.monotonic()
+        await operator.stop()
+        ended = time.monotonic() - began
+    assert "2 daemons or timers did not end within 5 s" in caplog.text
+    assert timeline.of("polite ended")[0] - began < 1
+    assert 4.8 < timeline.of("cancelled")[0] - began < 6.5
+    assert 4.8 < ended < 7
+    assert not timeline.of("thread ended")
+    assert timeline.list_names()[-1] == "cleaned up"
+    assert flags[0].is_set(Why.OPERATOR_EXITING)
+    assert not flags[0].is_set(Why.RESOURCE_DELETED)
+
+
+@pytest.mark.feature("DMN-08", "DMN-14", "DMN-16")
+async def test_the_stages_hold_on_the_exit_too(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    options: Any = {"cancellation_backoff": 0.5, "cancellation_timeout": 2.0}
+
+    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    async def fn(**_: Any) -> None:
+        timeline.note("begun")
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            timeline.note("cancelled")
+            await asyncio.sleep(0.3)
+            timeline.note("ended")
+
+    async with run_operator() as operator:
+        await objects.create("one")
+        await timeline.wait("begun")
+        began = time.monotonic()
+        await operator.stop()
+        stopped = time.monotonic() - began
+    assert 0.45 < timeline.of("cancelled")[0] - began < 1.2
+    assert timeline.of("ended")
+    assert 0.75 < stopped < 2.5
+
+
+@pytest.mark.feature("DMN-01", "DMN-03", "DMN-19", "DMN-24")
+async def test_daemons_go_on_with_the_next_operator(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn")
+    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
+        timeline.note("begun")
+        await stopped.wait()
+        timeline.note("ended")
+
+    async with run_operator():
+        await objects.create("one")
+        await timeline.wait("begun")
+    before = await objects.get("one")
+    assert FINALIZER in before["metadata"]["finalizers"]
+    async with run_operator():
+        await timeline.wait("begun", 2)
+        # Nothing has been written for that.
+        assert (await objects.get("one"))["metadata"] == before["metadata"]
+    await objects.delete("one")
+    async with run_operator():
+        await objects.wait_gone("one")
+    assert timeline.list_names() == ["begun", "ended", "begun", "ended"]
+
+
+@pytest.mark.feature("DMN-02", "DMN-03")
+async def test_a_daemon_that_waits_for_its_retry_or_its_start_does_not_hold_up_the_exit(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="retried")
+    def retried(**_: Any) -> None:
+        timeline.note("retried")
+        raise webop.TemporaryError("later", delay=1000)
+
+    @webop.daemon("widgets", registry=registry, id="postponed", initial_delay=1000)
+    async def postponed(**_: Any) -> None:
+        timeline.note("postponed")
+
+    @webop.timer("widgets", registry=registry, id="timer", interval=1000)
+    async def timer(**_: Any) -> None:
+        timeline.note("timer")
+
+    async with run_operator() as operator:
+        await objects.create("one")
+        await timeline.wait("retried")
+        await timeline.wait("timer")
+        began = time.monotonic()
+        await operator.stop()
+    assert time.monotonic() - began < 3
+    assert sorted(timeline.list_names()) == ["retried", "timer"]

@@ -1,0 +1,254 @@
+"""Filters of daemons: started when the object matches, stopped when it does not (DMN-28 to 30)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.operators import FINALIZER, Objects, RunOperator
+from tests.kit.timeline import Timeline
+
+
+def has_finalizer(body: dict[str, Any]) -> bool:
+    return FINALIZER in body["metadata"].get("finalizers", ())
+
+
+@pytest.mark.feature("DMN-28", "DMN-31")
+@pytest.mark.parametrize(
+    ("options", "matching", "other"),
+    [
+        (
+            {"labels": {"x": "1"}},
+            {"metadata": {"labels": {"x": "1"}}},
+            {"metadata": {"labels": {"x": None}}},
+        ),
+        (
+            {"annotations": {"x": webop.PRESENT}},
+            {"metadata": {"annotations": {"x": "1"}}},
+            {"metadata": {"annotations": {"x": None}}},
+        ),
+        ({"when": lambda spec, **_: spec.get("a", 0) > 0}, {"spec": {"a": 1}}, {"spec": {"a": -1}}),
+        ({"field": "spec.a", "value": 1}, {"spec": {"a": 1}}, {"spec": {"a": 0}}),
+        ({"field": "spec.b"}, {"spec": {"b": 1}}, {"spec": {"b": None}}),
+    ],
+)
+async def test_a_daemon_runs_while_the_object_matches(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    options: Any,
+    matching: Any,
+    other: Any,
+) -> None:
+    flags: list[webop.DaemonStopped] = []
+
+    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
+        flags.append(stopped)
+        timeline.note("begun")
+        await stopped.wait()
+        timeline.note("ended")
+
+    def has_been_kept_free(body: dict[str, Any]) -> bool:
+        return not has_finalizer(body)
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.pass_fence()
+        assert timeline.list_names() == []
+        assert has_been_kept_free(await objects.get("one"))
+        for turn in (1, 2):
+            await objects.patch("one", matching)
+            await timeline.wait("begun", turn)
+            assert has_finalizer(await objects.get("one"))
+            await objects.patch("one", other)
+            await timeline.wait("ended", turn)
+            await objects.wait("one", has_been_kept_free)
+    reasons = webop.DaemonStoppingReason
+    expected = reasons.FILTERS_MISMATCH | reasons.DAEMON_SIGNALLED | reasons.DONE
+    assert [flag.reason for flag in flags] == [expected, expected]
+
+
+@pytest.mark.feature("DMN-30")
+async def test_a_daemon_that_is_ending_still_counts_as_running(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.daemon("widgets", registry=registry, id="fn", labels={"x": "1"})
+    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
+        timeline.note("begun")
+        await stopped.wait()
+        timeline.note("told")
+        await released.wait()
+        timeline.note("ended")
+
+    async with run_operator():
+        await objects.create("one", {"a": 0}, labels={"x": "1"})
+        await timeline.wait("begun")
+        await objects.patch("one", {"metadata": {"labels": {"x": "0"}}})
+        await timeline.wait("told")
+        await objects.patch("one", {"metadata": {"labels": {"x": "1"}}})
+        await objects.pass_fence()
+        assert timeline.list_names() == ["begun", "told"]
+        released.set()
+        await timeline.wait("ended")
+        await timeline.wait("begun", 2)  # the object matches again
+        assert timeline.list_names() == ["begun", "told", "ended", "begun"]
+        assert has_finalizer(await objects.get("one"))
+
+
+@pytest.mark.feature("DMN-28", "DMN-30")
+async def test_a_daemon_begins_although_another_one_ends_while_the_event_is_looked_at(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    released, ending = asyncio.Event(), asyncio.Event()
+
+    @webop.on.event("widgets", registry=registry, id="slow", labels={"x": "1"})
+    async def slow(**_: Any) -> None:
+        timeline.note("event")
+        await released.wait()
+
+    @webop.daemon("widgets", registry=registry, id="first", labels={"of": "interest"})
+    async def first(**_: Any) -> None:
+        timeline.note("first begun")
+        await ending.wait()
+        timeline.note("first ended")
+
+    @webop.daemon("widgets", registry=registry, id="second", labels={"x": "1"})
+    async def second(**_: Any) -> None:
+        timeline.note("second begun")
+
+    async with run_operator():
+        await objects.create("one", labels={"of": "interest"})
+        await timeline.wait("first begun")
+        await objects.patch("one", {"metadata": {"labels": {"x": "1"}}})
+        await timeline.wait("event")
+        ending.set()
+        await timeline.wait("first ended")
+        await asyncio.sleep(0)
+        released.set()
+        await timeline.wait("second begun")
+
+
+@pytest.mark.feature("DMN-12", "DMN-25", "DMN-27")
+async def test_an_abandoned_daemon_is_left_to_itself_and_keeps_what_it_has_seen(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    released = asyncio.Event()
+
+    def transform(body: webop.RawBody) -> None:
+        body["spec"]["late"] = "yes"
+
+    @webop.daemon("widgets", registry=registry, id="done")
+    async def done(**_: Any) -> None: ...
+
+    @webop.daemon(
+        "widgets", registry=registry, id="fn", labels={"x": "1"}, cancellation_timeout=0.1
+    )
+    async def fn(spec: webop.Spec, patch: webop.Patch, **_: Any) -> None:
+        timeline.note("begun")
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                timeline.note("cancelled")
+        timeline.note(f"ended {spec.get('a')}")
+        patch.status["left"] = "alone"
+        patch.fns.append(transform)
+
+    async with run_operator():
+        await objects.create("one", {"a": 1}, labels={"x": "1"})
+        await timeline.wait("begun")
+        await objects.patch("one", {"metadata": {"labels": {"x": None}}})
+        with pytest.warns(ResourceWarning, match="did not end in time"):
+            await objects.wait("one", lambda body: not has_finalizer(body))
+        await objects.pass_fence()
+        released.set()
+        await timeline.wait("ended 1")
+        await objects.wait("one", lambda body: body.get("status") == {"left": "alone"})
+        await objects.pass_fence()
+    assert "Bug in webop" not in caplog.text
+
+
+@pytest.mark.feature("DMN-29", "TMR-21")
+async def test_criteria_are_looked_at_when_the_object_changes_and_at_no_other_time(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    wanted = False
+
+    def is_wanted(name: str, **_: Any) -> bool:
+        if name == "one":
+            timeline.note("asked")
+        return wanted and name == "one"
+
+    @webop.daemon("widgets", registry=registry, id="fn", when=is_wanted)
+    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
+        timeline.note("begun")
+        await stopped.wait()
+        timeline.note("ended")
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.pass_fence()
+        for turn, wanted in enumerate((True, False), start=1):
+            asked = len(timeline.of("asked"))
+            await objects.pass_fence()  # other objects have their events meanwhile
+            assert len(timeline.of("asked")) == asked
+            assert timeline.of("begun" if wanted else "ended") == []
+            await objects.patch("one", {"spec": {"a": turn}})
+            await timeline.wait("begun" if wanted else "ended")
+
+
+@pytest.mark.feature("TMR-10", "DMN-18", "DMN-31")
+async def test_the_initial_delay_is_not_repeated_when_the_object_matches_again(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    options: Any = {"labels": {"of": "interest"}, "initial_delay": 1.0}
+
+    @webop.timer("widgets", registry=registry, id="timer", interval=100, **options)
+    async def timer(**_: Any) -> None:
+        timeline.note("timer")
+
+    @webop.daemon("widgets", registry=registry, id="daemon", **options)
+    async def daemon(stopped: webop.DaemonStopped, **_: Any) -> None:
+        timeline.note("daemon")
+        await stopped.wait(100)
+
+    async with run_operator():
+        # Those that are stopped before their time begin with the whole delay later on.
+        await objects.create("one", labels={"of": "interest"})
+        for value in ("nothing", "interest"):
+            asked = time.monotonic()
+            await objects.patch("one", {"metadata": {"labels": {"of": value}}})
+            await objects.pass_fence()
+        assert (await timeline.wait("timer")) - asked >= 1
+        assert (await timeline.wait("daemon")) - asked >= 1
+        for count in (2, 3):
+            for value in ("nothing", "interest"):
+                asked = time.monotonic()
+                await objects.patch("one", {"metadata": {"labels": {"of": value}}})
+                await objects.pass_fence()
+            assert (await timeline.wait("timer", count)) - asked < 0.9
+            assert (await timeline.wait("daemon", count)) - asked < 0.9

@@ -1,0 +1,418 @@
+"""Daemons: when they are started, what they see of their object, how they end on their own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.operators import (
+    FINALIZER,
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_annotations,
+)
+from tests.kit.timeline import Timeline
+
+
+def has_finalizer(body: dict[str, Any]) -> bool:
+    return FINALIZER in body["metadata"].get("finalizers", ())
+
+
+@pytest.mark.feature("DMN-01", "DMN-03", "DMN-04", "DMN-05", "DMN-06", "DMN-07", "DMN-24", "DMN-32")
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_a_daemon_lives_as_long_as_its_object(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    *,
+    is_sync: bool,
+) -> None:
+    flags: dict[str | None, webop.DaemonStopped] = {}
+
+    def begin(stopped: webop.DaemonStopped, kwargs: Any) -> None:
+        assert isinstance(stopped, webop.DaemonStopped)
+        assert not stopped
+        assert not stopped.is_set()
+        assert stopped.reason is None
+        flags[kwargs["name"]] = stopped
+        calls.note("begun", kwargs)
+
+    def run_sync(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        begin(stopped, kwargs)
+        assert not stopped.wait(0.01)
+        while not stopped:
+            stopped.wait(100)
+        calls.note("ended", kwargs)
+
+    async def run_async(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        begin(stopped, kwargs)
+        assert not await stopped.wait(0.01)
+        while not stopped:
+            await stopped.wait(100)
+        calls.note("ended", kwargs)
+
+    webop.daemon("widgets", registry=registry, id="fn")(run_sync if is_sync else run_async)
+    async with run_operator():
+        for name in ("one", "two"):
+            await objects.create(name)
+            await calls.wait(name)
+            assert has_finalizer(await objects.get(name))
+        began = time.monotonic()
+        await objects.delete("one")
+        await objects.wait_gone("one")
+        assert time.monotonic() - began < 3  # at once, not at the next poll
+        assert calls.handlers("one") == ["begun", "ended"]
+        assert calls.handlers("two") == ["begun"]
+    reasons = webop.DaemonStoppingReason
+    assert calls.handlers("two") == ["begun", "ended"]
+    signalled = reasons.DAEMON_SIGNALLED | reasons.DONE
+    assert flags["one"].reason == reasons.RESOURCE_DELETED | signalled
+    assert flags["two"].reason == reasons.OPERATOR_EXITING | signalled
+    assert flags["two"].is_set(reasons.OPERATOR_EXITING)
+    assert not flags["two"].is_set(reasons.RESOURCE_DELETED)
+
+
+@pytest.mark.feature("DMN-01", "DMN-19", "D-42", "DMN-21")
+@pytest.mark.parametrize("is_failing", [False, True])
+async def test_a_daemon_that_ends_is_not_started_again_but_by_a_new_operator(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    *,
+    is_failing: bool,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn", labels={"of": "interest"})
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        if is_failing:
+            raise webop.PermanentError("Bye-bye!")
+
+    labels = {"of": "interest"}
+    async with run_operator():
+        await objects.create("one", {"a": 0}, labels=labels)
+        await calls.wait("one")
+        # There is nothing to be waited for any more before the object may go.
+        await objects.wait("one", lambda body: not has_finalizer(body))
+        await objects.patch("one", {"spec": {"a": 1}})
+        for value in ("nothing", "interest"):
+            await objects.patch("one", {"metadata": {"labels": {"of": value}}})
+            await objects.pass_fence()
+        assert len(calls.of("one")) == 1
+        await objects.delete("one")
+        await objects.wait_gone("one")
+        await objects.create("one", labels=labels)  # another one
+        await calls.wait("one", count=2)
+    async with run_operator():
+        await calls.wait("one", count=3)
+        await objects.pass_fence()
+    assert len(calls.of("one")) == 3
+
+
+@pytest.mark.feature("DMN-35")
+async def test_a_daemon_can_see_to_it_that_it_is_never_started_again(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    done = "tests.webop.dev/done"
+
+    @webop.daemon("widgets", registry=registry, id="fn", annotations={done: webop.ABSENT})
+    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        patch.metadata.annotations[done] = "yes"
+
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait("one", lambda b: done in get_annotations(b) and not has_finalizer(b))
+    async with run_operator():
+        await objects.pass_fence()
+    assert len(calls.of("one")) == 1
+
+
+@pytest.mark.feature("DMN-20", "DMN-22", "DMN-23", "ERR-09")
+async def test_the_errors_of_a_daemon_are_treated_as_its_options_say(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    calls: Calls,
+) -> None:
+    options: Any = {"errors": webop.ErrorsMode.TEMPORARY, "backoff": 0.6, "retries": 10}
+
+    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    def monitor(name: str, retry: int, **kwargs: Any) -> None:
+        timeline.note(name)
+        calls.note("fn", {**kwargs, "name": name, "retry": retry})
+        if retry < 3:
+            raise webop.TemporaryError("I'll be back!", delay=0.3)
+        if retry < 5:
+            raise OSError("Something happened!")
+        raise webop.PermanentError("Bye-bye!")
+
+    async with run_operator():
+        await objects.create("one")
+        await timeline.wait("one", 6)
+        await objects.wait("one", lambda body: not has_finalizer(body))
+        await objects.pass_fence()
+    assert [call["retry"] for call in calls.of("one")] == [0, 1, 2, 3, 4, 5]
+    gaps = timeline.measure_gaps("one")
+    assert all(gap > 0.29 for gap in gaps[:3]), gaps
+    assert all(gap > 0.59 for gap in gaps[3:]), gaps
+    assert min(gaps) < 0.59  # the shortest, as the machine may be busy
+    assert max(gaps) < 10
+
+
+@pytest.mark.feature("DMN-20", "D-46", "DMN-22", "KWA-10")
+async def test_a_daemon_that_asks_for_it_is_restarted_at_once(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn")
+    async def fn(retry: int, started: Any, runtime: Any, **kwargs: Any) -> None:
+        calls.note("fn", {**kwargs, "retry": retry}, started=started, runtime=runtime)
+        if retry < 20:
+            raise webop.TemporaryError("again", delay=None)
+
+    async with run_operator():
+        began = time.monotonic()
+        await objects.create("one")
+        noted = await calls.wait("one", count=21)
+        assert time.monotonic() - began < 3
+    assert [call["retry"] for call in noted] == list(range(21))
+    assert len({call["started"] for call in noted}) == 1
+    assert noted[0]["runtime"] < noted[-1]["runtime"]
+
+
+@pytest.mark.feature("DMN-22", "ERR-04", "ERR-05", "ERR-09", "ERR-11", "DMN-34")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"errors": webop.ErrorsMode.IGNORED}, 1),
+        ({"errors": webop.ErrorsMode.PERMANENT}, 1),
+        ({"retries": 3, "backoff": 0.05}, 3),
+        ({"timeout": 1.5, "backoff": 1.0}, 2),
+    ],
+)
+async def test_limits_of_a_daemon_that_fails(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    options: Any,
+    expected: int,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        raise ValueError("a mistake")
+
+    async with run_operator():
+        await objects.create("one")
+        await calls.wait("one", count=expected)
+        await objects.wait("one", lambda body: not has_finalizer(body))
+    assert len(calls.of("one")) == expected
+
+
+@pytest.mark.feature("DMN-25", "KWA-20")
+async def test_a_daemon_sees_its_object_as_it_is_now(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    seen: dict[str, Any] = {}
+
+    @webop.daemon("widgets", registry=registry, id="fn", labels={"watched": webop.PRESENT})
+    async def fn(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        seen.update(kwargs)
+        await stopped.wait()
+
+    async with run_operator():
+        await objects.create("one", {"a": 0}, labels={"watched": "1"})
+        await eventually(lambda: seen)
+        assert seen["spec"] == {"a": 0}
+        change = {
+            "metadata": {"labels": {"watched": "2"}, "annotations": {"note": "x"}},
+            "spec": {"a": 1},
+            "status": {"b": 2},
+        }
+        await objects.patch("one", change)
+        await eventually(lambda: seen["spec"]["a"] == 1, "the new spec is seen")
+        assert seen["body"]["spec"] == {"a": 1}
+        assert seen["status"] == {"b": 2}
+        assert seen["labels"]["watched"] == seen["meta"]["labels"]["watched"] == "2"
+        assert seen["annotations"]["note"] == seen["meta"].annotations["note"] == "x"
+        assert (seen["name"], seen["namespace"]) == ("one", objects.namespace)
+        assert seen["uid"] == seen["body"]["metadata"]["uid"]
+        # Also what others change again while nothing else is to be done.
+        await objects.patch("one", {"status": {"b": 3}})
+        await eventually(lambda: seen["status"]["b"] == 3, "the new status is seen")
+
+
+async def test_of_two_daemons_with_one_id_the_first_is_called_and_a_warning_says_so(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for number in ("first", "second"):
+
+        @webop.daemon(objects.kind.crd_name, registry=registry, id="fn")
+        async def fn(number: str = number, **kwargs: Any) -> None:
+            calls.note(number, kwargs)
+
+    async with run_operator():
+        await objects.create("one")
+        await calls.wait("one")
+    assert calls.handlers("one") == ["first"]
+    assert "have the id 'fn'" in caplog.text
+
+
+@pytest.mark.feature("DMN-26", "RST-05")
+async def test_the_result_of_a_daemon_goes_to_the_status(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.daemon("widgets", registry=registry)
+    async def monitor(**_: Any) -> dict[str, bool]:
+        return {"finished": True}
+
+    stem = "test_the_result_of_a_daemon_goes_to_the_status.<locals>.monitor"
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", lambda body: body.get("status"))
+    assert body["status"] == {stem: {"finished": True}}
+
+
+@pytest.mark.feature("DMN-36", "IDX-22")
+async def test_daemons_begin_when_the_indexes_are_filled(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[int] = []
+
+    @webop.index("widgets", registry=registry, id="by_name")
+    async def by_name(name: str, **_: Any) -> dict[str, int]:
+        await asyncio.sleep(0.02)
+        return {name: 1}
+
+    @webop.daemon("widgets", registry=registry, id="fn")
+    async def fn(by_name: webop.Index[str, int], **_: Any) -> None:
+        seen.append(len(by_name))
+
+    for number in range(10):
+        await objects.create(f"obj-{number}")
+    async with run_operator():
+        await eventually(lambda: len(seen) >= 10)
+    assert seen[:10] == [10] * 10
+
+
+@pytest.mark.feature("DMN-36")
+async def test_no_daemon_begins_for_an_object_that_is_being_deleted(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    await objects.create("theirs", finalizers=["tests.webop.dev/theirs"])
+    await objects.create("ours", finalizers=[FINALIZER])
+    for name in ("theirs", "ours"):
+        await objects.delete(name)
+    async with run_operator():
+        await objects.wait_gone("ours")
+        await objects.pass_fence()
+    assert not calls.of("theirs")
+    assert not calls.of("ours")
+    await objects.patch("theirs", {"metadata": {"finalizers": []}})
+
+
+@pytest.mark.feature("DMN-18", "D-04")
+async def test_the_first_call_of_a_daemon_can_be_postponed(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    given: dict[str, set[str]] = {}
+
+    def find_delay(name: str, spec: webop.Spec, **kwargs: Any) -> float:
+        timeline.note("asked")
+        given["delay"] = {"name", "spec", *kwargs}
+        return float(spec["delay"])
+
+    @webop.daemon("widgets", registry=registry, id="counted", initial_delay=find_delay)
+    async def counted(name: str, spec: webop.Spec, **kwargs: Any) -> None:
+        timeline.note("counted")
+        given["fn"] = {"name", "spec", *kwargs}
+        raise webop.TemporaryError("the delay is for the first call only", delay=0.05)
+
+    @webop.daemon("widgets", registry=registry, id="fixed", initial_delay=0.4)
+    def fixed(**_: Any) -> None:
+        timeline.note("fixed")
+
+    async with run_operator():
+        await objects.create("one", {"delay": 0.8})
+        asked = await timeline.wait("asked")
+        assert 0.35 < await timeline.wait("fixed") - asked < 0.75
+        assert 0.79 < await timeline.wait("counted") - asked < 1.3
+        await timeline.wait("counted", 3)
+    assert timeline.measure_gaps("counted")[0] < 0.5
+    assert len(timeline.of("asked")) == 1
+    assert given["delay"] == given["fn"] - {"client"}
+
+
+@pytest.mark.feature("DMN-18", "DMN-03")
+async def test_a_daemon_that_is_yet_to_begin_does_not_hold_its_object(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn", initial_delay=1000)
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    async with run_operator(build_settings()):
+        await objects.create("one")
+        await objects.wait("one", has_finalizer)
+        await objects.delete("one")
+        await objects.wait_gone("one", timeout=5)
+    assert not calls.of("one")
+
+
+@pytest.mark.feature("ERR-01", "DMN-22")
+async def test_a_daemon_or_handler_that_cancels_itself_has_failed_and_is_called_again(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    async def cancel(what: str, retry: int) -> None:
+        timeline.note(f"{what} {retry}")
+        task = asyncio.current_task()
+        assert task is not None
+        if retry == 0:
+            task.cancel()
+            await asyncio.sleep(0)
+        if retry == 1:
+            raise GeneratorExit
+
+    @webop.daemon("widgets", registry=registry, id="daemon", backoff=0.1)
+    async def daemon(retry: int, stopped: webop.DaemonStopped, **_: Any) -> None:
+        await cancel("daemon", retry)
+        await stopped.wait()
+
+    @webop.timer("widgets", registry=registry, id="timer", backoff=0.1, interval=0.1)
+    async def timer(retry: int, **_: Any) -> None:
+        await cancel("timer", retry)
+
+    @webop.on.create("widgets", registry=registry, id="create", backoff=0.1)
+    async def create(retry: int, **_: Any) -> None:
+        await cancel("create", retry)
+
+    async with run_operator():
+        await objects.create("one")
+        for what in ("daemon", "create", "timer"):
+            await timeline.wait(f"{what} 2")
+        await timeline.wait("timer 0", 2)
+        await objects.wait_handled("one")

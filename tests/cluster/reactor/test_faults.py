@@ -1,0 +1,229 @@
+"""Faults of the network and of the API server: nothing is lost, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.kit.operators import (
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_connection,
+    get_progress,
+)
+from tests.kit.tcp_proxy import Proxy
+from webop.client.auth.vault import ConnectionInfo
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+QUICK: dict[str, dict[str, Any]] = {
+    "networking": {"error_backoffs": [0.05] * 100, "request_timeout": 2},
+    "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
+    "batching": {"error_delays": [0.1]},
+}
+
+
+@pytest.fixture
+def info(webop_cluster: LocalCluster, proxy: Proxy) -> ConnectionInfo:
+    """The administrator's credentials, by the way of the proxy."""
+    return get_connection(webop_cluster, proxy.url)
+
+
+@pytest.fixture
+def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
+    """Handlers of everything, which note their calls."""
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(**kwargs: Any) -> None:
+        calls.note("updated", kwargs)
+
+    @webop.on.event("widgets", registry=registry, id="event", when=is_deleted)
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("gone", kwargs)
+
+    return calls
+
+
+def is_deleted(type: str | None = None, **_: Any) -> bool:
+    return type == "DELETED"
+
+
+@pytest.mark.feature("CFG-52", "EVT-10", "EVT-11")
+async def test_cut_connections_lose_no_change_and_repeat_no_handler(
+    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Proxy
+) -> None:
+    async with run_operator(build_settings(**QUICK), beside=True):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        for value in (1, 2):
+            proxy.cut()
+            await objects.patch("one", {"spec": {"a": value}})
+            await objects.create(f"new-{value}")
+            proxy.cut()
+            await objects.wait_handled("one")
+            await objects.wait_handled(f"new-{value}")
+    assert [call["spec"]["a"] for call in noting.of("one", "updated")] == [1, 2]
+    assert [len(noting.of(f"new-{value}")) for value in (1, 2)] == [1, 1]
+
+
+@pytest.mark.feature("CON-05", "MEM-04")
+async def test_what_was_deleted_while_the_watch_was_down_is_noticed(
+    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Proxy
+) -> None:
+    async with run_operator(build_settings(**QUICK), beside=True):
+        for name in ("one", "two"):
+            await objects.create(name)
+            await objects.wait_handled(name)
+        proxy.is_refusing = True
+        proxy.cut()
+        await objects.delete("one")
+        await objects.create("three")
+        refused = proxy.accepted
+        await eventually(lambda: proxy.accepted > refused)
+        proxy.is_refusing = False
+        await noting.wait("one", "gone")
+        await objects.wait_handled("three")
+        await objects.pass_fence()
+    assert not noting.of("two", "gone")
+    assert noting.handlers("three") == ["created"]
+
+
+@pytest.mark.feature("CFG-17")
+async def test_a_dead_line_is_noticed_by_its_silence(
+    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Proxy
+) -> None:
+    async with run_operator(build_settings(**QUICK), beside=True):
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        proxy.freeze()
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait_handled("one")
+    assert [call["spec"]["a"] for call in noting.of("one", "updated")] == [1]
+
+
+@pytest.mark.feature("CFG-34", "CFG-52", "CFG-54", "CON-04")
+async def test_a_handler_is_not_repeated_because_its_outcome_could_not_be_written_at_once(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    proxy: Proxy,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **kwargs: Any) -> str:
+        if not name.startswith("fence"):
+            calls.note("fn", {**kwargs, "name": name})
+            proxy.is_refusing = True
+            proxy.cut()
+        return "done"
+
+    quick = {**QUICK, "networking": {"error_backoffs": [0.05], "request_timeout": 2}}
+    async with run_operator(build_settings(**quick), beside=True):
+        await objects.create("one")
+        await calls.wait("one")
+        refused = proxy.accepted
+        # The retries of the request itself are over then.
+        await eventually(lambda: proxy.accepted > refused + 5)
+        proxy.is_refusing = False
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert len(calls.of("one")) == 1
+    assert body["status"] == {"fn": "done"}
+
+
+@pytest.mark.feature("ERR-19", "ERR-18")
+async def test_retries_go_on_through_an_outage(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    proxy: Proxy,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, retry: int, **kwargs: Any) -> None:
+        if not name.startswith("fence"):
+            calls.note("fn", {**kwargs, "name": name}, retry=retry)
+            if retry < 3:
+                raise webop.TemporaryError("not yet", delay=0.5)
+
+    async with run_operator(build_settings(**QUICK), beside=True):
+        await objects.create("one")
+        await objects.wait("one", get_progress)
+        await objects.pass_fence()  # the operator knows, too, that the progress is written
+        proxy.is_refusing = True
+        proxy.cut()
+        await calls.wait("one", count=2)
+        proxy.is_refusing = False
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert [call["retry"] for call in calls.of("one")] == [0, 1, 2, 3]
+
+
+async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_there(
+    noting: Calls,
+    run_operator: RunOperator,
+    objects: Objects,
+    proxy: Proxy,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    proxy.is_refusing = True
+    quick = {**QUICK, "networking": {"error_backoffs": [], "request_timeout": 2}}
+    async with run_operator(build_settings(**quick), beside=True) as operator:
+        await eventually(lambda: "Cannot " in caplog.text)
+        assert not any(task.done() for task in operator.tasks)
+        proxy.is_refusing = False
+        await objects.create("one")
+        await objects.wait_handled("one")
+    assert noting.handlers("one") == ["created"]
+
+
+async def test_an_operator_can_be_stopped_while_the_api_server_is_away(
+    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Proxy
+) -> None:
+    async with run_operator(build_settings(**QUICK), beside=True) as operator:
+        await objects.create("one")
+        await objects.wait_handled("one")
+        proxy.freeze()
+        await objects.patch("one", {"spec": {"a": 1}})
+        async with asyncio.timeout(10):
+            await operator.stop()
+
+
+@pytest.mark.feature("CFG-39", "PAT-07", "PAT-09")
+async def test_the_newer_state_is_read_if_the_watch_does_not_bring_it(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    proxy: Proxy,
+    calls: Calls,
+) -> None:
+    def append(body: webop.RawBody) -> None:
+        body["spec"]["by"] = [*body["spec"].get("by", []), body["spec"]["a"]]
+
+    @webop.on.event("widgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        if len(calls.of("one")) == 1:
+            proxy.freeze()  # the watch does not tell of what happens now, until it is renewed
+            await objects.patch("one", {"spec": {"a": 1}})
+            patch.fns.append(append)
+
+    quick = {**QUICK, "networking": {"error_backoffs": [0.05] * 100, "request_timeout": 0.3}}
+    quick["watching"] = {"inactivity_timeout": 2.0, "reconnect_backoff": 0.05}
+    async with run_operator(build_settings(**quick), beside=True):
+        await objects.create("one", {"a": 0})
+        await calls.wait("one", count=2)
+        await objects.pass_fence()
+        body = await objects.get("one")
+    assert body["spec"] == {"a": 1, "by": [1]}

@@ -1,0 +1,340 @@
+"""In-memory indexes: filled before any handler runs, exact ever after."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.causes import FailedTest, UnreadableError
+from tests.kit.operators import (
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_connection,
+    operate,
+)
+from tests.kit.tcp_proxy import intercept
+from webop.client.api import Client
+from webop.controlplane.cluster import LocalCluster
+
+Snapshot = dict[Any, list[Any]]
+
+
+def dump(index: webop.Index[Any, Any]) -> Snapshot:
+    """Return the content of an index as it is now."""
+    return {key: sorted(store) for key, store in index.items()}
+
+
+class Window:
+    """Looks into an index from outside of handlers, through what a startup handler was given."""
+
+    def __init__(self, registry: webop.OperatorRegistry, name: str) -> None:
+        self.index: Any = None
+
+        @webop.on.startup(registry=registry, id="window", errors=webop.ErrorsMode.PERMANENT)
+        def look(**kwargs: Any) -> None:
+            self.index = kwargs[name]
+
+    async def until(self, expected: Snapshot) -> None:
+        await eventually(lambda: dump(self.index) == expected, f"{expected} in the index")
+
+
+def index_colours(registry: webop.OperatorRegistry) -> Window:
+    @webop.index("widgets", registry=registry, id="colours", labels={"ignored": webop.ABSENT})
+    async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str]:
+        return {spec["colour"]: name}
+
+    return Window(registry, "colours")
+
+
+@pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15", "IDX-02", "IDX-24")
+async def test_an_index_follows_the_objects(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    window = index_colours(registry)
+    await objects.create("a", {"colour": "red"})
+    async with run_operator():
+        await window.until({"red": ["a"]})
+        await objects.create("b", {"colour": "red"})
+        await objects.create("c", {"colour": "blue"})
+        await window.until({"red": ["a", "b"], "blue": ["c"]})
+        await objects.patch("a", {"spec": {"colour": "blue"}})
+        await window.until({"red": ["b"], "blue": ["a", "c"]})
+        await objects.patch("c", {"metadata": {"labels": {"ignored": "yes"}}})
+        await window.until({"red": ["b"], "blue": ["a"]})
+        await objects.delete("b")
+        await window.until({"blue": ["a"]})
+        await objects.patch("c", {"metadata": {"labels": {"ignored": None}}})
+        await window.until({"blue": ["a", "c"]})
+
+
+@pytest.mark.feature("IDX-26", "MEM-12")
+async def test_an_index_is_made_anew_by_each_operator(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    indexed: list[str] = []
+
+    @webop.index("widgets", registry=registry, id="colours")
+    async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str] | None:
+        indexed.append(name)
+        return {spec["colour"]: name} if "colour" in spec else None
+
+    window = Window(registry, "colours")
+    for name in "abc":
+        await objects.create(name, {"colour": "red"})
+    async with run_operator():
+        await window.until({"red": ["a", "b", "c"]})
+    indexed.clear()
+    await objects.patch("a", {"spec": {"colour": "blue"}})
+    await objects.delete("b")
+    async with run_operator():
+        await window.until({"red": ["c"], "blue": ["a"]})
+    assert sorted(indexed) == ["a", "c"]  # the one that has not changed is asked about as well
+
+
+@pytest.mark.feature("IDX-22", "IDX-03", "IDX-01")
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_indexes_are_filled_before_any_handler_runs(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    gadgets: Kind,
+    client: Client,
+    run_operator: RunOperator,
+    kind: str,
+) -> None:
+    sizes: dict[str, list[int]] = {}
+
+    async def slow(name: str, **_: Any) -> dict[str, None]:
+        await asyncio.sleep(0.01)
+        return {name: None}
+
+    def quick(name: str, **_: Any) -> dict[str, None]:
+        return {name: None}
+
+    webop.index("widgets", registry=registry, id="names")(slow if kind == "async" else quick)
+
+    def note(name: str, names: webop.Index[str, None], **_: Any) -> bool:
+        sizes.setdefault(name, []).append(len(names))
+        return True
+
+    webop.on.event("widgets", registry=registry, id="event")(note)
+    webop.on.create("widgets", registry=registry, id="create", when=note)(note)
+    webop.on.event("gadgets", registry=registry, id="event")(note)
+    webop.on.create("gadgets", registry=registry, id="create", when=note)(note)
+
+    @webop.daemon("gadgets", registry=registry, id="daemon")
+    async def daemon(**kwargs: Any) -> None:
+        note(**kwargs)
+
+    others = Objects(client, gadgets, objects.namespace)
+    await asyncio.gather(*(others.create(f"g{n}") for n in range(5)))
+    await asyncio.gather(*(objects.create(f"w{n}") for n in range(40)))
+    async with run_operator():
+        await eventually(lambda: len(sizes) == 45, "all objects are handled")
+        await others.wait_handled("g0")
+        await objects.wait_handled("w39")
+    early = {name: found for name, found in sizes.items() if min(found) < 40}
+    assert early == {}
+
+
+@pytest.mark.parametrize("handler", ["event", "update"])
+async def test_a_handler_finds_in_the_index_what_its_event_says(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, handler: str
+) -> None:
+    found: dict[str, list[str]] = {}
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def note(
+        name: str, spec: webop.Spec, colours: webop.Index[str, str], event: Any = None, **_: Any
+    ) -> None:
+        if handler == ("update" if event is None else "event"):
+            found.setdefault(spec["colour"], list(colours.get(name, ())))
+
+    @webop.index("widgets", registry=registry, id="colours")
+    async def index(name: str, spec: webop.Spec, **_: Any) -> dict[str, str]:
+        await asyncio.sleep(0.05)
+        return {name: spec["colour"]}
+
+    await objects.create("a", {"colour": "red"})
+    async with run_operator():
+        await objects.wait_handled("a")
+        await objects.patch("a", {"spec": {"colour": "green"}})
+        await eventually(lambda: "green" in found)
+    assert found["green"] == ["green"]
+
+
+@pytest.mark.feature("IDX-14", "IDX-15", "DMN-25", "MEM-04")
+async def test_what_vanished_while_the_watch_was_down_leaves_the_index_and_its_daemons_stop(
+    registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster, calls: Calls
+) -> None:
+    window = index_colours(registry)
+
+    @webop.daemon("widgets", registry=registry)
+    async def companion(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        calls.note("started", kwargs)
+        while not stopped:
+            await stopped.wait(60)
+        calls.note("stopped", kwargs, why=stopped.reason)
+
+    async with intercept(webop_cluster.server) as proxy:
+        settings = build_settings(watching={"reconnect_backoff": 0.05})
+        info = get_connection(webop_cluster, proxy.url)
+        async with operate(info, registry, settings, namespaces=[objects.namespace]):
+            for name in ("stays", "goes"):
+                await objects.create(name, {"colour": "red"})
+                await calls.wait(name, "started")
+            proxy.is_refusing = True
+            proxy.cut()
+            await objects.patch("goes", {"metadata": {"finalizers": []}})
+            await objects.delete("goes")
+            await objects.create("new", {"colour": "blue"})
+            await objects.patch("stays", {"spec": {"colour": "blue"}})
+            proxy.is_refusing = False
+            await window.until({"blue": ["new", "stays"]})
+            stopped = await calls.wait("goes", "stopped")
+            assert webop.DaemonStoppingReason.RESOURCE_DELETED in stopped[0]["why"]
+            await calls.wait("new", "started")
+            assert calls.handlers("stays") == ["started"]
+
+
+@pytest.mark.feature("IDX-21", "IDX-03", "IDX-23", "KWA-13")
+async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    seen: dict[str, str] = {}
+
+    def note(key: str) -> Any:
+        def fn(spec: Any, **_: Any) -> None:
+            seen.setdefault(key, type(spec).__name__)
+
+        return fn
+
+    @webop.index("widgets", registry=registry, id="spec")
+    async def index(name: str, **_: Any) -> dict[str, None]:
+        return {name: None}
+
+    webop.on.startup(registry=registry)(note("startup"))
+    webop.on.cleanup(registry=registry)(note("cleanup"))
+    webop.on.event("widgets", registry=registry)(note("event"))
+    webop.on.create("widgets", registry=registry)(note("create"))
+    webop.daemon("widgets", registry=registry, id="daemon")(note("daemon"))
+    webop.timer("widgets", registry=registry, id="timer", interval=1)(note("timer"))
+    async with run_operator():
+        await objects.create("a")
+        await eventually(lambda: {"event", "create", "daemon", "timer"} <= seen.keys())
+    expected = {"startup", "cleanup", "event", "create", "daemon", "timer"}
+    assert seen == dict.fromkeys(expected, "ObjectIndex")
+
+
+@pytest.mark.feature("IDX-21")
+@pytest.mark.parametrize("name", ["state", "handlers", "param", "retry", "client", "diff"])
+async def test_an_index_can_have_any_name_and_each_handler_gets_it(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, name: str
+) -> None:
+    seen: list[Any] = []
+
+    @webop.index("widgets", registry=registry, id=name)
+    async def index(**_: Any) -> int:
+        return 1
+
+    @webop.on.create("widgets", registry=registry, id="fn", field="spec.a", param="param")
+    async def fn(**kwargs: Any) -> None:
+        seen.append(kwargs[name])
+
+    async with run_operator():
+        await objects.create("one", {"a": 1})
+        await objects.wait_handled("one")
+    assert isinstance(seen[0], webop.Index)
+
+
+@pytest.mark.feature("IDX-16", "IDX-17", "IDX-18", "IDX-12")
+async def test_errors_of_indexers_leave_others_alone(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, calls: Calls
+) -> None:
+    window = Window(registry, "moods")
+
+    errors = {
+        "arbitrary": ValueError("ignored"),
+        "permanent": webop.PermanentError("never again"),
+        "temporary": webop.TemporaryError("not now", delay=0),
+    }
+
+    @webop.index("widgets", registry=registry, id="moods")
+    async def moods(name: str, spec: webop.Spec, **_: Any) -> dict[str, str]:
+        if "error" in spec:
+            raise errors[spec["error"]]
+        return {spec["mood"]: name}
+
+    @webop.on.update("widgets", registry=registry)
+    async def updated(**kwargs: Any) -> None:
+        calls.note("updated", kwargs)
+
+    async with run_operator():
+        for name in ("a", "b", "c"):
+            await objects.create(name, {"mood": "good"})
+        await window.until({"good": ["a", "b", "c"]})
+        await objects.patch("a", {"spec": {"mood": "bad", "error": "arbitrary"}})
+        await objects.patch("b", {"spec": {"error": "permanent"}})
+        await objects.patch("c", {"spec": {"error": "temporary"}})
+        await window.until({"good": ["a"]})
+        for name in ("a", "b", "c"):
+            await calls.wait(name, "updated")
+            await objects.patch(name, {"spec": {"mood": "fine", "error": None}})
+        await window.until({"fine": ["a", "c"]})
+        for name in ("a", "b", "c"):
+            await calls.wait(name, "updated", count=2)
+
+
+@pytest.mark.feature("IDX-16")
+@pytest.mark.parametrize("exc", [FailedTest("boo"), UnreadableError(5)], ids=repr)
+async def test_an_odd_error_of_an_indexer_does_not_stop_the_handlers_of_its_kind(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    exc: BaseException,
+) -> None:
+    @webop.index("widgets", registry=registry, id="names", errors=webop.ErrorsMode.TEMPORARY)
+    async def names(name: str, **_: Any) -> str:
+        if name == "one":
+            raise exc
+        return name
+
+    @webop.on.create("widgets", registry=registry, id="made")
+    async def made(**_: Any) -> None: ...
+
+    await objects.create("one")
+    async with run_operator():
+        await objects.wait_handled("one")
+
+
+@pytest.mark.feature("IDX-22", "RES-18")
+async def test_an_index_of_a_kind_that_is_not_in_the_cluster_holds_up_nobody(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, client: Client
+) -> None:
+    late = Kind("late.webop.dev", "latecomers", "Latecomer")
+    window = Window(registry, "latest")
+
+    @webop.index("latecomers", registry=registry, id="latest")
+    async def latest(name: str, **_: Any) -> dict[str, str]:
+        return {"all": name}
+
+    @webop.on.create("widgets", registry=registry)
+    async def created(**_: Any) -> None: ...
+
+    async with run_operator():
+        await objects.create("a")
+        await objects.wait_handled("a")
+        await late.define(client)
+        try:
+            await Objects(client, late, objects.namespace).create("b")
+            await window.until({"all": ["b"]})
+        finally:
+            await late.undefine(client)
+        await window.until({})

@@ -1,0 +1,160 @@
+"""What operators keep to themselves: memos are the user's, settings are those of one operator."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.cluster.reactor.request_counts import read_requests
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, eventually, operate
+from webop.client.auth.vault import ConnectionInfo
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.mark.feature("MEM-11", "MEM-05", "KWA-12")
+async def test_there_is_nothing_in_memos_but_what_users_put_there(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def look(key: str) -> Any:
+        async def fn(memo: webop.Memo, name: str | None = None, **_: Any) -> None:
+            if name in (None, "one"):
+                seen[key] = dict(memo)
+
+        return fn
+
+    async def parent(name: str, retry: int, **_: Any) -> None:
+        await webop.execute(fns={"child": look("sub-handler")})
+        if name == "one" and not retry:
+            raise webop.TemporaryError("not yet", delay=0.01)
+
+    webop.on.startup(registry=registry, id="startup")(look("startup"))
+    webop.on.cleanup(registry=registry, id="cleanup")(look("cleanup"))
+    webop.index("widgets", registry=registry, id="index")(look("index"))
+    webop.on.event("widgets", registry=registry, id="event")(look("event"))
+    webop.on.create("widgets", registry=registry, id="parent")(parent)
+    webop.on.update("widgets", registry=registry, id="update")(look("update"))
+    webop.on.delete("widgets", registry=registry, id="delete")(look("delete"))
+    webop.daemon("widgets", registry=registry, id="daemon")(look("daemon"))
+    webop.timer("widgets", registry=registry, id="timer", interval=0.05)(look("timer"))
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait_handled("one")
+        await eventually(lambda: {"daemon", "timer"} <= seen.keys())
+        await objects.delete("one")
+        await objects.wait_gone("one")
+    kinds = {"startup", "cleanup", "index", "event", "sub-handler", "update", "delete"}
+    assert seen == {key: {} for key in kinds | {"daemon", "timer"}}
+
+
+@pytest.mark.feature("CFG-50", "CFG-51", "CFG-28", "EMB-09")
+async def test_two_operators_in_one_loop_have_their_own_settings(
+    info: ConnectionInfo, objects: Objects, calls: Calls
+) -> None:
+    async def fail_once(retry: int, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        if not retry:
+            raise ValueError("for once")
+
+    def build_registry(name: str, backoff: float) -> webop.OperatorRegistry:
+        registry = webop.OperatorRegistry()
+
+        @webop.on.startup(registry=registry, id="startup")
+        async def configure(settings: webop.OperatorSettings, **_: Any) -> None:
+            settings.execution.default_backoff = backoff
+
+        webop.on.create("widgets", registry=registry, id="fn", labels={"of": name})(fail_once)
+        return registry
+
+    patient, hasty = build_registry("patient", 1000), build_registry("hasty", 0.05)
+    options: Any = {"namespaces": [objects.namespace], "beside": True}
+    async with operate(info, patient, **options), operate(info, hasty, **options):
+        await objects.create("waiting", labels={"of": "patient"})
+        await calls.wait("waiting")
+        await objects.create("done", labels={"of": "hasty"})
+        await objects.wait_handled("done")
+    assert len(calls.of("done")) == 2
+    assert len(calls.of("waiting")) == 1
+
+
+async def count_watches(cluster: LocalCluster, resource: str) -> dict[str, int]:
+    """Return how many watches of a resource have ended so far, by their scope."""
+    counts = {"cluster": 0, "namespace": 0}
+    for labels, count in await read_requests(cluster):
+        if (labels["resource"], labels["verb"]) == (resource, "WATCH"):
+            counts[labels["scope"]] += count
+    return counts
+
+
+@pytest.mark.feature("SCP-12", "SCP-13")
+@pytest.mark.parametrize("is_clusterwide", [True, False])
+async def test_the_whole_cluster_is_one_watch_and_namespaces_are_watched_each_on_their_own(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    objects: Objects,
+    webop_cluster: LocalCluster,
+    *,
+    is_clusterwide: bool,
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> None: ...
+
+    resources = ("widgets", "namespaces")
+    before = [await count_watches(webop_cluster, name) for name in resources]
+    options: Any = {"clusterwide": True} if is_clusterwide else {"namespaces": ["*"]}
+    async with operate(info, registry, build_settings(), **options):
+        await objects.pass_fence()
+
+    expected = [{"cluster"}, set()] if is_clusterwide else [{"namespace"}, {"cluster"}]
+    await wait_for_watches(webop_cluster, resources, before, expected)
+
+
+@pytest.mark.feature("CFG-23")
+@pytest.mark.parametrize("disabled", [True, False])
+async def test_without_scanning_nobody_watches_for_new_namespaces_and_kinds(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    webop_cluster: LocalCluster,
+    *,
+    disabled: bool,
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> None: ...
+
+    resources = ("widgets", "namespaces", "customresourcedefinitions")
+    before = [await count_watches(webop_cluster, name) for name in resources]
+    async with run_operator(build_settings(scanning={"disabled": disabled})):
+        await objects.pass_fence()
+    others: list[set[str]] = [set() if disabled else {"cluster"}] * 2
+    await wait_for_watches(webop_cluster, resources, before, [{"namespace"}, *others])
+
+
+async def wait_for_watches(
+    cluster: LocalCluster,
+    resources: Sequence[str],
+    before: Sequence[dict[str, int]],
+    expected: Sequence[set[str]],
+) -> None:
+    """Wait until the watches that have ended since then are of the expected scopes."""
+    deadline = time.monotonic() + 10
+    while True:
+        after = [await count_watches(cluster, name) for name in resources]
+        found = [
+            {scope for scope in new if new[scope] > old[scope]}
+            for old, new in zip(before, after, strict=True)
+        ]
+        if found == expected:
+            return
+        assert time.monotonic() < deadline, f"{found} instead of {expected}"
+        await asyncio.sleep(0.05)

@@ -1,0 +1,233 @@
+"""Kubernetes Events about the objects of handlers, in a real cluster (KEV)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.cluster.reactor.test_requests import count_requests
+from tests.kit.operators import Kind, Objects, RunOperator, eventually
+from webop.events.loggers import EVENTS
+from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+NAMESPACES = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
+
+
+def build_settings(**posting: Any) -> webop.OperatorSettings:
+    settings = webop.OperatorSettings()
+    for name, value in posting.items():
+        setattr(settings.posting, name, value)
+    return settings
+
+
+async def wait_for_events(
+    objects: Objects, name: str, condition: Callable[[list[Json]], Any]
+) -> list[Json]:
+    """Wait until the events about an object are as they should be, oldest first."""
+    deadline = time.monotonic() + 20
+    while True:
+        found: list[Json] = []
+        async for page in objects.client.list_pages(EVENTS, objects.namespace):
+            found += [e for e in page.items if e["involvedObject"].get("name") == name]
+        found.sort(key=lambda event: str(event["eventTime"]))
+        if condition(found):
+            return found
+        assert time.monotonic() < deadline, f"events: {found}"
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.feature("KEV-01", "KEV-02", "KEV-03", "KEV-05", "KEV-08", "ERR-02", "LOG-11", "TRB-04")
+async def test_handlers_and_what_becomes_of_them_are_told_in_events(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    def fn(name: str, body: webop.Body, logger: webop.Logger, retry: int, **_: Any) -> None:
+        if name != "one":
+            return
+        if not retry:
+            webop.info(body, reason="Own", message="hello")
+            logger.info("from the logger")
+            logger.debug("not important")
+            raise webop.TemporaryError("not yet", delay=0.1)
+        webop.warn(body, reason="OwnWarning", message="careful")
+
+    async with run_operator(build_settings()):
+        parent = await objects.create("one")
+        events = await wait_for_events(objects, "one", lambda found: len(found) >= 6)
+        await objects.wait_handled("one")
+    told = [(event["type"], event["reason"], event["message"]) for event in events]
+    assert told == [
+        ("Normal", "Own", "hello"),
+        ("Normal", "Logging", "from the logger"),
+        ("Warning", "Logging", "Handler 'fn' is not done yet: not yet."),
+        ("Warning", "OwnWarning", "careful"),
+        ("Normal", "Logging", "Handler 'fn' succeeded."),
+        ("Normal", "Logging", "All handlers succeeded for creation."),
+    ]
+    first = events[0]
+    assert first["source"] == {"component": "webop"}
+    assert first["reportingComponent"] == "webop"
+    assert first["metadata"]["name"].startswith("webop-event-")
+    assert first["involvedObject"] == {
+        "apiVersion": "tests.webop.dev/v1",
+        "kind": "Widget",
+        "name": "one",
+        "namespace": objects.namespace,
+        "uid": parent["metadata"]["uid"],
+    }
+
+
+@pytest.mark.feature("CFG-02", "CFG-03", "CFG-04", "KEV-06", "KEV-10", "D-24", "CFG-51", "STA-04")
+async def test_events_are_as_loud_as_the_settings_say(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.startup(registry=registry, id="startup")
+    def configure(settings: webop.OperatorSettings, **_: Any) -> None:
+        settings.posting.level = logging.WARNING
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(logger: webop.Logger, **_: Any) -> None:
+        logger.error("an event handler")
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(body: webop.Body, logger: webop.Logger, **_: Any) -> None:
+        webop.info(body, reason="info")
+        logger.info("info")
+        webop.event(body, type="Own", reason="always")
+        logger.warning("warning")
+        webop.warn(body, reason="last")
+
+    async with run_operator(build_settings()):
+        await objects.create("one")
+        events = await wait_for_events(
+            objects, "one", lambda found: found and found[-1]["reason"] == "last"
+        )
+        await objects.wait_handled("one")
+    assert [event.get("message") or event["reason"] for event in events] == [
+        "always",
+        "warning",
+        "last",
+    ]
+
+
+@pytest.mark.feature("KEV-09")
+async def test_events_that_are_refused_hold_up_nobody(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(body: webop.Body, **_: Any) -> None:
+        webop.info(body, reason="x" * 500, message="too long a reason")
+        webop.info(body, reason="Fine")
+
+    async with run_operator(build_settings(loggers=False)):
+        await objects.create("one")
+        await objects.wait_handled("one")
+        (event,) = await wait_for_events(objects, "one", lambda found: found)
+    assert event["reason"] == "Fine"
+    assert "1 Kubernetes Event was not posted: 1 failed." in caplog.text
+
+
+async def count_writes(cluster: LocalCluster) -> dict[str, int]:
+    """Return how many events the API server has been asked to make or to change so far."""
+    counts = await count_requests(cluster, Kind(group="", plural="events", kind="Event"))
+    return {verb: counts.get(verb, 0) for verb in ("POST", "PATCH")}
+
+
+@pytest.mark.feature("D-60", "KEV-05")
+async def test_a_message_that_is_repeated_is_one_event_with_a_count(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(retry: int, logger: webop.Logger, name: str, **_: Any) -> None:
+        if name == "one":
+            logger.info("attempt %d", retry)
+            raise webop.TemporaryError("boo", delay=0.01) if retry < 39 else webop.PermanentError
+
+    async with run_operator(build_settings()):
+        await objects.create("one")
+        events = await wait_for_events(
+            objects,
+            "one",
+            lambda found: (
+                [event["count"] for event in found if "boo" in event["message"]] == [39]
+                and sum("attempt" in event["message"] for event in found) == 40
+            ),
+        )
+    boo = next(event for event in events if "boo" in event["message"])
+    assert boo["message"] == "Handler 'fn' is not done yet: boo."
+    assert boo["firstTimestamp"] <= boo["lastTimestamp"]
+
+
+@pytest.mark.feature("D-60", "KEV-09")
+async def test_many_failing_objects_do_not_flood_the_api_server(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    webop_cluster: LocalCluster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls: Counter[str] = Counter()
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **_: Any) -> None:
+        calls[name] += 1
+        raise webop.TemporaryError("boo", delay=0.1) if calls[name] < 5 else webop.PermanentError
+
+    before = await count_writes(webop_cluster)
+    begin = time.monotonic()
+    names = [f"many-{number}" for number in range(60)]
+    async with run_operator(build_settings(rate=20, burst=40, queue_limit=50)):
+        await asyncio.gather(*(objects.create(name) for name in names))
+        await eventually(lambda: [calls[name] for name in names] == [5] * 60)  # 360 messages
+        writes = await count_writes(webop_cluster)
+        sent = {verb: count - before[verb] for verb, count in writes.items()}
+        passed = time.monotonic() - begin
+    # Under load there are less: one request at a time has to queue up with those of the work.
+    assert 1 <= sum(sent.values()) <= 40 + 20 * passed + 1, f"{sent} in {passed:.1f} s"
+    reports = [text for text in caplog.messages if "Kubernetes Events were not posted" in text]
+    assert 1 <= len(reports) <= 2  # after a second, and at the exit
+    assert "because too many were waiting" in reports[0]
+
+
+@pytest.mark.feature("KEV-09", "D-60")
+async def test_events_in_a_namespace_that_is_going_are_no_storm(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(body: webop.Body, **_: Any) -> None:
+        gone: Any = {**body, "metadata": {**body["metadata"], "namespace": going}}
+        for number in range(20):
+            webop.warn(gone, reason=f"R{number}")
+        webop.info(body, reason="Last")
+
+    going = f"{objects.namespace}-going"
+    metadata = {"name": going, "finalizers": ["tests.webop.dev/stay"]}
+    await objects.client.create(NAMESPACES, None, {"metadata": metadata})
+    await objects.client.delete(NAMESPACES, None, going)
+    caplog.set_level(logging.INFO)
+    async with run_operator(build_settings(loggers=False)):
+        await objects.create("one")
+        await wait_for_events(objects, "one", lambda found: found)
+    (report,) = [record for record in caplog.records if "not posted" in record.getMessage()]
+    assert report.levelno == logging.INFO
+    assert report.getMessage().startswith(
+        "20 Kubernetes Events were not posted: 20 in namespaces that are deleted."
+    )

@@ -1,0 +1,203 @@
+"""Kinds that selectors begin to match late: by a new name of a kind, or as the discovery lags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.cluster.reactor.test_observer import read_credentials
+from tests.kit.http_relay import relay
+from tests.kit.operators import CRDS, Calls, Kind, Objects, build_settings, eventually, operate
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.fixture
+def geese(client: Client, webop_namespace: str) -> Objects:
+    """Objects of a kind that is not in the cluster yet."""
+    kind = Kind(f"{webop_namespace}.late.webop.dev", f"geese-{webop_namespace}", "Goose")
+    return Objects(client, kind, webop_namespace)
+
+
+@pytest.mark.parametrize("name", ["category", "shortNames"])
+async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watched_kind(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    client: Client,
+    geese: Objects,
+    calls: Calls,
+    name: str,
+) -> None:
+    kind, word = geese.kind, f"{name.lower()}-{geese.namespace}"
+
+    @webop.on.create(kind.crd_name, registry=registry, id="exact")
+    async def exact(**kwargs: Any) -> None:
+        calls.note("exact", kwargs)
+
+    async def attached(**kwargs: Any) -> None:
+        calls.note("attached", kwargs)
+
+    if name == "category":
+        webop.on.create(category=word, registry=registry, id="attached")(attached)
+        names: Any = {"categories": [word]}
+    else:
+        webop.on.create(word, registry=registry, id="attached")(attached)
+        names = {"shortNames": [word]}
+
+    await kind.define(client)
+    async with operate(info, registry, namespaces=[geese.namespace]):
+        await geese.create("before")
+        await geese.wait_handled("before")
+        await client.patch(CRDS, None, kind.crd_name, {"spec": {"names": names}})
+        number = 0
+        while not calls.of(f"after-{number}", "attached"):
+            number += 1
+            await geese.create(f"after-{number}")
+            await geese.wait_handled(f"after-{number}")
+            assert number < 500
+        await geese.create("later")
+        await geese.wait_handled("later")
+    assert calls.handlers("before") == ["exact"]
+    assert calls.handlers("later") == ["exact", "attached"]
+
+
+async def test_handlers_are_attached_when_the_ambiguity_of_their_name_goes(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    client: Client,
+    geese: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kind = geese.kind
+    twin = Kind(f"twin.{kind.group}", kind.plural, kind.kind)
+    for each in (kind, twin):
+        await each.define(client)
+
+    @webop.on.create(kind.plural, registry=registry, id="ambiguous")
+    async def ambiguous(**kwargs: Any) -> None:
+        calls.note("ambiguous", kwargs)
+
+    @webop.on.create(kind.crd_name, registry=registry, id="exact")
+    async def exact(**kwargs: Any) -> None:
+        calls.note("exact", kwargs)
+
+    caplog.set_level("INFO", "webop")
+    async with operate(info, registry, namespaces=[geese.namespace]):
+        await geese.create("before")
+        await geese.wait_handled("before")
+        await twin.undefine(client)
+        await eventually(lambda: "Listing it again" in caplog.text, "the ambiguity goes")
+        await geese.create("after")
+        await geese.wait_handled("after")
+    assert calls.handlers("before") == ["exact"]
+    assert sorted(calls.handlers("after")) == ["ambiguous", "exact"]
+
+
+async def test_a_kind_is_served_on_when_its_group_prefers_a_version_that_it_does_not_have(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    client: Client,
+    geese: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A new kind of the group in a higher version has once ended the service of all others."""
+    newer = Kind(geese.kind.group, f"ducks-{geese.namespace}", "Duck")
+
+    for kind in (geese.kind, newer):
+
+        @webop.on.create(kind.crd_name, registry=registry, id=kind.kind.lower())
+        async def create(**kwargs: Any) -> None:
+            calls.note("create", kwargs)
+
+    await geese.kind.define(client)
+    crd = newer.build_crd()
+    crd["spec"]["versions"][0]["name"] = "v2"
+    caplog.set_level("INFO", "webop")
+    async with operate(info, registry, namespaces=[geese.namespace]):
+        await geese.create("before")
+        await geese.wait_handled("before")
+        await client.create(CRDS, None, crd)
+        served = f"The cluster has {newer.plural}.v2.{newer.group} now."
+        await eventually(lambda: served in caplog.text, "the newer kind is served")
+        await geese.create("after")
+        await geese.wait_handled("after")
+    assert f"{geese.kind.plural}.v1.{newer.group}" not in caplog.text.partition(served)[2]
+
+
+@pytest.mark.parametrize("selector", ["name", "category"])
+async def test_a_kind_that_the_discovery_shows_late_is_served_then(
+    registry: webop.OperatorRegistry,
+    webop_cluster: LocalCluster,
+    client: Client,
+    geese: Objects,
+    calls: Calls,
+    selector: str,
+) -> None:
+    async def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    category = f"late-{geese.namespace}"
+    if selector == "name":
+        webop.on.create(geese.kind.crd_name, registry=registry, id="created")(created)
+    else:
+        webop.on.create(category=category, registry=registry, id="created")(created)
+    async with relay(webop_cluster) as relayed:
+        relayed.hidden.add(geese.kind.group)
+        async with operate(
+            relayed.info, registry, build_settings(), beside=True, namespaces=[geese.namespace]
+        ):
+            await eventually(lambda: relayed.discoveries, "the first discovery")
+            before = relayed.discoveries
+            crd = geese.kind.build_crd()
+            crd["spec"]["names"]["categories"] = [category]
+            await client.create(CRDS, None, crd)
+            await geese.kind.wait_served(client)
+            await geese.create("one")
+            await eventually(lambda: relayed.discoveries >= before + 3, "it is looked for")
+            relayed.hidden.clear()
+            await calls.wait("one")
+
+
+async def test_who_may_not_watch_definitions_finds_a_late_kind_all_the_same(
+    registry: webop.OperatorRegistry,
+    webop_cluster: LocalCluster,
+    client: Client,
+    geese: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create(geese.kind.crd_name, registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    user = f"keeper-of-{geese.namespace}"
+    await grant_everything(geese, user)
+    credentials = read_credentials(webop_cluster, user)
+    async with operate(credentials, registry, namespaces=[geese.namespace]):
+        await eventually(lambda: "is not in the cluster yet" in caplog.text, "it is missed")
+        await geese.kind.define(client)
+        await geese.create("one")
+        await geese.wait_handled("one")
+    assert any("not notice changes of customresourcedefinitions" in m for m in caplog.messages)
+
+
+async def grant_everything(objects: Objects, user: str) -> None:
+    """Let a user do all with the objects in their namespace (RBAC), but nothing else."""
+    api, namespace = "rbac.authorization.k8s.io", objects.namespace
+    rule = {"apiGroups": [objects.kind.group], "resources": ["*"], "verbs": ["*"]}
+    binding = {
+        "metadata": {"name": "keeper"},
+        "roleRef": {"apiGroup": api, "kind": "Role", "name": "keeper"},
+        "subjects": [{"apiGroup": api, "kind": "User", "name": user}],
+    }
+    path = f"/apis/{api}/v1/namespaces/{namespace}"
+    for plural, body in (
+        ("roles", {"metadata": {"name": "keeper"}, "rules": [rule]}),
+        ("rolebindings", binding),
+    ):
+        await objects.client.request("POST", f"{path}/{plural}", body=body)

@@ -1,0 +1,327 @@
+"""Objects that are gone though no event says so, and those that only seem to be gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+import webop
+from tests.kit.http_relay import Relay, fail
+from tests.kit.operators import (
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    is_no_fence,
+)
+from webop.client.api import Client
+
+
+class SilentWatch:
+    """A watch that can show nothing, or end so that the objects are listed again.
+
+    Attributes:
+        opened: how often it was opened.
+        is_silent: whether it shows nothing.
+    """
+
+    def __init__(self, relayed: Relay, plural: str) -> None:
+        self.opened = 0
+        self.is_silent = False
+        self._relayed = relayed
+        self._plural = plural
+        self._shown: asyncio.Queue[bytes] = asyncio.Queue()
+        relayed.watch = self._watch
+
+    def end(self) -> None:
+        """Say that the resource version is too old; the next watch shows everything."""
+        self.is_silent = False
+        status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+        self._shown.put_nowait(orjson.dumps({"type": "ERROR", "object": status}) + b"\n")
+
+    async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
+        source = self._relayed.pass_watch_on(request)
+        if not request.url.path.endswith(f"/{self._plural}"):
+            async for data in source:
+                yield data
+            return
+        self.opened += 1
+        shown = self._shown = asyncio.Queue()
+
+        async def read() -> None:
+            async for data in source:
+                if not self.is_silent:
+                    shown.put_nowait(data)
+
+        reading = asyncio.create_task(read())
+        try:
+            while True:
+                yield await shown.get()
+        finally:
+            reading.cancel()
+
+
+class LateWatch:
+    """A watch that holds back the events of one object, and then shows them one by one."""
+
+    def __init__(self, relayed: Relay, name: str) -> None:
+        self.is_late = False
+        self._shown = asyncio.Semaphore(0)
+        self._relayed = relayed
+        self._name = f'"name":"{name}"'.encode()
+        relayed.watch = self._watch
+
+    def show_next(self) -> None:
+        """Show one event."""
+        self._shown.release()
+
+    async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
+        rest = b""
+        async for data in self._relayed.pass_watch_on(request):
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                if self.is_late and self._name in line:
+                    await self._shown.acquire()
+                yield line + b"\n"
+
+
+async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_late_response(
+    client: Client,
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    gadgets: Kind,
+) -> None:
+    """It is read because of a conflict, and deleted while the response is on its way."""
+    objects = Objects(client, gadgets, objects.namespace)
+    watch = SilentWatch(relayed, gadgets.plural)
+    read, released = asyncio.Event(), asyncio.Event()
+    seen: list[list[str]] = []
+
+    @webop.index("gadgets", registry=registry, id="names", when=is_no_fence)
+    async def names(name: str, **_: Any) -> dict[str, bool]:
+        return {name: True}
+
+    @webop.on.create("gadgets", registry=registry, id="fn", when=is_no_fence)
+    async def fn(name: str, names: webop.Index[str, bool], patch: webop.Patch, **_: Any) -> None:
+        seen.append(sorted(names))
+        if name == "two":
+            return
+        watch.is_silent = True
+        await objects.patch("one", {"spec": {"a": 1}})
+        patch.status["a"] = 1
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "GET" or not request.url.path.endswith("/one"):
+            return None
+        response = await relayed.pass_on(request)
+        read.set()
+        await released.wait()
+        return response
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one")
+        await asyncio.wait_for(read.wait(), 10)
+        await objects.delete("one")
+        opened = watch.opened
+        watch.end()
+        await eventually(lambda: watch.opened > opened)
+        await objects.pass_fence()  # the list is over
+        released.set()
+        for _ in range(3):  # in the meantime, the response has its effects
+            await objects.pass_fence()
+        await objects.create("two")
+        await objects.wait_handled("two")
+    assert seen == [["one"], ["two"]]
+
+
+async def test_handlers_of_what_is_gone_are_not_called_again_as_the_watch_is_silent(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    watch = SilentWatch(relayed, objects.resource.plural)
+
+    @webop.on.create("widgets", registry=registry, id="slow", when=is_no_fence)
+    async def slow(**kwargs: Any) -> None:
+        calls.note("slow", kwargs)
+        watch.is_silent = True
+        await objects.delete("one")
+        await asyncio.sleep(0.3)  # longer than outcomes wait for others
+
+    @webop.on.create("widgets", registry=registry, id="next", when=is_no_fence)
+    async def later(**kwargs: Any) -> None:
+        calls.note("next", kwargs)
+
+    async def meddle(request: httpx.Request) -> None:
+        if request.url.path.endswith("/one"):
+            watch.end()
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one")
+        await calls.wait("one", "slow")
+        await objects.pass_fence()
+    assert calls.handlers("one") == ["slow"]
+
+
+async def test_late_events_of_what_is_gone_call_no_handlers(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    watch = LateWatch(relayed, "one")
+
+    @webop.on.create("widgets", registry=registry, id="slow", when=is_no_fence)
+    async def slow(**kwargs: Any) -> None:
+        calls.note("slow", kwargs)
+        watch.is_late = True
+        for value in range(3):
+            await objects.patch("one", {"status": {"x": value}})
+        await objects.delete("one")
+        await asyncio.sleep(0.3)  # longer than outcomes wait for others
+
+    @webop.on.create("widgets", registry=registry, id="next", when=is_no_fence)
+    async def later(**kwargs: Any) -> None:
+        calls.note("next", kwargs)
+
+    answered = asyncio.Event()
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or answered.is_set():
+            return None
+        response = await relayed.pass_on(request)
+        answered.set()
+        return response
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one")
+        await answered.wait()
+        await objects.create("two")  # in the meantime, the operator gets the response
+        for _ in range(4):
+            watch.show_next()
+        watch.is_late = False
+        await objects.pass_fence()
+        assert relayed.list_requests("GET", "one")  # it is read before its handlers are called
+    assert calls.handlers("one") == ["slow"]
+
+
+async def test_an_object_that_a_listing_shows_again_is_handled_further(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    """As after a restored backup: the version is known."""
+    watch = SilentWatch(relayed, objects.resource.plural)
+    is_gone = True
+
+    @webop.on.create("widgets", registry=registry, id="fn", when=is_no_fence)
+    async def fn(retry: int, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        if not retry:
+            raise webop.TemporaryError("not yet", delay=0.1)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if is_gone and request.url.path.endswith("/one"):
+            return fail(404, name="one", kind=objects.resource.plural)
+        return None
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one")
+        await eventually(lambda: relayed.list_requests("PATCH", "one"))
+        is_gone, watch.is_silent = False, True
+        watch.end()
+        await objects.wait_handled("one")
+    assert calls.handlers("one") == ["fn"] * 3  # the first one is not known
+
+
+async def test_an_object_that_one_listing_lacks_is_handled_as_the_next_one_shows_it(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+) -> None:
+    watch = SilentWatch(relayed, objects.resource.plural)
+    begun, ended = asyncio.Event(), asyncio.Event()
+    listings = 0
+
+    @webop.on.create("widgets", registry=registry, id="fn", when=is_no_fence)
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        begun.set()
+        await ended.wait()
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        nonlocal listings
+        if not (begun.is_set() and request.url.path.endswith(f"/{objects.resource.plural}")):
+            return None
+        listings += 1
+        content = orjson.loads((await relayed.pass_on(request)).content)
+        if listings == 1:
+            content["items"] = []
+        return httpx.Response(200, json=content)
+
+    settings = build_settings(watching={"streaming_list": False, "reconnect_backoff": 0.05})
+    async with run_relayed(settings, meddle=meddle):
+        await objects.create("one")
+        await begun.wait()
+        await eventually(lambda: watch.opened == 1)
+        watch.end()
+        await eventually(lambda: watch.opened == 2)
+        watch.end()
+        await eventually(lambda: listings == 2)
+        await objects.pass_fence()
+        ended.set()
+        await objects.wait_handled("one")
+
+
+@pytest.mark.parametrize("who", ["handler", "event handler"])
+async def test_a_webhook_that_misses_another_object_denies_a_patch_and_nothing_else(
+    registry: webop.OperatorRegistry,
+    run_relayed: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    who: str,
+) -> None:
+    """Its denial has the details of that object: validating webhooks in Go often pass them on."""
+
+    @webop.on.create("widgets", registry=registry, id="fn", when=is_no_fence)
+    async def fn(retry: int, patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        if who == "handler" and not retry:
+            patch.spec["wish"] = 1
+        if retry < 2:
+            raise webop.TemporaryError("not yet", delay=0.1)
+
+    @webop.on.event("widgets", registry=registry, id="seen", when=is_no_fence)
+    async def seen(patch: webop.Patch, **_: Any) -> None:
+        if who == "event handler":
+            patch.spec["wish"] = 1
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method == "PATCH" and b'"wish"' in request.content:
+            return fail(404, name="one", kind="secrets")
+        return None
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("one")
+        await objects.wait_handled("one")
+        body = await objects.get("one")
+    assert calls.handlers("one") == ["fn"] * 3
+    assert "wish" not in body["spec"]
+    assert "refused the changes of" in caplog.text

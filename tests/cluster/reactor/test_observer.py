@@ -1,0 +1,438 @@
+"""What is served: namespaces and kinds, as they come and go while the operator runs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.cluster.reactor.observations import Names
+from tests.kit.operators import (
+    CRDS,
+    DIFFBASE,
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    eventually,
+    get_annotations,
+    operate,
+)
+from webop.client.api import Client
+from webop.client.auth.kubeconfig import read_kubeconfig
+from webop.client.auth.vault import ConnectionInfo
+from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+NAMESPACES = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
+
+
+async def create_namespace(client: Client, name: str) -> None:
+    await client.create(NAMESPACES, None, {"metadata": {"name": name}})
+
+
+@pytest.mark.feature("FLT-25", "FLT-26", "FLT-28")
+async def test_an_object_that_starts_to_match_is_a_creation_then(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created", labels={"mine": "yes"})
+    @webop.on.update("widgets", registry=registry, id="updated", labels={"mine": "yes"})
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    with caplog.at_level("DEBUG", "webop"):
+        async with run_operator():
+            await objects.create("one", {"a": 1})
+            await objects.patch("one", {"spec": {"a": 2}})
+            await objects.pass_fence()
+            assert not get_annotations(await objects.get("one"))
+            assert "/one" not in caplog.text
+            assert "[" + objects.namespace not in caplog.text
+            await objects.patch("one", {"metadata": {"labels": {"mine": "yes"}}})
+            await objects.wait_handled("one")
+            await objects.pass_fence()
+    assert [(call["reason"], call["old"]) for call in calls.of("one")] == [("create", None)]
+
+
+@pytest.mark.feature("FLT-27", "D-37", "FLT-28")
+@pytest.mark.parametrize("way", ["creation", "a field that is not there"])
+async def test_a_handler_without_filters_keeps_all_objects_in_scope(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    way: str,
+) -> None:
+    async def dummy(**_: Any) -> None: ...
+
+    if way == "creation":
+        webop.on.create("widgets", registry=registry, id="dummy")(dummy)
+    else:
+        webop.on.field("widgets", registry=registry, id="dummy", field="spec.never")(dummy)
+
+    @webop.on.create("widgets", registry=registry, id="created", labels={"mine": "yes"})
+    @webop.on.update("widgets", registry=registry, id="updated", labels={"mine": "yes"})
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    async with run_operator():
+        await objects.create("one", {"a": 1})
+        assert DIFFBASE in get_annotations(await objects.wait_handled("one"))
+        await objects.patch("one", {"metadata": {"labels": {"mine": "yes"}}})
+        await objects.wait_handled("one")
+        await calls.wait("one")
+        await objects.pass_fence()
+    assert [call["reason"] for call in calls.of("one")] == ["update"]
+
+
+@pytest.mark.feature("SCP-01", "SCP-02", "SCP-03", "SCP-04", "SCP-09", "SCP-11", "SCP-13")
+async def test_namespaces_are_served_as_they_come_and_only_those_that_are_meant(
+    registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(namespace: str, **kwargs: Any) -> None:
+        calls.note(namespace.removeprefix(prefix), kwargs)
+
+    client, prefix = objects.client, objects.namespace
+    others = {
+        suffix: Objects(client, objects.kind, f"{prefix}{suffix}")
+        for suffix in ("-a", "-b", "-no-c", "-later")
+    }
+    for suffix in ("-a", "-b", "-no-c"):
+        await create_namespace(client, f"{prefix}{suffix}")
+    patterns = [f"{prefix}-*,!*-no-*", re.compile(f"{prefix}-x")]
+    async with operate(info, registry, namespaces=patterns):
+        for suffix in ("-a", "-b", "-no-c"):
+            await others[suffix].create(f"one{suffix}")
+        await objects.create("elsewhere")
+        await others["-a"].wait_handled("one-a")
+        await others["-b"].wait_handled("one-b")
+        await create_namespace(client, f"{prefix}-later")
+        await others["-later"].create("one-later")
+        await others["-later"].wait_handled("one-later")
+        await others["-a"].pass_fence()
+    names = {call["name"] for call in calls if not call["name"].startswith("fence")}
+    assert names == {"one-a", "one-b", "one-later"}
+
+
+@pytest.mark.feature("SCP-12", "SCP-14", "EMB-13", "SCP-15")
+async def test_all_namespaces_are_served_at_once_if_asked_to(
+    registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> None: ...
+
+    client, prefix = objects.client, objects.namespace
+    later = Objects(client, objects.kind, f"{prefix}-later")
+    async with operate(info, registry, clusterwide=True):
+        await objects.create("one")
+        await objects.wait_handled("one")
+        await create_namespace(client, later.namespace)
+        await later.create("two")
+        await later.wait_handled("two")
+
+
+@pytest.mark.feature("EMB-13", "SCP-15")
+async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
+    registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> None: ...
+
+    operator = operate(info, registry)
+    with pytest.warns(FutureWarning, match="all of them") as warned:
+        await operator.__aenter__()
+    (warning,) = warned
+    shown = warnings.formatwarning(
+        warning.message, warning.category, warning.filename, warning.lineno
+    )
+    assert shown.count("\n") == 1
+    try:
+        await objects.create("one")
+        await objects.wait_handled("one")
+    finally:
+        await operator.__aexit__(None, None, None)
+
+
+@pytest.mark.feature("SCP-09")
+async def test_a_namespace_that_goes_away_is_not_served_any_more(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> None: ...
+
+    index = Names(registry, "widgets")
+    client, doomed = objects.client, f"{objects.namespace}-doomed"
+    await create_namespace(client, doomed)
+    await objects.create("kept")
+    with caplog.at_level("INFO", "webop"):
+        async with operate(info, registry, namespaces=[objects.namespace, doomed]):
+            await Objects(client, objects.kind, doomed).create("doomed")
+            await eventually(lambda: index() == {"kept", "doomed"}, "both are indexed")
+            await remove_namespace(client, doomed)
+            text = "Stopped serving"
+            await eventually(lambda: text in caplog.text, text)
+            await eventually(lambda: index() == {"kept"}, "the other one is forgotten")
+            await objects.pass_fence()
+
+
+async def remove_namespace(client: Client, name: str) -> None:
+    """Remove an empty namespace for good, which is the work of a controller otherwise."""
+    await client.delete(NAMESPACES, None, name)
+    body = await client.get(NAMESPACES, None, name)
+    body["spec"]["finalizers"] = []
+    await client.request("PUT", f"/api/v1/namespaces/{name}/finalize", body=body)
+
+
+@pytest.fixture
+def arrivals(webop_namespace: str) -> Kind:
+    """A kind that is not in the cluster yet."""
+    return Kind(f"{webop_namespace}.observer.webop.dev", plural="arrivals", kind="Arrival")
+
+
+@pytest.mark.feature("RES-17", "RES-18")
+async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_back(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    client: Client,
+    arrivals: Kind,
+    webop_namespace: str,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create(arrivals.crd_name, registry=registry, id="fn")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    objects = Objects(client, arrivals, webop_namespace)
+    caplog.set_level("INFO", "webop")
+    gone = "Stopped serving"
+    async with operate(info, registry, namespaces=[webop_namespace]):
+        await eventually(lambda: "arrivals" in caplog.text, "the missing kind is told of")
+        for count in (1, 2):
+            await arrivals.define(client)
+            await objects.create("one", {"a": count})
+            await objects.wait_handled("one")
+            assert caplog.text.count("now. Handling it.") == count
+            await arrivals.undefine(client)
+            await eventually(lambda count=count: caplog.text.count(gone) == count, gone)  # type: ignore[misc]
+    assert [call["spec"]["a"] for call in calls.of("one")] == [1, 2]
+    assert {r.levelname for r in caplog.records if "not in the cluster" in r.message} == {"WARNING"}
+
+
+@pytest.mark.feature("RES-18", "RES-22")
+async def test_versions_that_are_added_to_a_kind_are_served(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    client: Client,
+    arrivals: Kind,
+    webop_namespace: str,
+) -> None:
+    served: set[str] = set()
+    for version in ("v1", "v2", "v3"):
+
+        @webop.on.create(arrivals.group, version, arrivals.plural, registry=registry, id=version)
+        async def fn(resource: webop.Resource, **_: Any) -> None:
+            served.add(resource.version)
+
+        @webop.on.event(arrivals.group, version, arrivals.plural, registry=registry, id=version)
+        async def event(resource: webop.Resource, **_: Any) -> None:
+            served.add(resource.version)
+
+    await arrivals.define(client)
+    objects = Objects(client, arrivals, webop_namespace)
+    async with operate(info, registry, namespaces=[webop_namespace]):
+        await objects.pass_fence()
+        # One after another: the first could be found by chance, as the start takes its time.
+        for version in ("v2", "v3"):
+            crd = await client.get(CRDS, None, arrivals.crd_name)
+            versions = crd["spec"]["versions"]
+            versions = [*versions, {**versions[0], "name": version, "storage": False}]
+            patch = {"spec": {"versions": versions}}
+            await client.patch(CRDS, None, arrivals.crd_name, patch)
+            await eventually(lambda version=version: version in served, version)  # type: ignore[misc]
+
+
+@pytest.mark.feature("RST-09", "RES-18")
+async def test_a_status_endpoint_that_is_added_to_a_kind_is_used(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    client: Client,
+    arrivals: Kind,
+    webop_namespace: str,
+    calls: Calls,
+) -> None:
+    @webop.on.create(arrivals.crd_name, registry=registry, id="created")
+    async def created(name: str, **_: Any) -> str:
+        return f"result of {name}"
+
+    @webop.on.resume(arrivals.crd_name, registry=registry, id="resumed")
+    async def resumed(**kwargs: Any) -> None:
+        calls.note("resumed", kwargs)
+
+    await arrivals.define(client)
+    objects = Objects(client, arrivals, webop_namespace)
+    async with operate(info, registry, namespaces=[webop_namespace]):
+        await objects.pass_fence()
+        await objects.create("before")
+        await objects.wait_handled("before")
+        crd = await client.get(CRDS, None, arrivals.crd_name)
+        version = {**crd["spec"]["versions"][0], "subresources": {"status": {}}}
+        await client.patch(CRDS, None, arrivals.crd_name, {"spec": {"versions": [version]}})
+        body = {}
+        for number in range(1000):
+            await objects.create(f"after-{number}")
+            body = await objects.wait_handled(f"after-{number}")
+            if "status" in body:
+                break
+            await asyncio.sleep(0.05)
+    assert body["status"] == {"created": f"result of {body['metadata']['name']}"}
+    assert not calls.of("before")
+
+
+@pytest.mark.feature("RES-14", "RES-16", "D-58")
+async def test_an_ambiguous_name_is_told_of_and_is_not_served(
+    registry: webop.OperatorRegistry,
+    info: ConnectionInfo,
+    client: Client,
+    arrivals: Kind,
+    webop_namespace: str,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    twin = Kind(f"twin.{arrivals.group}", plural="arrivals", kind="Arrival")
+    for kind in (arrivals, twin):
+        await kind.define(client)
+
+    @webop.on.create("arrivals", registry=registry, id="ambiguous")
+    @webop.on.create(arrivals.crd_name, registry=registry, id="exact")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    objects = Objects(client, arrivals, webop_namespace)
+    async with operate(info, registry, namespaces=[webop_namespace]):
+        await objects.create("one")
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert len(calls.of("one")) == 1
+    (told,) = {r.message for r in caplog.records if "ambiguous" in r.message}
+    assert arrivals.group in told
+    assert twin.group in told
+
+
+@pytest.mark.feature("SCP-10", "SCP-11", "DEP-06", "DEP-07", "D-56")
+async def test_without_permissions_for_namespaces_and_kinds_exact_names_are_served(
+    registry: webop.OperatorRegistry,
+    webop_cluster: LocalCluster,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def fn(**_: Any) -> str:
+        return "done"
+
+    user = f"user-of-{objects.namespace}"
+    await grant(objects, user, ["list", "watch", "patch"])
+    credentials = read_credentials(webop_cluster, user)
+    namespaces = [objects.namespace, "other-*"]
+    async with operate(credentials, registry, namespaces=namespaces):
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+        await objects.delete("one")
+        await objects.wait_gone("one")
+    assert body["status"] == {"created": "done"}
+    for plural in ("namespaces", "customresourcedefinitions"):
+        assert any("list" in r.message and plural in r.message for r in caplog.records)
+
+
+async def test_a_permission_to_watch_namespaces_that_is_granted_later_is_noticed(
+    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects, client: Client
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def fn(**_: Any) -> None: ...
+
+    user, later = f"user-of-{objects.namespace}", f"{objects.namespace}-later"
+    await grant(objects, user, ["list", "watch", "patch"])
+    credentials = read_credentials(webop_cluster, user)
+    others = Objects(client, objects.kind, later)
+    await client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": later}})
+    try:
+        await grant(others, user, ["list", "watch", "patch"])
+        namespaces = [objects.namespace, f"{objects.namespace}-*"]
+        async with operate(credentials, registry, namespaces=namespaces):
+            await objects.create("one")
+            await objects.wait_handled("one")
+            await others.create("two")
+            rules = [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]}]
+            await bind(client, "/apis/rbac.authorization.k8s.io/v1", f"view-{later}", rules, user)
+            await others.wait_handled("two")
+    finally:
+        await client.request("DELETE", f"/api/v1/namespaces/{later}")
+
+
+@pytest.mark.feature("D-25", "D-56")
+async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remedy(
+    registry: webop.OperatorRegistry,
+    webop_cluster: LocalCluster,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> None: ...
+
+    user = f"nobody-in-{objects.namespace}"
+    credentials = read_credentials(webop_cluster, user)
+    async with operate(credentials, registry, namespaces=[objects.namespace]):
+        await eventually(lambda: "Cannot list widgets" in caplog.text)
+        await grant(objects, user, ["list", "watch", "patch"])
+        await objects.create("one")
+        await objects.wait_handled("one")
+    (told,) = {
+        r.message.partition("; listing")[0]
+        for r in caplog.records
+        if "Cannot list widgets" in r.message
+    }
+    assert "HTTP 403" in told
+    assert "Grant the verb 'list' on 'widgets' of the API group 'tests.webop.dev'" in told
+    assert objects.namespace in told
+
+
+def read_credentials(cluster: LocalCluster, user: str) -> ConnectionInfo:
+    """Return the credentials of a user who may do only what is granted to them."""
+    info = read_kubeconfig([cluster.kubeconfig_for(user)])
+    assert info is not None
+    return info
+
+
+async def grant(objects: Objects, user: str, verbs: list[str]) -> None:
+    """Let a user do something with the objects in their namespace (RBAC)."""
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{objects.namespace}"
+    rules = [{"apiGroups": [objects.kind.group], "resources": ["widgets"], "verbs": verbs}]
+    await bind(objects.client, path, "role", rules, user)
+
+
+async def bind(client: Client, path: str, name: str, rules: list[Any], user: str) -> None:
+    """Make a role in the namespace of a path, or in the cluster, and bind it to a user."""
+    api, kind = "rbac.authorization.k8s.io", "Role" if "/namespaces/" in path else "ClusterRole"
+    binding = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": api, "kind": kind, "name": name},
+        "subjects": [{"apiGroup": api, "kind": "User", "name": user}],
+    }
+    role = {"metadata": {"name": name}, "rules": rules}
+    await client.request("POST", f"{path}/{kind.lower()}s", body=role)
+    await client.request("POST", f"{path}/{kind.lower()}bindings", body=binding)

@@ -1,0 +1,97 @@
+"""Operators with storages of their own, such as those that must not write on objects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.operators import Calls, Objects, build_settings, operate
+from webop.client.auth.vault import ConnectionInfo
+
+
+class NoProgress(webop.ProgressStorage):
+    """As operators write it: any arguments, and nothing returned."""
+
+    def fetch(self, **_: Any) -> None: ...
+
+    def store(self, **_: Any) -> None: ...
+
+    def purge(self, **_: Any) -> None: ...
+
+    def touch(self, **_: Any) -> None: ...
+
+    def clear(self, *, essence: webop.BodyEssence) -> webop.BodyEssence:
+        essence = super().clear(essence=essence)
+        self.remove_annotations(essence, {"noise"})
+        self.remove_empty_stanzas(essence)
+        return essence
+
+
+class ClearedToNothing(NoProgress):
+    def clear(self, **_: Any) -> Any: ...
+
+
+class InMemory(webop.DiffBaseStorage):
+    def __init__(self) -> None:
+        super().__init__()
+        self.essences: dict[str | None, webop.BodyEssence] = {}
+
+    def fetch(self, *, body: webop.Body) -> webop.BodyEssence | None:
+        return self.essences.get(body.meta.uid)
+
+    def store(self, *, body: webop.Body, essence: webop.BodyEssence, **_: Any) -> None:
+        self.essences[body.meta.uid] = essence
+
+
+class NoDiffBase(webop.DiffBaseStorage):
+    def fetch(self, **_: Any) -> None: ...
+
+    def store(self, **_: Any) -> None: ...
+
+
+@pytest.mark.feature("CFG-62", "REF-51", "REF-56")
+async def test_changes_are_noticed_by_a_state_in_memory_with_nothing_written_on_the_object(
+    registry: webop.OperatorRegistry, objects: Objects, calls: Calls, info: ConnectionInfo
+) -> None:
+    @webop.on.create("widgets", registry=registry)
+    @webop.on.update("widgets", registry=registry)
+    def changed(**kwargs: Any) -> None:
+        calls.note("changed", kwargs, diff=kwargs["diff"])
+
+    settings = build_settings()
+    settings.persistence.progress_storage = NoProgress()
+    settings.persistence.diffbase_storage = InMemory()
+    async with operate(info, registry, settings, namespaces=[objects.namespace]):
+        await objects.create("one", {"a": 1}, annotations={"noise": "1"})
+        await calls.wait("one")
+        await objects.patch("one", {"metadata": {"annotations": {"noise": "2"}}})
+        await objects.patch("one", {"spec": {"a": 2}})
+        created, updated = await calls.wait("one", count=2)
+    assert (created["reason"], updated["reason"]) == ("create", "update")
+    assert updated["diff"] == [("change", ("spec", "a"), 1, 2)]
+    assert updated["old"] == {"spec": {"a": 1}}
+    assert (await objects.get("one"))["metadata"]["annotations"] == {"noise": "2"}
+
+
+async def test_a_progress_storage_that_clears_an_essence_to_nothing_does_not_stop_handlers(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    calls: Calls,
+    info: ConnectionInfo,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry)
+    def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    settings = build_settings()
+    settings.persistence.progress_storage = ClearedToNothing()
+    settings.persistence.diffbase_storage = NoDiffBase()
+    async with operate(info, registry, settings, namespaces=[objects.namespace]):
+        await objects.create("one")
+        await calls.wait("one")
+        await objects.patch("one", {"spec": {"a": 2}})
+        await calls.wait("one", count=2)
+    assert not [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}]

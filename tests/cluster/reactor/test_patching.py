@@ -1,0 +1,588 @@
+"""What handlers want changed in their objects, and how it gets there (PAT, RST)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import webop
+from tests.kit.causes import FailedTest, UnreadableError
+from tests.kit.http_relay import operate_behind, relay
+from tests.kit.operators import (
+    DIFFBASE,
+    Calls,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_annotations,
+    operate,
+)
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.mark.feature("PAT-01", "PAT-02", "PAT-10", "KWA-11")
+async def test_a_patch_is_merged_into_the_object(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        assert not patch
+        patch.spec["added"] = {"x": 1}
+        patch.spec["removed"] = None
+        patch.metadata.labels["label"] = "v"
+        patch.meta.annotations["tests.webop.dev/note"] = "v"
+        patch.status["phase"] = "done"
+        patch["spec"]["list"] = [1, 2]
+        assert patch
+
+    async with run_operator():
+        await objects.create("one", {"removed": 1, "kept": {"y": 1}})
+        body = await objects.wait("one", lambda body: DIFFBASE in get_annotations(body))
+        await objects.pass_fence()
+    assert body["spec"] == {"kept": {"y": 1}, "added": {"x": 1}, "list": [1, 2]}
+    assert body["status"] == {"phase": "done"}
+    assert body["metadata"]["labels"] == {"label": "v"}
+    assert get_annotations(body)["tests.webop.dev/note"] == "v"
+
+
+@pytest.mark.feature("PAT-03", "PAT-04", "PAT-08", "PAT-14", "D-05")
+async def test_functions_change_the_freshest_state(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    def append(body: webop.RawBody) -> None:
+        items = body["spec"].setdefault("items", [])
+        if "mine" not in items:
+            items.append("mine")
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
+        if name == "one":
+            patch.fns.append(append)
+            assert patch
+            patch.status["too"] = "yes"
+            await objects.patch("one", {"spec": {"items": ["theirs", "others"]}})
+
+    async with run_operator():
+        await objects.create("one", {"items": ["theirs"]})
+        body = await objects.wait("one", lambda body: "mine" in body["spec"]["items"])
+        await objects.pass_fence()
+    assert body["spec"]["items"] == ["theirs", "others", "mine"]
+    assert body["status"]["too"] == "yes"
+
+
+@pytest.mark.feature("PAT-07", "PAT-09")
+async def test_functions_that_come_too_late_are_applied_to_the_newer_state(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    rivals = 0
+
+    def append(body: webop.RawBody) -> None:
+        nonlocal rivals
+        rivals += 1
+        body["spec"]["by"] = [*body["spec"].get("by", []), "fn"][:5]
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
+        if name == "one":
+            patch.fns.append(append)
+            started.set()
+
+    started = asyncio.Event()
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+
+        async def disturb() -> None:
+            await started.wait()
+            for value in range(20):
+                await objects.patch("one", {"spec": {"a": value}})
+
+        await asyncio.gather(disturb(), objects.wait("one", lambda body: body["spec"].get("by")))
+        await objects.wait("one", lambda body: DIFFBASE in get_annotations(body))
+        await objects.pass_fence()
+        body = await objects.get("one")
+    assert body["spec"] == {"a": 19, "by": ["fn"]}
+    assert rivals
+
+
+@pytest.mark.feature("PAT-03", "RST-09")
+async def test_functions_change_the_status_behind_its_own_endpoint_too(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gadgets: Kind,
+    webop_namespace: str,
+) -> None:
+    def transform(body: webop.RawBody) -> None:
+        body.setdefault("status", {})["phase"] = "done"
+        body["spec"]["added"] = "yes"
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(transform)
+
+    objects = Objects(client, gadgets, webop_namespace)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", lambda body: body["spec"].get("added"))
+        await objects.pass_fence()
+        body = await objects.get("one")
+    assert body["spec"] == {"added": "yes"}
+    assert body["status"] == {"phase": "done"}
+
+
+@pytest.mark.feature("PAT-03")
+@pytest.mark.parametrize("is_in_status", [False, True])
+async def test_a_function_that_looks_whether_it_was_applied_changes_the_status_and_the_rest(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gadgets: Kind,
+    webop_namespace: str,
+    is_in_status: bool,
+) -> None:
+    def claim(body: webop.RawBody) -> None:
+        status, spec = body.setdefault("status", {}), body["spec"]
+        if "claimed" not in (status if is_in_status else spec):
+            status["claimed"] = spec["claimed"] = "yes"
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(claim)
+
+    objects = Objects(client, gadgets, webop_namespace)
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait_handled("one")
+        body = await objects.get("one")
+    assert body["spec"] == body["status"] == {"claimed": "yes"}
+
+
+@pytest.mark.feature("PAT-03", "ERR-01")
+@pytest.mark.parametrize(
+    "exc",
+    [
+        KeyError("boo"),
+        TypeError("boo"),
+        ZeroDivisionError("boo"),
+        UnreadableError(5),
+        FailedTest("boo"),
+        SystemExit("boo"),
+    ],
+    ids=repr,
+)
+async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    exc: BaseException,
+) -> None:
+    def fail(body: webop.RawBody) -> None:
+        raise exc
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(name: str, patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("created", {**kwargs, "name": name})
+        if name == "one":
+            patch.fns.append(fail)
+        return "done"
+
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(**kwargs: Any) -> None:
+        calls.note("updated", kwargs)
+
+    async with run_operator(build_settings(batching={"error_delays": [0.1]})):
+        await objects.create("one", {"a": 0})
+        body = await objects.wait_handled("one")
+        await eventually(lambda: type(exc).__name__ in caplog.text)
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert body["status"] == {"created": "done"}
+    assert calls.handlers("one") == ["created", "updated"]
+
+
+@pytest.mark.feature("PAT-13", "RST-01")
+async def test_a_patch_for_an_object_that_is_gone_is_dropped(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **kwargs: Any) -> str:
+        if name == "one":
+            calls.note("fn", {**kwargs, "name": name})
+            await objects.delete("one")
+        return "result"
+
+    async with run_operator():
+        await objects.create("one")
+        await calls.wait("one")
+        await objects.pass_fence()
+    assert len(calls.of("one")) == 1
+    assert not [r for r in caplog.records if r.levelno >= 30]
+
+
+@pytest.mark.feature("RST-08")
+async def test_a_status_that_the_schema_does_not_know_is_told_of(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gizmos: Kind,
+    webop_namespace: str,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("gizmos", registry=registry, id="fn")
+    async def fn(**kwargs: Any) -> str:
+        calls.note("fn", kwargs)
+        return "result"
+
+    objects = Objects(client, gizmos, webop_namespace)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert "status" not in body
+    assert len(calls.of("one")) == 1
+    warning = next(r.message for r in caplog.records if "inconsistencies" in r.message)
+    assert "status.fn" in warning
+    assert "x-kubernetes-preserve-unknown-fields" in warning
+
+
+@pytest.mark.feature("RST-09", "RST-01", "HND-29", "PAT-02")
+async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gadgets: Kind,
+    webop_namespace: str,
+    calls: Calls,
+) -> None:
+    @webop.on.create("gadgets", registry=registry, id="created")
+    @webop.on.update("gadgets", registry=registry, id="updated")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("fn", kwargs)
+        patch.spec["patched"] = "yes"
+        return "result"
+
+    objects = Objects(client, gadgets, webop_namespace)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", lambda body: len(body.get("status", {})) == 2)
+        await objects.pass_fence()
+    assert body["status"] == {"created": "result", "updated": "result"}
+    assert body["spec"] == {"patched": "yes"}
+    assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
+
+
+@pytest.mark.feature("PAT-01", "ERR-01", "CFG-52")
+async def test_a_patch_that_the_api_server_refuses_holds_up_only_its_object(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", {**kwargs, "name": name})
+        if name == "one" and len(calls.of("one")) == 1:
+            patch.metadata.labels["not a label!"] = "x"
+
+    async with run_operator(build_settings(batching={"error_delays": [0.1]})):
+        await objects.create("one")
+        await eventually(lambda: "HTTP 422" in caplog.text)
+        await objects.create("two")
+        await objects.wait_handled("two")
+        await objects.wait_handled("one")
+    assert len(calls.of("one")) <= 2
+
+
+@pytest.mark.feature("HIE-07", "HIE-09", "HIE-14", "TRB-04", "ASY-03")
+async def test_children_are_adopted_by_the_object_of_the_handler(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    children: list[dict[str, Any]] = []
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    def fn(name: str, **_: Any) -> None:
+        if name == "one":
+            child: dict[str, Any] = {"kind": "ConfigMap"}
+            webop.adopt(child)
+            children.append(child)
+
+    async with run_operator():
+        parent = await objects.create("one", labels={"l": "v"})
+        await objects.wait_handled("one")
+    (child,) = children
+    assert child["metadata"]["namespace"] == objects.namespace
+    assert child["metadata"]["generateName"] == "one-"
+    assert child["metadata"]["labels"] == {"l": "v"}
+    (owner,) = child["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("Widget", "one")
+    assert owner["uid"] == parent["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("how", ["records", "functions"])
+async def test_a_status_that_is_written_already_does_not_overwrite_what_others_write_later(
+    registry: webop.OperatorRegistry,
+    client: Client,
+    gadgets: Kind,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    how: str,
+) -> None:
+    objects = Objects(client, gadgets, webop_namespace)
+    refused: list[httpx.Request] = []
+
+    def change(body: webop.RawBody) -> None:
+        body["spec"]["x"] = 1
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.status["phase"] = "of the handler"
+        if how == "functions":
+            patch.fns.append(change)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        """Refuse the second request of the patch, after somebody has changed the first part."""
+        if request.method != "PATCH" or not request.url.path.endswith("/one") or refused:
+            return None
+        refused.append(request)
+        await objects.patch("one", {"status": {"phase": "of others"}}, "status")
+        return httpx.Response(503)
+
+    async with operate_behind(webop_cluster, meddle, registry, webop_namespace):
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+    assert refused
+    assert body["status"] == {"phase": "of others"}
+    assert body["spec"] == ({"x": 1} if how == "functions" else {})
+
+
+@pytest.mark.feature("PAT-03", "PAT-07")
+@pytest.mark.parametrize("how", ["an error", "a conflict"])
+@pytest.mark.parametrize("is_timer", [False, True], ids=["handler", "timer"])
+async def test_a_function_changes_the_status_also_after_a_failure_between_its_two_requests(
+    registry: webop.OperatorRegistry,
+    client: Client,
+    gadgets: Kind,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    how: str,
+    is_timer: bool,
+) -> None:
+    objects = Objects(client, gadgets, webop_namespace)
+    met: list[httpx.Request] = []
+
+    def claim(body: webop.RawBody) -> None:
+        if "claimed" not in body["spec"]:
+            body["spec"]["claimed"] = "yes"
+            body["status"] = {"claimed": "yes", "theirs": body["spec"].get("theirs", "no")}
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        if not is_timer:
+            patch.fns.append(claim)
+
+    @webop.timer("gadgets", registry=registry, interval=0.2)
+    async def timer(patch: webop.Patch, spec: webop.Spec, **_: Any) -> None:
+        if is_timer and "claimed" not in spec and not patch.fns:
+            patch.fns.append(claim)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or not request.url.path.endswith("/one/status") or met:
+            return None
+        met.append(request)
+        if how == "an error":
+            return httpx.Response(503)
+        await objects.patch("one", {"spec": {"theirs": "yes"}})
+        return None
+
+    async with operate_behind(webop_cluster, meddle, registry, webop_namespace):
+        await objects.create("one")
+        body = await objects.wait("one", lambda body: body.get("status"))
+        body = await objects.wait_handled("one")
+    assert met
+    theirs = {} if how == "an error" else {"theirs": "yes"}
+    assert body["spec"] == {"claimed": "yes", **theirs}
+    assert body["status"] == {"claimed": "yes", "theirs": "no", **theirs}
+
+
+@pytest.mark.feature("PAT-03")
+async def test_two_handlers_can_want_the_same_function(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    def count(body: webop.RawBody) -> None:
+        body.setdefault("status", {})["items"] = len(body["spec"]["items"])
+
+    @webop.on.create("widgets", registry=registry, id="quick")
+    async def quick(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["items"] = ["a"]
+        patch.fns.append(count)
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    async def slow(patch: webop.Patch, **_: Any) -> None:
+        await objects.wait("one", lambda body: body.get("status"))
+        patch.spec["items"] = ["a", "b"]
+        patch.fns.append(count)
+
+    async with run_operator(build_settings(execution={"commit_window": 0.1})):
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+    assert body["spec"] == {"items": ["a", "b"]}
+    assert body["status"] == {"items": 2}
+
+
+@pytest.mark.feature("PAT-01", "PAT-03")
+async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
+    registry: webop.OperatorRegistry,
+    client: Client,
+    gadgets: Kind,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    objects = Objects(client, gadgets, webop_namespace)
+
+    def change(body: webop.RawBody) -> None:
+        body["spec"]["y"] = 2
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.status["phase"] = "done"
+        patch.spec["x"] = 1
+
+    @webop.on.create("gadgets", registry=registry, id="other")
+    async def other(patch: webop.Patch, name: str, **_: Any) -> None:
+        if name == "two":
+            patch.fns.append(change)
+
+    async def forbid(request: httpx.Request) -> httpx.Response | None:
+        is_status = request.method == "PATCH" and request.url.path.endswith("/status")
+        return (
+            httpx.Response(422, json={"kind": "Status", "message": "no status"})
+            if is_status
+            else None
+        )
+
+    async with operate_behind(webop_cluster, forbid, registry, webop_namespace):
+        for name, spec in (("one", {"x": 1}), ("two", {"x": 1, "y": 2})):
+            await objects.create(name)
+            body = await objects.wait_handled(name)
+            assert body["spec"] == spec
+            assert "status" not in body
+    assert "no status" in caplog.text
+
+
+@pytest.mark.feature("PAT-03")
+async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_status(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gadgets: Kind,
+    webop_namespace: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def change(body: webop.RawBody) -> None:
+        body["metadata"]["labels"] = {"label": "not valid!"}
+        body["status"] = {"phase": "done"}
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(change)
+
+    objects = Objects(client, gadgets, webop_namespace)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+    assert body["status"] == {"phase": "done"}
+    assert "labels" not in body["metadata"]
+    assert "not valid!" in caplog.text
+
+
+@pytest.mark.feature("PAT-01", "RST-02")
+async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
+    registry: webop.OperatorRegistry,
+    client: Client,
+    gadgets: Kind,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    calls: Calls,
+) -> None:
+    objects = Objects(client, gadgets, webop_namespace)
+    is_away = True
+    tried = asyncio.Event()
+
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        patch.metadata.labels["done"] = "yes"
+        patch.status["phase"] = "done"
+
+    async def refuse(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or not request.url.path.endswith("/one") or not is_away:
+            return None
+        tried.set()
+        return httpx.Response(503)
+
+    settings = build_settings()
+    settings.persistence.progress_storage = webop.StatusProgressStorage()
+    settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
+    options: Any = {"beside": True, "namespaces": [webop_namespace]}
+    async with relay(webop_cluster) as relayed:
+        relayed.meddle = refuse
+        async with operate(relayed.info, registry, settings, **options):
+            await objects.create("one")
+            await tried.wait()
+        is_away = False
+        async with operate(relayed.info, registry, settings, **options):
+            body = await objects.wait("one", lambda body: "labels" in body["metadata"])
+    assert body["status"]["phase"] == "done"
+    assert calls.handlers("one") == ["fn", "fn"]
+
+
+async def test_a_value_that_waits_for_a_write_that_fails_does_not_wait_for_a_slow_handler(
+    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
+) -> None:
+    is_writing, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="quick")
+    async def quick(**_: Any) -> None:
+        pass
+
+    @webop.on.create("widgets", registry=registry, id="slow")
+    async def slow(**_: Any) -> None:
+        await released.wait()
+
+    @webop.daemon("widgets", registry=registry, id="daemon")
+    async def daemon(patch: webop.Patch, **_: Any) -> None:
+        await is_writing.wait()
+        patch.status["progress"] = 1
+        await patch.apply()
+
+    async def fail(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or b"quick" not in request.content or is_writing.is_set():
+            return None
+        is_writing.set()
+        await asyncio.sleep(0.3)  # until the daemon waits for this write
+        return httpx.Response(503)
+
+    settings = build_settings(execution={"commit_window": 0.1})
+    async with operate_behind(webop_cluster, fail, registry, objects.namespace, settings):
+        await objects.create("one")
+        await objects.wait("one", lambda body: body.get("status") == {"progress": 1})
+        released.set()
+        await objects.wait_handled("one")

@@ -1,0 +1,647 @@
+"""What an operator does while others act in its place, and how it goes on afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+import webop
+from tests.cluster.reactor.observations import build_noting_handler
+from tests.kit.http_relay import relay
+from tests.kit.operators import (
+    DIFFBASE,
+    FINALIZER,
+    PREFIX,
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_annotations,
+    get_progress,
+)
+from tests.kit.peering_objects import Boss, Meeting, build_record, provide_peerings
+from tests.kit.timeline import Timeline
+from webop.client.api import Client
+from webop.client.auth.vault import Vault
+from webop.handlers.stopping import AsyncDaemonStopped
+from webop.reactor.store import WatchedObject
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Why = webop.DaemonStoppingReason
+
+_IDLE = 0.25  # seconds, in which nothing is to happen
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kinds(webop_cluster: LocalCluster) -> None:
+    provide_peerings(webop_cluster)
+
+
+@pytest.fixture
+async def boss(client: Client, objects: Objects, caplog: pytest.LogCaptureFixture) -> Boss:
+    caplog.set_level(logging.INFO, "webop.coordination")
+    meeting = Meeting(client, objects.namespace)
+    await meeting.create()
+    return Boss(meeting, caplog)
+
+
+@pytest.fixture
+def run_peer(run_operator: RunOperator) -> RunOperator:
+    """Runs an operator that listens to the boss."""
+    return partial(run_operator, standalone=False, identity="me")
+
+
+@pytest.fixture
+def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
+    """Handlers of everything, which note their calls."""
+    for name in ("create", "update", "delete", "resume"):
+        decorate = getattr(webop.on, name)("widgets", registry=registry, id=name)
+        decorate(build_noting_handler(calls, name))
+    return calls
+
+
+def build_left_record(key: str, purpose: str = "resume") -> dict[str, str]:
+    """Return the annotation of a handler that another operator has attempted three times."""
+    record = {"started": "2030-01-01T00:00:00Z", "purpose": purpose, "retries": 3}
+    return {f"{PREFIX}/{key}": json.dumps(record)}
+
+
+@pytest.mark.feature("PEE-17", "D-06")
+async def test_daemons_and_timers_stop_and_start_again(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    timeline: Timeline,
+) -> None:
+    reasons: list[Why] = []
+
+    @webop.daemon("widgets", registry=registry)
+    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
+        timeline.note("start")
+        await stopped.wait()
+        reasons.append(stopped.reason or Why(0))
+        timeline.note("stop")
+
+    @webop.timer("widgets", registry=registry, interval=0.05)
+    async def timer(**_: Any) -> None:
+        timeline.note("tick")
+
+    async with run_peer():
+        await objects.create("one")
+        await timeline.wait("tick", 2)
+        for count in (1, 2):
+            await timeline.wait("start", count)
+            await boss.pause()
+            await timeline.wait("stop", count)
+            ticks = len(timeline.of("tick"))
+            await asyncio.sleep(_IDLE)
+            assert len(timeline.of("tick")) == ticks
+            assert len(timeline.of("start")) == count
+            await boss.resume()
+            await timeline.wait("tick", ticks + 2)
+        await timeline.wait("start", 3)
+        assert (await objects.get("one"))["metadata"]["finalizers"] == [FINALIZER]
+    assert len(reasons) == 3
+    assert all(Why.OPERATOR_PAUSING in reason for reason in reasons[:2])
+    assert Why.OPERATOR_EXITING in reasons[2]
+    assert Why.OPERATOR_PAUSING not in reasons[2]
+
+
+@pytest.mark.feature("PEE-17", "D-06")
+async def test_a_daemon_that_outlives_the_pause_is_started_again_when_it_has_ended(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    timeline: Timeline,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.daemon("widgets", registry=registry)
+    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
+        timeline.note("start")
+        await stopped.wait()
+        await released.wait()
+        timeline.note("stop")
+
+    async with run_peer():
+        await objects.create("one")
+        await timeline.wait("start")
+        await boss.pause()
+        await boss.resume()
+        await objects.pass_fence()
+        assert len([name for name in timeline.list_names() if name == "stop"]) == 0
+        released.set()
+        await timeline.wait("start", 3)  # the fence has one, too
+    names = timeline.list_names()
+    assert names.count("start") == names.count("stop")
+
+
+@pytest.mark.feature("PEE-17")
+async def test_nothing_is_called_meanwhile_and_what_has_changed_is_handled_once(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    noting: Calls,
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(**kwargs: Any) -> None:
+        noting.note("event", kwargs)
+
+    async with run_peer():
+        await objects.create("old", {"x": 0})
+        await objects.wait_handled("old")
+        await objects.pass_fence()
+        await boss.pause()
+        await asyncio.sleep(0.05)  # events of its own patches are over
+        before = len(noting)
+        await objects.create("new", {"x": 1})
+        for value in (1, 2):
+            await objects.patch("old", {"spec": {"x": value}})
+        await asyncio.sleep(_IDLE)
+        assert len(noting) == before
+        await boss.resume()
+        await objects.wait_handled("new")
+        await objects.wait_handled("old")
+        await objects.pass_fence()
+    assert noting.handlers("new").count("create") == 1
+    assert "event" in noting.handlers("new")
+    (update,) = noting.of("old", "update")
+    assert (update["old"], update["new"]) == ({"spec": {"x": 0}}, {"spec": {"x": 2}})
+    assert "event" in noting.handlers("old")
+
+
+@pytest.mark.feature("PEE-17")
+async def test_deletions_in_the_pause_are_noticed(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(memo: Any, event: Any, **kwargs: Any) -> None:
+        calls.note("event", kwargs, type=event["type"], count=memo.setdefault("count", 0))
+        memo.count += 1
+
+    @webop.on.delete("widgets", registry=registry, id="deleted", labels={"held": "yes"})
+    async def deleted(**kwargs: Any) -> None:
+        calls.note("deleted", kwargs)
+
+    async with run_peer():
+        await objects.create("gone")
+        await objects.create("held", labels={"held": "yes"})
+        await objects.wait("held", lambda body: body["metadata"].get("finalizers"))
+        await calls.wait("gone")
+        await objects.pass_fence()
+        await boss.pause()
+        await objects.delete("gone")
+        await objects.delete("held")
+        await asyncio.sleep(_IDLE)
+        assert await objects.exists("held")
+        assert not await objects.exists("gone")
+        await objects.create("gone")
+        await boss.resume()
+        await objects.wait_gone("held")
+        await eventually(lambda: "DELETED" in [c["type"] for c in calls.of("gone", "event")])
+        await objects.pass_fence()
+    assert len(calls.of("held", "deleted")) == 1
+    types = [call["type"] for call in calls.of("gone", "event")]
+    assert types.count("DELETED") == 1
+    counts = [call["count"] for call in calls.of("gone", "event")]
+    assert counts.count(0) == 2  # the new one of the name has a memo of its own
+
+
+@pytest.mark.feature("PEE-17", "HND-20")
+async def test_objects_are_resumed_once_and_those_that_another_one_has_handled_are_too(
+    run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls
+) -> None:
+    theirs = Calls()
+    registry = webop.OperatorRegistry()
+
+    @webop.on.create("widgets", registry=registry, id="create")
+    async def create(**kwargs: Any) -> None:
+        theirs.note("create", kwargs)
+
+    other = build_settings(peering={"priority": 100})
+    await objects.create("before")
+    async with run_peer(beside=True):
+        await objects.wait_handled("before")
+        await objects.create("mine")
+        await objects.wait_handled("mine")
+        async with run_with(run_peer, registry)(other, identity="other", beside=True):
+            await eventually(lambda: "Pausing in favour of other" in boss.log.text)
+            await objects.create("theirs")
+            await theirs.wait("theirs")
+            await objects.wait_handled("theirs")
+        await noting.wait("theirs", "resume")
+        await objects.pass_fence()
+        await boss.pause()
+        await boss.resume()
+        await objects.pass_fence()
+    assert noting.handlers("theirs") == ["resume"]
+    assert noting.handlers("mine") == ["create"]
+    assert sorted(noting.handlers("before")) in (["create"], ["create", "resume"])
+    assert theirs.handlers("mine") == theirs.handlers("before") == []
+
+
+def run_with(run: Any, registry: webop.OperatorRegistry) -> RunOperator:
+    """Return what runs an operator with other handlers."""
+    plain: partial[Any] = run
+    info = plain.args[0]
+    return partial(plain.func, info, registry, **plain.keywords)
+
+
+@pytest.mark.feature("PEE-17", "HND-20")
+async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_index(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    """The watch goes on in the pause, for the index."""
+    views: list[webop.Index[str, bool]] = []
+
+    @webop.index("widgets", registry=registry, id="names")
+    async def names(name: str, **_: Any) -> dict[str, bool]:
+        return {name: True}
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(event: Any, names: webop.Index[str, bool], **kwargs: Any) -> None:
+        calls.note("event", kwargs, type=event["type"])
+        views.append(names)
+
+    @webop.on.event("widgets", registry=registry, id="labelled", labels={"app": "x"})
+    async def labelled(event: Any, **kwargs: Any) -> None:
+        calls.note("labelled", kwargs, type=event["type"])
+
+    async with run_peer():
+        for name in ("one", "two"):
+            await objects.create(name, labels={"app": "x"})
+            await calls.wait(name)
+        await boss.pause()
+        await objects.create("three")
+        await eventually(lambda: "three" in views[0], "the list of the pause has been read")
+        for name in ("one", "three"):
+            await objects.delete(name)
+        await eventually(lambda: not {"one", "three"} & views[0].keys())
+        await boss.resume()
+        await eventually(lambda: "DELETED" in [c["type"] for c in calls.of("one", "event")])
+        await objects.pass_fence()
+    for handler in ("event", "labelled"):
+        assert [call["type"] for call in calls.of("one", handler)].count("DELETED") == 1
+    assert "DELETED" not in [call["type"] for call in calls.of("two", "event")]
+    assert not calls.of("three")  # it was not there before the pause, nor after it
+
+
+@pytest.mark.feature("PEE-17", "IDX-01")
+async def test_indexes_are_kept_up_in_the_pause(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    views: list[webop.Index[str, int]] = []
+
+    @webop.index("widgets", registry=registry, id="values")
+    async def values(name: str, spec: webop.Spec, **_: Any) -> dict[str, int]:
+        return {name: spec.get("x", 0)}
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(values: webop.Index[str, int], **kwargs: Any) -> None:
+        calls.note("created", kwargs)
+        views.append(values)
+
+    def read() -> dict[str, list[int]]:
+        return {k: [*v] for k, v in views[0].items() if not k.startswith("fence")}
+
+    await boss.meeting.write("boss", build_record(100))
+    await objects.create("zero", {"x": 0})
+    async with run_peer():
+        await eventually(lambda: "Pausing" in boss.log.text)
+        await boss.resume()
+        await calls.wait("zero")
+        for name in ("one", "two"):
+            await objects.create(name, {"x": 1})
+            await objects.wait_handled(name)
+        await boss.pause()
+        await objects.patch("one", {"spec": {"x": 5}})
+        await objects.delete("two")
+        await objects.create("three", {"x": 3})
+        await eventually(lambda: read() == {"zero": [0], "one": [5], "three": [3]}, "the index")
+        assert not calls.of("three")
+        await boss.resume()
+        await calls.wait("three")
+        assert read() == {"zero": [0], "one": [5], "three": [3]}
+    assert [call["name"] for call in calls].count("three") == 1
+
+
+@pytest.mark.feature("PEE-17")
+async def test_a_handler_in_flight_finishes_and_what_waits_for_a_retry_goes_on_afterwards(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="slow", labels={"kind": "slow"})
+    async def slow(**kwargs: Any) -> str:
+        calls.note("slow", kwargs)
+        await released.wait()
+        return "done"
+
+    @webop.on.create("widgets", registry=registry, id="retried", labels={"kind": "retried"})
+    async def retried(retry: int, **kwargs: Any) -> None:
+        calls.note("retried", {**kwargs, "retry": retry})
+        if not retry:
+            raise webop.TemporaryError("later", delay=0.2)
+
+    async with run_peer():
+        await objects.create("slow", labels={"kind": "slow"})
+        await objects.create("retried", labels={"kind": "retried"})
+        await calls.wait("slow")
+        await objects.wait("retried", lambda body: "retried" in str(body["metadata"]))
+        await boss.pause()
+        released.set()
+        body = await objects.wait_handled("slow")
+        assert body["status"]["slow"] == "done"
+        await asyncio.sleep(_IDLE)
+        assert len(calls.of("retried")) == 1
+        await boss.resume()
+        await objects.wait_handled("retried")
+        await objects.pass_fence()
+    assert [call["retry"] for call in calls.of("retried")] == [0, 1]
+    assert len(calls.of("slow")) == 1
+
+
+@pytest.mark.feature("PEE-17")
+async def test_pauses_leave_nothing_behind(
+    registry: webop.OperatorRegistry, run_peer: RunOperator, objects: Objects, boss: Boss
+) -> None:
+    @webop.on.update("widgets", registry=registry, id="updated")
+    async def updated(**_: Any) -> None: ...
+
+    @webop.timer("widgets", registry=registry, interval=30, labels={"timed": "yes"})
+    async def timer(**_: Any) -> None: ...
+
+    async def settle(tracked: int, bodies: int) -> None:
+        """Wait until so many objects are remembered, so many of them with their bodies."""
+        for _ in range(50):
+            await asyncio.sleep(0.1)  # to look at everything is not cheap
+            known = [obj for obj in gc.get_objects() if type(obj) is WatchedObject]
+            own = [obj for obj in known if obj.namespace == objects.namespace]
+            count = len(own), sum(obj.raw is not None for obj in own)
+            if count == (tracked, bodies):
+                return
+        raise AssertionError(count)
+
+    names = [f"n{i}" for i in range(60)]
+    async with run_peer():
+        await asyncio.gather(*(objects.create(name) for name in names))
+        await objects.create("timed", labels={"timed": "yes"})
+        await objects.wait("timed", lambda body: body["metadata"].get("finalizers"))
+        await objects.pass_fence()
+        await settle(62, 0)  # with the fence; until then, some workers may still run
+        tasks = len(asyncio.all_tasks())
+        for _ in range(2):
+            await boss.pause()
+            await settle(62, 0)
+            await boss.resume()
+            await settle(62, 0)
+        await eventually(lambda: len(asyncio.all_tasks()) <= tasks, "no more tasks than before")
+        await boss.pause()
+        await asyncio.gather(*(objects.delete(name) for name in names[:30]))
+        await boss.resume()
+        await settle(32, 0)
+
+
+@pytest.mark.feature("PEE-17")
+async def test_turns_that_follow_each_other_at_once_end_in_the_last_one(
+    run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls
+) -> None:
+    async with run_peer():
+        for index in range(5):
+            await objects.create(f"n{index}")
+            await boss.pause()
+            await boss.resume()
+        for index in range(5):
+            await objects.wait_handled(f"n{index}")
+        await objects.pass_fence()
+        await boss.pause()
+        await objects.create("last")
+        await asyncio.sleep(_IDLE)
+        assert not noting.of("last")
+    assert [noting.handlers(f"n{index}").count("create") for index in range(5)] == [1] * 5
+
+
+@pytest.mark.parametrize("kind", ["create", "event"])
+async def test_in_a_pause_the_handlers_that_wait_for_a_running_one_are_not_called(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+    kind: str,
+) -> None:
+    released = asyncio.Event()
+    decorator: Any = webop.on.create if kind == "create" else webop.on.event
+    for name, until in (("first", released), ("second", None)):
+        decorate = decorator("widgets", registry=registry, id=name)
+        decorate(build_noting_handler(calls, name, until))
+    async with run_peer():
+        await objects.create("one")
+        await calls.wait("one", "first")
+        await boss.pause()
+        released.set()
+        if kind == "create":
+            await objects.wait("one", lambda raw: "first" in get_progress(raw))
+        else:
+            await asyncio.sleep(0.2)  # nothing shows that the call has ended
+        assert calls.handlers("one") == ["first"]
+        await boss.resume()
+        await calls.wait("one", "second")
+        if kind == "create":
+            await objects.wait_handled("one")
+            assert calls.handlers("one") == ["first", "second"]
+
+
+async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_have_seen_it(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.update("widgets", registry=registry, id="first")
+    async def first(spec: webop.Spec, **kwargs: Any) -> None:
+        calls.note("first", kwargs, size=spec["size"])
+        await released.wait()
+
+    @webop.on.update("widgets", registry=registry, id="second")
+    async def second(**_: Any) -> None: ...
+
+    async with run_peer():
+        await objects.create("one", spec={"size": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"size": 2}})
+        await calls.wait("one", "first")
+        await boss.pause()
+        await objects.patch("one", {"spec": {"size": 1}})
+        released.set()
+        await objects.wait("one", lambda raw: "first" in get_progress(raw))
+        await boss.resume()
+        await calls.wait("one", "first", 2)
+        await objects.wait_handled("one")
+    assert [call["size"] for call in calls.of("one", "first")] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("key", "purpose", "names"),
+    [
+        pytest.param(
+            "resume", "resume", ["create", "both", "both", "resume"], id="a resume handler"
+        ),
+        pytest.param("both", "resume", ["create", "both", "both", "resume"], id="of both"),
+        pytest.param("both", "update", ["create", "both"], id="of both, in an undone update"),
+        pytest.param("update", "update", ["create", "both"], id="an update handler"),
+    ],
+)
+async def test_records_that_another_operator_left_in_the_pause_do_not_stay_on_the_object(
+    noting: Calls,
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    key: str,
+    purpose: str,
+    names: list[str],
+) -> None:
+    both = build_noting_handler(noting, "both")
+    for decorate in (webop.on.create, webop.on.update, webop.on.resume):
+        decorate("widgets", registry=registry, id="both")(both)
+    async with run_peer():
+        await objects.pass_fence()  # so that it need not be resumed
+        await objects.create("one")
+        await objects.wait_handled("one")
+        await boss.pause()
+        left = build_left_record(key, purpose)
+        await objects.patch("one", {"metadata": {"annotations": left}})
+        await boss.resume()
+        await objects.wait("one", lambda raw: not get_progress(raw))
+        await objects.pass_fence()
+    assert sorted(noting.handlers("one")) == sorted(names)
+    assert {call["retry"] for call in noting.of("one", key)} <= {0, 3}
+
+
+async def test_what_another_operator_began_to_resume_goes_on_if_an_update_was_left_to_it(
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    @webop.on.update("widgets", registry=registry, id="update")
+    async def update(retry: int, **kwargs: Any) -> None:
+        calls.note("update", {**kwargs, "retry": retry})
+        if kwargs["spec"]["size"] == 2:
+            raise webop.TemporaryError("later", delay=300)
+
+    resume = build_noting_handler(calls, "resume")
+    webop.on.resume("widgets", registry=registry, id="resume")(resume)
+
+    async with run_peer():
+        await objects.pass_fence()
+        await objects.create("one", {"size": 1})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"size": 2}})
+        await objects.wait("one", lambda raw: "update" in get_progress(raw))
+        await objects.pass_fence()
+        await boss.pause()
+        stored = get_annotations(await objects.get("one"))[DIFFBASE].replace('"size":1', '"size":2')
+        # Another operator finishes the update, is restarted, and begins to resume.
+        left = {DIFFBASE: stored, f"{PREFIX}/update": None, **build_left_record("resume")}
+        await objects.patch("one", {"metadata": {"annotations": left}})
+        await boss.resume()
+        await objects.wait("one", lambda raw: not get_progress(raw))
+        await objects.pass_fence()
+        assert calls.handlers("one") == ["update", "resume"]
+        await objects.patch("one", {"spec": {"size": 3}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert calls.handlers("one") == ["update", "resume", "update"]
+    assert [call["retry"] for call in calls.of("one", "resume")] == [3]
+
+
+async def test_what_another_operator_began_to_resume_goes_on_if_a_write_is_newer_than_the_list(
+    webop_cluster: LocalCluster,
+    registry: webop.OperatorRegistry,
+    run_peer: RunOperator,
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="create")
+    async def create(**_: Any) -> None: ...
+
+    resume = build_noting_handler(calls, "resume")
+    webop.on.resume("widgets", registry=registry, id="resume")(resume)
+
+    @webop.daemon("widgets", registry=registry, id="daemon", labels={"kind": "slow"})
+    async def daemon(stopped: AsyncDaemonStopped, patch: webop.Patch, **_: Any) -> None:
+        await stopped.wait()
+        await released.wait()
+        patch.status["last"] = "word"
+
+    async with relay(webop_cluster) as relayed:
+        opened = asyncio.Event()
+        opened.set()
+
+        async def hold(request: httpx.Request) -> httpx.Response | None:
+            if request.url.path.endswith("/widgets"):
+                await opened.wait()
+            return None
+
+        async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
+            if request.url.path.endswith("/widgets"):
+                await opened.wait()
+            async for data in relayed.pass_watch_on(request):
+                yield data
+
+        relayed.meddle, relayed.watch = hold, watch
+        async with run_peer(vault=Vault({"test": relayed.info})):
+            await objects.pass_fence()
+            await objects.create("one", labels={"kind": "slow"})
+            await objects.wait_handled("one")
+            await objects.pass_fence()
+            await boss.pause()
+            left = build_left_record("resume")
+            await objects.patch("one", {"metadata": {"annotations": left}})
+            opened.clear()
+            await boss.resume()
+            released.set()
+            await objects.wait("one", lambda raw: "last" in raw.get("status", {}))
+            await objects.wait("one", lambda raw: not get_progress(raw))
+            opened.set()
+            await objects.pass_fence()
+    assert [call["retry"] for call in calls.of("one", "resume")] == [3]

@@ -1,0 +1,253 @@
+"""How many requests an object costs, counted by the API server itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.cluster.reactor.request_counts import read_requests
+from tests.kit.operators import (
+    DIFFBASE,
+    FINALIZER,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    get_annotations,
+    operate,
+)
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+async def count_requests(cluster: LocalCluster, kind: Kind) -> dict[str, int]:
+    """Return how many requests about a kind the API server has got so far, by verbs.
+
+    The subresource is a part of the verb: "PATCH", "PATCH status".
+    """
+    counts: dict[str, int] = {}
+    for labels, count in await read_requests(cluster):
+        if labels.get("group") == kind.group and labels.get("resource") == kind.plural:
+            verb = f"{labels['verb']} {labels['subresource']}".strip()
+            counts[verb] = counts.get(verb, 0) + count
+    return counts
+
+
+class Meter:
+    """Counts the writes of operators: the tests themselves use other verbs, POST and DELETE."""
+
+    def __init__(self, cluster: LocalCluster, kind: Kind) -> None:
+        self._cluster = cluster
+        self._kind = kind
+        self._before: dict[str, int] = {}
+
+    async def read(self) -> dict[str, int]:
+        """Return how many writes there were since the last reading, by verbs and subresources."""
+        counts = await count_requests(self._cluster, self._kind)
+        counts = {verb: count for verb, count in counts.items() if verb.startswith(_WRITES)}
+        news = {verb: count - self._before.get(verb, 0) for verb, count in counts.items()}
+        self._before = counts
+        return {verb: count for verb, count in news.items() if count}
+
+
+_WRITES = ("PATCH", "PUT", "APPLY")
+
+
+@pytest.fixture
+async def meter(webop_cluster: LocalCluster, widgets: Kind) -> Meter:
+    meter = Meter(webop_cluster, widgets)
+    await meter.read()
+    return meter
+
+
+@pytest.mark.feature("PAT-10", "HND-32", "RST-01")
+async def test_a_created_object_with_one_handler_costs_one_patch(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **_: Any) -> str:
+        patch.status["more"] = {"of": "it"}
+        return "result"
+
+    async with run_operator():
+        for number in range(5):
+            await objects.create(f"o{number}")
+            await objects.wait_handled(f"o{number}")
+        await objects.pass_fence()
+        counted = await meter.read()
+    assert counted == {"PATCH": 6}
+
+
+@pytest.mark.feature("PAT-10", "HND-14")
+async def test_quick_handlers_share_one_patch(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+) -> None:
+    for key in "abc":
+
+        @webop.on.create("widgets", registry=registry, id=key)
+        async def fn(**_: Any) -> str:
+            return "result"
+
+    async with run_operator(build_settings(execution={"commit_window": 10})):
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+        counted = await meter.read()
+    assert counted == {"PATCH": 1}
+    assert body["status"] == dict.fromkeys("abc", "result")
+
+
+@pytest.mark.feature("HND-18", "HND-34", "PAT-10")
+async def test_an_object_with_a_finalizer_costs_two_patches_and_its_deletion_one(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def fn(**_: Any) -> None: ...
+
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert await meter.read() == {"PATCH": 2}
+        await objects.delete("one")
+        await objects.wait_gone("one")
+        assert await meter.read() == {"PATCH": 1}
+
+
+async def test_the_records_of_a_deletion_go_together_with_the_finalizer(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+) -> None:
+    """Otherwise a kill between the two requests repeats the handlers."""
+
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    async def fn(retry: int, **_: Any) -> None:
+        if not retry:
+            raise webop.TemporaryError("not yet", delay=0.1)
+
+    async with run_operator():
+        await objects.create("one", finalizers=["tests.webop.dev/other"])
+        await objects.wait_handled("one")
+        await meter.read()
+        await objects.delete("one")
+        body = await objects.wait("one", lambda body: len(body["metadata"]["finalizers"]) == 1)
+        assert await meter.read() == {"PATCH": 2}  # the retry, and the end
+    assert set(get_annotations(body)) == {DIFFBASE}
+
+
+@pytest.mark.feature("RST-09", "PAT-10")
+async def test_a_status_with_an_endpoint_of_its_own_costs_a_patch_of_its_own(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    gadgets: Kind,
+    webop_namespace: str,
+    webop_cluster: LocalCluster,
+) -> None:
+    @webop.on.create("gadgets", registry=registry, id="fn")
+    async def fn(**_: Any) -> str:
+        return "result"
+
+    objects, meter = Objects(client, gadgets, webop_namespace), Meter(webop_cluster, gadgets)
+    await meter.read()
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+        counted = await meter.read()
+    assert counted == {"PATCH": 1, "PATCH status": 1}
+    assert body["status"] == {"fn": "result"}
+
+
+@pytest.mark.feature("FLT-25", "FLT-28", "HND-26")
+async def test_what_is_out_of_the_scope_of_all_handlers_costs_nothing(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+) -> None:
+    labels = {"mine": "yes"}
+
+    @webop.on.create("widgets", registry=registry, id="created", labels=labels)
+    @webop.on.update("widgets", registry=registry, id="updated", labels=labels)
+    @webop.on.delete("widgets", registry=registry, id="deleted", labels=labels)
+    @webop.on.resume("widgets", registry=registry, id="resumed", labels=labels)
+    @webop.on.field("widgets", registry=registry, field="spec.never", annotations={"mine": "yes"})
+    async def fn(**_: Any) -> None: ...
+
+    @webop.on.event("widgets", registry=registry, id="event")
+    async def event(**_: Any) -> None: ...
+
+    await objects.create("old")
+    async with run_operator():
+        await objects.create("new", annotations=labels)
+        await objects.delete("old")
+        await objects.pass_fence()
+        counted = await meter.read()
+        body = await objects.get("new")
+    assert counted == {"PATCH": 1}  # of the fence
+    assert get_annotations(body) == labels
+    assert FINALIZER not in body["metadata"].get("finalizers", ())
+
+
+@pytest.mark.feature("EVT-10")
+async def test_a_restart_costs_no_patches(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.update("widgets", registry=registry, id="updated")
+    @webop.on.delete("widgets", registry=registry, id="deleted")
+    @webop.on.field("widgets", registry=registry, id="field", field="status")
+    async def fn(**_: Any) -> None: ...
+
+    async with run_operator():
+        for number in range(5):
+            await objects.create(f"o{number}", {"a": number}, labels={"l": "v"})
+            await objects.wait_handled(f"o{number}")
+    await meter.read()
+    async with run_operator():
+        await objects.pass_fence()
+        counted = await meter.read()
+    assert counted == {"PATCH": 2}  # of the fence
+
+
+@pytest.mark.feature("CFG-66", "CFG-58", "CFG-38", "CFG-36", "D-61")
+async def test_two_operators_with_their_own_prefixes_do_not_wake_each_other(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    meter: Meter,
+    info: ConnectionInfo,
+) -> None:
+    other, updates = webop.OperatorRegistry(), []
+    for each in (registry, other):
+
+        @webop.on.create("widgets", registry=each, id="created")
+        async def created(**_: Any) -> None: ...
+
+        @webop.on.update("widgets", registry=each, id="updated")
+        async def updated(diff: Any, **_: Any) -> None:
+            updates.append(diff)
+
+    settings = build_settings(
+        persistence={
+            "finalizer": "other.dev/finalizer",
+            "progress_storage": webop.AnnotationsProgressStorage(prefix="other.dev"),
+            "diffbase_storage": webop.AnnotationsDiffBaseStorage(prefix="other.dev"),
+        }
+    )
+    other_operator = operate(info, other, settings, beside=True, namespaces=[objects.namespace])
+    async with run_operator(), other_operator:
+        await objects.create("one", {"a": 1})
+        body = await objects.wait(
+            "one",
+            lambda body: (
+                {"kopf.zalando.org", "other.dev"}
+                <= {key.partition("/")[0] for key in get_annotations(body)}
+            ),
+        )
+        await objects.pass_fence()
+        await objects.pass_fence()
+        counted = await meter.read()
+    assert not updates
+    assert counted["PATCH"] <= 6
+    assert get_annotations(body)["other.dev/kopf-managed"] == "yes"

@@ -1,0 +1,489 @@
+"""Handlers that fail: what is tried again, when, and what is not (chapter "Error handling")."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import math
+import re
+import time
+from typing import Any
+
+import orjson
+import pytest
+
+import webop
+from tests.kit.causes import FailedTest, UnreadableError
+from tests.kit.operators import (
+    Calls,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_progress,
+    is_handled,
+)
+from tests.simulation.virtual import Datetime
+from webop import ErrorsMode
+
+
+class Failing:
+    """A creation handler that fails so many times, in a certain way."""
+
+    def __init__(
+        self, registry: webop.OperatorRegistry, exc: Exception, times: int = 1000, **options: Any
+    ) -> None:
+        self.exc = exc
+        self.times = times
+        self.moments: list[float] = []
+        self.retries: list[int] = []
+        webop.on.create("widgets", registry=registry, id="failing", **options)(self._fail)
+
+    async def _fail(self, retry: int, name: str, **_: Any) -> str:
+        if name.startswith("fence"):
+            return "fence"
+        self.moments.append(time.monotonic())
+        self.retries.append(retry)
+        if len(self.moments) <= self.times:
+            raise self.exc
+        return "done"
+
+    @property
+    def pauses(self) -> list[float]:
+        """The seconds between the calls."""
+        return [b - a for a, b in zip(self.moments, self.moments[1:], strict=False)]
+
+
+@pytest.mark.feature("ERR-03", "ERR-06", "ERR-12", "ERR-13", "KWA-01", "CFG-28", "ERR-14", "D-46")
+@pytest.mark.parametrize(
+    ("exc", "options", "pause"),
+    [
+        (webop.TemporaryError("boo", delay=0.3), {}, 0.3),
+        (webop.TemporaryError("boo", delay=0.3), {"backoff": 100}, 0.3),
+        (webop.TemporaryError("boo", delay=None), {}, 0),
+        (ValueError("boo"), {"backoff": 0.3}, 0.3),
+        (ValueError("boo"), {"errors": ErrorsMode.TEMPORARY}, 0.2),
+        (TimeoutError("boo"), {}, 0.2),
+    ],
+)
+async def test_a_failing_handler_is_called_again_after_its_pause(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    exc: Exception,
+    options: Any,
+    pause: float,
+) -> None:
+    failing = Failing(registry, exc, times=2, **options)
+    async with run_operator(build_settings(execution={"default_backoff": 0.2})):
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert failing.retries == [0, 1, 2]
+    assert all(pause <= actual < pause + 5 for actual in failing.pauses)
+    assert body["status"] == {"failing": "done"}
+
+
+@pytest.mark.feature("ERR-02", "D-41", "CON-03")
+async def test_the_last_error_is_on_the_object_while_the_handler_waits(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    Failing(registry, ValueError("what is wrong"), backoff=1000)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", get_progress)
+    record = orjson.loads(get_progress(body)["failing"])
+    assert (record["message"], record["retries"]) == ("what is wrong", 1)
+    assert (record["success"], record["failure"]) == (False, False)
+    assert not is_handled(body)
+
+
+@pytest.mark.feature("ERR-04", "ERR-05", "ERR-07", "ERR-08", "ERR-09", "ERR-11", "ERR-16", "ERR-23")
+@pytest.mark.parametrize(
+    ("exc", "options", "count"),
+    [
+        (webop.PermanentError("boo"), {}, 1),
+        (ValueError("boo"), {"errors": ErrorsMode.PERMANENT}, 1),
+        (ValueError("boo"), {"errors": ErrorsMode.IGNORED}, 1),
+        (ValueError("boo"), {"retries": 3, "backoff": 0}, 3),
+        (webop.TemporaryError("boo", delay=0), {"retries": 1}, 1),
+        (ValueError("boo"), {"timeout": 0.25, "backoff": 0.1}, 3),
+    ],
+)
+async def test_a_handler_that_has_failed_for_good_does_not_stop_the_others(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    exc: Exception,
+    options: Any,
+    count: int,
+) -> None:
+    failing = Failing(registry, exc, **options)
+
+    @webop.on.create("widgets", registry=registry, id="other")
+    async def other(**kwargs: Any) -> None:
+        calls.note("other", kwargs)
+
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert 1 <= len(failing.moments) <= count
+    assert options.get("timeout") or len(failing.moments) == count
+    assert calls.handlers("one") == ["other"]
+    assert "failing" not in (body.get("status") or {})
+
+
+@pytest.mark.feature("ERR-17", "ERR-16")
+async def test_a_failure_for_good_is_only_for_the_present_change(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.update("widgets", registry=registry, id="fn")
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        raise webop.PermanentError("never")
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
+
+
+@pytest.mark.feature("ERR-09", "ERR-10", "D-08")
+async def test_an_async_handler_that_hangs_is_cut_off_at_its_time_out(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    cleaned: list[str] = []
+
+    @webop.on.create("widgets", registry=registry, id="fn", timeout=0.2)
+    async def fn(name: str, **_: Any) -> None:
+        if not name.startswith("fence"):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaned.append(name)
+
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait_handled("one")
+    assert cleaned == ["one"]
+
+
+@pytest.mark.feature("ERR-18", "ERR-01")
+async def test_a_handler_that_hangs_or_waits_holds_up_no_other_object(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    hanging = asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(name: str, **_: Any) -> None:
+        if name == "hanging":
+            hanging.set()
+            await asyncio.Event().wait()
+        if name == "waiting":
+            raise webop.TemporaryError("boo", delay=1000)
+
+    async with run_operator(build_settings(batching={"exit_timeout": 0.01})):
+        await objects.create("hanging")
+        await hanging.wait()
+        await objects.create("waiting")
+        await objects.wait("waiting", get_progress)
+        await objects.create("fine")
+        await objects.wait_handled("fine")
+
+
+@pytest.mark.feature("ERR-01", "ERR-18", "CFG-26")
+@pytest.mark.parametrize(
+    "exc",
+    [
+        SystemExit(3),
+        asyncio.CancelledError(),
+        StopIteration(),
+        FailedTest("boo"),
+        UnreadableError(5),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("is_sync", [True, False])
+async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    exc: BaseException,
+    is_sync: bool,
+) -> None:
+    def fail(name: str, retry: int, **_: Any) -> None:
+        if name == "one" and not retry:
+            raise exc
+
+    async def fail_async(**kwargs: Any) -> None:
+        fail(**kwargs)
+
+    fn = fail if is_sync else fail_async
+    webop.on.create("widgets", registry=registry, id="fn", backoff=0.1)(fn)
+    async with run_operator():
+        await objects.create("one")
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+
+
+@pytest.mark.feature("ERR-06", "ERR-12")
+@pytest.mark.parametrize("delay", [math.inf, 1e20, math.nan, "5"])
+async def test_a_handler_with_a_strange_delay_is_not_called_again_each_second(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, delay: Any
+) -> None:
+    failing = Failing(registry, webop.TemporaryError("boo", delay=delay), backoff=math.inf)
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait("one", get_progress)
+        await objects.pass_fence()
+    record = orjson.loads(get_progress(body)["failing"])
+    assert record["delayed"] > "2050"
+    assert record["retries"] == len(failing.moments) == 1
+
+
+@pytest.mark.feature("CON-08", "PAT-05", "DMN-35")
+async def test_the_patch_of_a_handler_is_applied_although_it_fails(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    marker = "tests.webop.dev/never-again"
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    async def created(**_: Any) -> None: ...
+
+    @webop.on.update("widgets", registry=registry, id="fn", annotations={marker: webop.ABSENT})
+    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+        patch.metadata.annotations[marker] = "yes"
+        raise webop.PermanentError("never again")
+
+    async with run_operator():
+        await objects.create("one", {"a": 0})
+        await objects.wait_handled("one")
+        await objects.patch("one", {"spec": {"a": 1}})
+        await objects.wait("one", lambda body: marker in body["metadata"]["annotations"])
+    async with run_operator():
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert len(calls.of("one")) == 1
+
+
+@pytest.mark.feature("CFG-56", "CFG-54")
+async def test_of_what_happens_to_an_object_during_its_pause_only_the_last_state_is_handled(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def choose(spec: webop.Spec, **_: Any) -> bool:
+        if spec.get("a") == 0:
+            raise ValueError("a broken filter")
+        return True
+
+    @webop.on.create("widgets", registry=registry, id="fn", when=choose)
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    async with run_operator(build_settings(batching={"error_delays": [1.0]})):
+        await objects.create("one", {"a": 0})
+        await eventually(lambda: "a broken filter" in caplog.text)
+        began = time.monotonic()
+        for value in (1, 2, 3):
+            await objects.patch("one", {"spec": {"a": value}})
+        await objects.pass_fence()  # others are not held up
+        assert not calls.of("one")
+        await objects.wait_handled("one")
+        assert time.monotonic() - began > 0.8
+    assert [call["spec"] for call in calls.of("one")] == [{"a": 3}]
+
+
+@pytest.mark.feature("CFG-22", "CFG-57", "FLT-19")
+async def test_an_object_whose_filter_fails_is_left_alone_for_a_while(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken = True
+
+    def choose(name: str, **_: Any) -> bool:
+        if name == "one" and broken:
+            raise ValueError("a broken filter")
+        return True
+
+    @webop.on.create("widgets", registry=registry, id="fn", when=choose)
+    async def fn(**kwargs: Any) -> None:
+        calls.note("fn", kwargs)
+
+    async with run_operator(build_settings(batching={"error_delays": [0.2]})):
+        await objects.create("one")
+        await eventually(lambda: "a broken filter" in caplog.text)
+        await objects.create("two")
+        await objects.wait_handled("two")
+        assert not calls.of("one")
+        broken = False
+        await objects.wait_handled("one")
+    assert len(calls.of("one")) == 1
+
+
+@pytest.mark.feature("CFG-22")
+@pytest.mark.parametrize(
+    ("delays", "expected"),
+    [
+        ([], ["No retry before its next change."]),
+        (0.07, ["Retrying in 0.07 s."] * 3),
+        ([0.05, 0.1], ["Retrying in 0.05 s.", "Retrying in 0.1 s.", "Retrying in 0.1 s."]),
+    ],
+)
+async def test_the_last_of_the_error_delays_repeats_and_without_any_there_is_no_retry(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+    delays: Any,
+    expected: list[str],
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn", when=lambda spec, **_: spec["x"])
+    async def fn(**_: Any) -> None: ...
+
+    caplog.set_level(logging.DEBUG, "webop.reactor.failures")
+
+    def find_hopes() -> list[str]:
+        return re.findall(r"KeyError\('x'\).*((?:No retry|Retrying).*)", caplog.text)
+
+    async with run_operator(build_settings(batching={"error_delays": delays})):
+        await objects.create("one", {})
+        await eventually(lambda: len(find_hopes()) >= len(expected))
+        await objects.patch("one", {"spec": {"x": 1}})
+        await objects.wait_handled("one")
+    assert find_hopes()[: len(expected)] == expected
+    levels = [r.levelname for r in caplog.records if "KeyError('x')." in r.getMessage()]
+    assert levels == ["ERROR"] + ["DEBUG"] * (len(levels) - 1)
+
+
+@pytest.mark.feature("HND-27", "ERR-01")
+async def test_an_event_handler_is_not_held_up_by_the_filter_or_the_patch_of_another(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    def fail(**_: Any) -> bool:
+        raise ValueError("a broken filter")
+
+    @webop.on.event("widgets", registry=registry, id="broken", when=fail)
+    async def broken(**_: Any) -> None: ...
+
+    @webop.on.event("widgets", registry=registry, id="fn")
+    async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
+        if name == "one":
+            seen.append(kwargs["type"])
+            patch.metadata.labels["not a label!"] = "\n"
+
+    async with run_operator(build_settings(batching={"error_delays": [0.1]})):
+        await objects.pass_fence()
+        await objects.create("one")
+        await eventually(lambda: seen == ["ADDED"])
+        await objects.patch("one", {"spec": {"a": 1}})
+        await eventually(lambda: seen == ["ADDED", "MODIFIED"])
+        await objects.delete("one")
+        await eventually(lambda: seen == ["ADDED", "MODIFIED", "DELETED"])
+
+
+@pytest.mark.feature("PAT-01", "ERR-01")
+async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_else(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    content: dict[str, Any] = {}
+    content["again"] = content
+    deep: Any = 1
+    for _ in range(1500):
+        deep = [deep]
+
+    for key, value in {"nan": math.nan, "set": {1}, "circular": content, "deep": deep}.items():
+
+        @webop.on.create("widgets", registry=registry, id=key, param=value)
+        async def odd(patch: webop.Patch, param: Any, **kwargs: Any) -> None:
+            calls.note("odd", kwargs)
+            patch.spec.update(a=param, b=2)
+
+    @webop.on.create("widgets", registry=registry, id="function")
+    async def function(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(lambda body: body["spec"].update(c=-math.inf))
+
+    @webop.on.create("widgets", registry=registry, id="fine")
+    async def fine(patch: webop.Patch, **kwargs: Any) -> dict[int, int]:
+        calls.note("fine", kwargs)
+        patch.spec["d"] = (2,)
+        return {200: 1}
+
+    async with run_operator(build_settings(execution={"commit_window": 0.05})):
+        await objects.create("one", {"a": 1, "b": 1, "c": 1, "d": 1})
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert body["spec"] == {"a": 1, "b": 1, "c": 1, "d": [2]}
+    assert body["status"] == {"fine": {"200": 1}}
+    assert calls.handlers("one") == ["odd"] * 4 + ["fine"]
+    assert "a value that JSON cannot represent: spec.a (" in caplog.text
+
+
+@pytest.mark.feature("RST-02", "ERR-01")
+@pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, float("nan"), {5: 6}, "\ud800"])
+async def test_a_result_that_json_cannot_hold_is_lost_and_nothing_else(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    value: Any,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="odd")
+    async def odd(**kwargs: Any) -> Any:
+        calls.note("odd", kwargs)
+        return value
+
+    @webop.on.create("widgets", registry=registry, id="fine")
+    async def fine(**kwargs: Any) -> str:
+        calls.note("fine", kwargs)
+        return "fine"
+
+    async with run_operator():
+        await objects.create("one")
+        body = await objects.wait_handled("one")
+        await objects.pass_fence()
+    assert sorted(calls.handlers("one")) == ["fine", "odd"]
+    assert body["status"]["fine"] == "fine"
+
+
+@pytest.mark.feature("ERR-03", "ERR-09")
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_clock_that_is_set_back_or_forward_neither_stops_retries_nor_ends_handlers(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    monkeypatch: pytest.MonkeyPatch,
+    hours: int,
+) -> None:
+    failing = Failing(registry, webop.TemporaryError("boo", delay=0.5), times=3, timeout=60)
+    jump, read = 0, time.time
+    monkeypatch.setattr(time, "time", lambda: read() + jump)
+    monkeypatch.setattr(dt, "datetime", Datetime)
+    async with run_operator():
+        await objects.create("one")
+        await eventually(lambda: failing.moments)
+        jump = hours * 3600
+        body = await objects.wait_handled("one")
+    assert body["status"]["failing"] == "done"
+    assert failing.retries == [0, 1, 2, 3]
+    assert min(failing.pauses) > 0.4

@@ -1,0 +1,197 @@
+"""Threads of sync handlers and of sync daemons: neither starves the other, full pools are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, eventually
+from tests.kit.timeline import Timeline
+
+
+@pytest.mark.feature("DMN-02", "CFG-26", "HND-04")
+async def test_a_hundred_sync_daemons_run_and_sync_handlers_too(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    timeline: Timeline,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    threads: set[str] = set()
+
+    @webop.daemon("widgets", registry=registry, id="daemon", labels={"with": "daemon"})
+    def run(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        threads.add(threading.current_thread().name)
+        timeline.note("begun")
+        stopped.wait()
+        timeline.note("ended")
+
+    @webop.on.create("widgets", registry=registry, id="created")
+    def created(**kwargs: Any) -> None:
+        calls.note("created", kwargs)
+
+    @webop.timer("widgets", registry=registry, id="tick", interval=1)
+    def tick(name: str, **_: Any) -> None:
+        timeline.note(f"tick {name}")
+
+    names = [f"obj-{number}" for number in range(100)]
+    async with run_operator():
+        await asyncio.gather(*(objects.create(n, labels={"with": "daemon"}) for n in names))
+        await timeline.wait("begun", 100)
+        assert len(threads) == 100
+        await objects.create("late")
+        await calls.wait("late")
+        await timeline.wait("tick late", 2)
+        assert {call["name"] for call in calls if call["name"] in names} == set(names)
+    assert len(timeline.of("ended")) == 100
+    assert "sync daemons are busy" not in caplog.text
+
+
+@pytest.mark.feature("DMN-02", "CFG-27", "DMN-03")
+async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="daemon", labels={"with": "daemon"})
+    def run(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        calls.note("begun", kwargs)
+        stopped.wait()
+
+    settings = build_settings(background={"max_workers": 2})
+    names = ["a", "b", "c", "d"]
+    async with run_operator(settings):
+        for name in names:
+            await objects.create(name, labels={"with": "daemon"})
+            await objects.pass_fence()
+        await eventually(lambda: "busy" in caplog.text)
+        assert "All 2 threads for sync daemons are busy; 2 more calls are waiting" in caplog.text
+        assert "settings.background.max_workers" in caplog.text
+        assert [call["name"] for call in calls] == ["a", "b"]
+        # One that waits for a thread can be deleted, and never begins.
+        await objects.delete("c")
+        await objects.wait_gone("c")
+        # A thread that is free again is for the next one.
+        await objects.delete("a")
+        await calls.wait("d")
+    assert [call["name"] for call in calls] == ["a", "b", "d"]
+    assert caplog.text.count("threads for sync daemons are busy") == 1  # not again and again
+
+
+@pytest.mark.feature("CFG-27", "CFG-26")
+async def test_a_full_pool_of_handlers_is_told_about(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    released: threading.Event,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.timer("widgets", registry=registry, id="tick", interval=0.1, labels={"slow": "yes"})
+    def tick(**_: Any) -> None:
+        timeline.note("tick")
+        released.wait(20)
+
+    settings = build_settings(execution={"max_workers": 1})
+    async with run_operator(settings):
+        for name in ("a", "b", "c"):
+            await objects.create(name, labels={"slow": "yes"})
+        await timeline.wait("tick")
+        await eventually(lambda: "busy" in caplog.text)
+        assert "All 1 threads for sync handlers are busy" in caplog.text
+        assert "settings.execution.max_workers" in caplog.text
+        released.set()
+        await timeline.wait("tick", 6)
+
+
+@pytest.mark.feature("CFG-26")
+async def test_pools_can_be_replaced_while_daemons_run(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="daemon")
+    def run(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
+        timeline.note(f"{name} in {threading.current_thread().name.split('_')[0]}")
+        stopped.wait()
+        timeline.note(f"{name} ended")
+
+    settings = build_settings()
+    with ThreadPoolExecutor(5, thread_name_prefix="mine") as executor:
+        async with run_operator(settings):
+            await objects.create("one")
+            await timeline.wait("one in webop-daemons")
+            settings.background.executor = executor
+            await objects.create("two")
+            await timeline.wait("two in mine")
+            await objects.delete("one")
+            await objects.wait_gone("one")
+    assert timeline.of("two ended")
+
+
+_variable: contextvars.ContextVar[str] = contextvars.ContextVar("_variable")
+
+
+@pytest.mark.feature("ASY-03", "KWA-09")
+async def test_a_sync_daemon_knows_what_it_is_called_for(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    def set_up(**_: Any) -> float:
+        _variable.set("from the loop")
+        return 0
+
+    @webop.daemon("widgets", registry=registry, id="fn", initial_delay=set_up)
+    def fn(body: webop.Body, **kwargs: Any) -> None:
+        child = {"metadata": {"name": "child"}}
+        webop.adopt(child)
+        calls.note("fn", kwargs, owners=child["metadata"], variable=_variable.get())
+        raise StopIteration  # which no coroutine can raise
+
+    async with run_operator():
+        await objects.create("one")
+        call = (await calls.wait("one"))[0]
+        assert call["owners"]["ownerReferences"][0]["name"] == "one"
+        assert call["variable"] == "from the loop"
+        await objects.delete("one")
+        await objects.wait_gone("one")
+
+
+@pytest.mark.feature("CFG-26", "CFG-27")
+async def test_the_number_of_threads_can_be_changed_while_handlers_run(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    released: threading.Event,
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="fn", labels={"slow": "yes"})
+    def fn(name: str, **_: Any) -> str:
+        timeline.note(f"begun {name}")
+        released.wait(20)
+        return "done"
+
+    settings = build_settings(execution={"max_workers": 1})
+    async with run_operator(settings):
+        await objects.create("a", labels={"slow": "yes"})
+        await timeline.wait("begun a")
+        settings.execution.max_workers = 2
+        for name in ("b", "c", "d"):
+            await objects.create(name, labels={"slow": "yes"})
+        await timeline.wait("begun b")
+        await timeline.wait("begun c")
+        await objects.pass_fence()
+        assert timeline.list_names() == ["begun a", "begun b", "begun c"]
+        released.set()
+        for name in ("a", "b", "c", "d"):
+            body = await objects.wait_handled(name)
+            assert body["status"] == {"fn": "done"}

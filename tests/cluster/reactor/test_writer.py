@@ -1,0 +1,149 @@
+"""What is kept, tried again, or lost for good when writes fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+import webop
+from tests.kit.http_relay import Relay
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, eventually, operate
+from tests.kit.virtual_time import in_virtual_time
+from webop.client.api import Client
+from webop.client.http.failed_requests import build_status_error, parse_attempt
+from webop.objects.patch import Patch
+from webop.reactor.queue import SharedSlots, WorkQueue
+from webop.reactor.store import WatchedObject
+from webop.reactor.writer import open_writer
+
+RBAC = 'widgets.tests.webop.dev "a" is forbidden: User "system:serviceaccount:x:y" cannot patch'
+
+
+def forbid() -> httpx.Response:
+    return httpx.Response(403, json={"kind": "Status", "code": 403, "message": RBAC})
+
+
+async def test_a_result_is_kept_while_permissions_are_applied_anew(
+    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
+) -> None:
+    forbidden: list[httpx.Request] = []
+
+    @webop.on.create("widgets", registry=registry, id="fn")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("fn", kwargs)
+        patch.metadata.labels["x"] = "y"
+        return "result"
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method != "PATCH" or len(forbidden) > 2:
+            return None
+        forbidden.append(request)
+        return forbid()
+
+    async with run_relayed(meddle=meddle):
+        await objects.create("a")
+        body = await objects.wait_handled("a")
+    assert body["status"] == {"fn": "result"}
+    assert body["metadata"]["labels"] == {"x": "y"}
+    assert calls.handlers("a") == ["fn"]
+
+
+@in_virtual_time
+async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
+    moments: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        moments.append(loop.time())
+        attempt = parse_attempt("PATCH", "/apis/x/v1/widgets/a")
+        raise build_status_error(attempt, 403, {}, RBAC.encode())
+
+    settings = webop.OperatorSettings()
+    controller: Any = SimpleNamespace(is_stopped=False)
+    controller.write = lambda _, work: asyncio.ensure_future(work)
+    ctx: Any = SimpleNamespace(
+        client=SimpleNamespace(patch=refuse),
+        has_status=False,
+        operator=SimpleNamespace(settings=settings),
+        refer_to=lambda _: {},
+        resource=None,
+        queue=WorkQueue("widgets", SharedSlots()),
+    )
+    obj = WatchedObject(controller, "uid", {"metadata": {"name": "a"}}, needs_resume=False)
+    writer, began = open_writer(ctx, obj), loop.time()
+    writer.take(Patch({"spec": {"x": 1}}))
+    assert not await writer.write()
+    states = [(bool(obj.backoff_left()), writer.is_over)]
+    for seconds in (59, 30):
+        await asyncio.sleep(seconds)
+        states.append((bool(obj.backoff_left()), writer.is_over))
+    assert states[0] == (True, False)
+    assert not states[1][1]
+    assert states[2] == (False, True), "it is lost"
+    assert len(moments) > 5
+    assert moments[-1] - began >= 60
+    writer.take(Patch({"spec": {"x": 2}}))
+    assert await writer.write(), "it is no longer tried again"
+
+
+@pytest.mark.parametrize("kind", ["annotations", "status"])
+async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named_once(
+    registry: webop.OperatorRegistry,
+    relayed: Relay,
+    client: Client,
+    gizmos: Kind,
+    widgets: Kind,
+    webop_namespace: str,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    """An admission policy removes the annotations; the schema prunes the status."""
+    used = gizmos if kind == "status" else widgets
+    objects = Objects(client, used, webop_namespace)
+    settings = webop.OperatorSettings()
+    if kind == "status":
+        settings.persistence.progress_storage = webop.StatusProgressStorage()
+        settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
+
+    @webop.on.create(used.plural, registry=registry, id="fn")
+    async def fn(retry: int, **kwargs: Any) -> None:
+        calls.note(f"created {retry}", kwargs)
+        if not retry:
+            raise webop.TemporaryError("again", delay=0.5)
+
+    @webop.on.update(used.plural, registry=registry, id="up")
+    async def up(diff: webop.Diff, **kwargs: Any) -> None:
+        calls.note(f"updated {[change[1] for change in diff]}", kwargs)
+
+    async def meddle(request: httpx.Request) -> httpx.Response | None:
+        if request.method == "PATCH" and kind == "annotations":
+            content: dict[str, Any] = orjson.loads(request.content)
+            content.get("metadata", {}).pop("annotations", None)
+            changed = orjson.dumps(content)
+            headers = {"content-type": request.headers["content-type"]}
+            new = httpx.Request("PATCH", request.url, headers=headers, content=changed)
+            return await relayed.pass_on(new)
+        return None
+
+    relayed.meddle = meddle
+    options: Any = {"beside": True, "namespaces": [webop_namespace]}
+    with caplog.at_level(logging.WARNING):
+        async with operate(relayed.info, registry, settings, **options):
+            await objects.create("a", {"x": 0})
+            await calls.wait("a", "created 1")
+            await asyncio.sleep(1)
+            await objects.patch("a", {"spec": {"x": 1}})
+            await eventually(lambda: len(calls.of("a")) == 3)
+            await asyncio.sleep(1)
+    assert calls.handlers("a") == ["created 0", "created 1", "updated [('spec', 'x')]"]
+    place = "metadata.annotations.kopf.zalando.org/" if kind == "annotations" else "status.kopf."
+    named = [r for r in caplog.records if "dropped" in r.getMessage()]
+    assert place in named[0].getMessage()
+    assert [r.levelname for r in named] == ["WARNING"] * len({r.getMessage() for r in named})

@@ -1,0 +1,448 @@
+"""``webop.WebhookServiceServer`` with a cluster in memory: sharing, rotations, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import copy
+import datetime as dt
+import logging
+import random
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.kit.shared_secrets import (
+    SECRET,
+    Replica,
+    Secrets,
+    Trust,
+    replicate,
+    shake_hands,
+    to_der,
+)
+from tests.kit.webhook_servers import connect, trust, until
+from tests.unit.servers.test_webhook_files import make_rsa
+from webop.errors import (
+    APIConnectionError,
+    APIForbiddenError,
+)
+from webop.servers.certificates.certs import (
+    KeyPair,
+    build_ca,
+    build_certificate_signed,
+    read_certificate,
+    split_certificates,
+)
+
+
+@pytest.fixture
+def cluster() -> Secrets:
+    return Secrets()
+
+
+def build_foreign(pair: KeyPair, ca: bytes) -> dict[str, Any]:
+    parts = {"tls.crt": pair.cert, "tls.key": pair.key, "ca.crt": ca}
+    data = {key: base64.b64encode(part).decode() for key, part in parts.items()}
+    return {"metadata": {"name": SECRET}, "type": "kubernetes.io/tls", "data": data}
+
+
+def sign(ca: KeyPair) -> KeyPair:
+    return build_certificate_signed(ca, common_name="svc", hostnames=["svc.ns.svc"])
+
+
+# Several replicas.
+
+
+async def test_replicas_that_start_together_share_one_certificate(cluster: Secrets) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        running = await asyncio.gather(*(enter(replicate(cluster)) for _ in range(5)))
+        shown = {await shake_hands(one.port, cluster.get_data("ca.crt")) for one in running}
+    assert shown == {to_der(cluster.get_data("tls.crt"))}
+    assert cluster.count_writes() - cluster.conflicts == 1
+
+
+@contextlib.asynccontextmanager
+async def knock(replicas: list[Replica], known: Trust) -> AsyncIterator[list[str]]:
+    """Connect to the replicas all the time, as API servers that are behind; yield the failures."""
+    failures: list[str] = []
+    count = 0
+
+    async def go_on() -> None:
+        nonlocal count
+        while True:
+            for number, replica in enumerate(replicas):
+                bundle = known.choose()
+                try:
+                    await shake_hands(replica.port, bundle)
+                except OSError as exc:
+                    failures.append(f"replica {number}: {exc!r}")
+                count += 1
+            await asyncio.sleep(0.005)
+
+    task = asyncio.create_task(go_on())
+    try:
+        yield failures
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        assert count > 5
+        assert task.cancelled()
+
+
+async def rotate(cluster: Secrets, *replicas: Replica, old: bytes | None = None) -> None:
+    """Wait until replicas use another certificate than before, and trust its CA only."""
+    before = old or cluster.get_data("tls.crt")
+
+    def is_over() -> bool:
+        present = cluster.get_data("tls.crt") if SECRET in cluster.stored else before
+        if present == before or b"BEGIN" not in present:
+            return False
+        cas = split_certificates(cluster.get_data("ca.crt"))
+        bundles = [split_certificates(replica.get_bundle()) for replica in replicas]
+        return len(cas) == 1 and all(bundle == cas for bundle in bundles)
+
+    await until(is_over)
+    for replica in replicas:
+        shown = await shake_hands(replica.port, cluster.get_data("ca.crt"))
+        assert shown == to_der(cluster.get_data("tls.crt"))
+
+
+async def test_no_connection_fails_in_three_rotations_of_five_replicas(cluster: Secrets) -> None:
+    known = Trust()
+    async with contextlib.AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(replicate(cluster, known)) for _ in range(5)]
+        await until(lambda: bool(known.told))
+        failures = await stack.enter_async_context(knock(replicas, known))
+        ports = [replica.port for replica in replicas]
+        for wish in ("please", "again"):
+            cluster.annotate(SECRET, **{"webop.dev/rotate": wish})
+            await rotate(cluster, *replicas)
+        served, ca = cluster.get_data("tls.crt"), cluster.get_data("ca.crt")
+        del cluster.stored[SECRET]
+        await until(lambda: SECRET in cluster.stored)
+        assert ca in cluster.get_data("ca.crt"), "for configurations that others write"
+        await rotate(cluster, *replicas, old=served)
+        assert [replica.port for replica in replicas] == ports
+    assert failures == []
+
+
+async def test_a_replica_that_comes_just_after_the_deletion_is_ready_when_its_ca_is_trusted(
+    cluster: Secrets,
+) -> None:
+    known = Trust()
+    async with contextlib.AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(replicate(cluster, known)) for _ in range(2)]
+        await until(lambda: not any(replica.hosting.is_settling for replica in replicas))
+        failures = await stack.enter_async_context(knock(replicas, known))
+        served = cluster.get_data("tls.crt")
+        del cluster.stored[SECRET]
+        newcomer = await stack.enter_async_context(replicate(cluster, known))
+        assert newcomer.hosting.is_settling
+        await until(lambda: not newcomer.hosting.is_settling)
+        replicas.append(newcomer)
+        await rotate(cluster, *replicas, old=served)
+        assert failures == []
+
+
+async def test_a_replica_that_finds_an_old_certificate_is_ready_at_once(cluster: Secrets) -> None:
+    async with replicate(cluster, overlap=0.0):
+        pass
+    async with replicate(cluster, overlap=0.0) as replica:
+        assert not replica.hosting.is_settling
+
+
+async def test_a_certificate_is_renewed_after_two_thirds_of_its_life(cluster: Secrets) -> None:
+    times: Any = {"certificate_lifetime": dt.timedelta(seconds=6), "settle_time": 0.1}
+    times["overlap"] = 0.1
+    async with replicate(cluster, **times) as replica:
+        first = read_certificate(cluster.get_data("tls.crt"))
+        await rotate(cluster, replica)
+        left = first.end - dt.datetime.now(dt.UTC)
+        assert dt.timedelta(0) < left < dt.timedelta(seconds=2.5)
+
+
+async def test_a_certificate_that_expires_without_a_successor_is_replaced_untrusted_or_not(
+    cluster: Secrets,
+) -> None:
+    class Deaf(Trust):
+        async def confirm(self, bundle: bytes) -> None:
+            if len(split_certificates(bundle)) > 1:
+                raise TimeoutError
+
+    times: Any = {"certificate_lifetime": dt.timedelta(seconds=6), "settle_time": 0.1}
+    times["overlap"] = 0.1
+    async with replicate(cluster, Deaf(), **times) as replica:
+        first = cluster.get_data("tls.crt")
+        end = read_certificate(first).end
+        await until(lambda: cluster.get_data("tls.crt") != first)
+        assert await shake_hands(replica.port, replica.get_bundle()) == to_der(first)
+        await until(lambda: len(split_certificates(replica.get_bundle())) == 1)
+        assert dt.datetime.now(dt.UTC) > end
+        await shake_hands(replica.port, cluster.get_data("ca.crt"))
+
+
+async def test_replicas_that_need_different_names_agree_on_both(cluster: Secrets) -> None:
+    async with (
+        replicate(cluster, settle_time=0.05),
+        replicate(cluster, settle_time=0.05, extra_sans=["extra.example"]),
+    ):
+        names = {"svc.ns.svc", "extra.example"}
+        await until(lambda: read_certificate(cluster.get_data("tls.crt")).hostnames >= names)
+        looks = len(cluster.requests)
+        await until(lambda: len(cluster.requests) > looks + 40)
+    assert cluster.count_writes() - cluster.conflicts <= 3  # two certificates, the old CA goes
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_no_connection_fails_whatever_happens_to_the_secret(
+    cluster: Secrets, seed: int
+) -> None:
+    chance, known, spoilt = random.Random(seed), Trust(), base64.b64encode(b"?").decode()
+    async with contextlib.AsyncExitStack() as stack:
+        replicas = [await stack.enter_async_context(replicate(cluster, known)) for _ in range(3)]
+        await until(lambda: not any(replica.hosting.is_settling for replica in replicas))
+        failures = await stack.enter_async_context(knock(replicas, known))
+        for number in range(8):
+            fate = chance.choice(["delete", "spoil", "wish", "outage", "newcomer"])
+            if fate == "delete":
+                cluster.stored.pop(SECRET, None)
+            elif fate == "spoil" and SECRET in cluster.stored:
+                document = copy.deepcopy(cluster.stored[SECRET])
+                document["data"][chance.choice(["tls.crt", "tls.key", "ca.crt"])] = spoilt
+                cluster.put(SECRET, document)
+            elif fate == "wish" and SECRET in cluster.stored:
+                cluster.annotate(SECRET, **{"webop.dev/rotate": str(number)})
+            elif fate == "outage":
+                method = chance.choice(["GET", "PUT", "POST"])
+                cluster.failures = {method: APIConnectionError("away")}
+            elif fate == "newcomer":
+                cluster.failures = {}
+                newcomer = await stack.enter_async_context(replicate(cluster, known))
+                await until(lambda one=newcomer: not one.hosting.is_settling)  # type: ignore[misc]
+                replicas.append(newcomer)
+            await asyncio.sleep(chance.uniform(0, 1))
+        cluster.failures = {}
+        await until(lambda: SECRET in cluster.stored)
+        cluster.annotate(SECRET, **{"webop.dev/rotate": "last"})
+        await rotate(cluster, *replicas)
+        assert failures == []
+
+
+async def test_names_in_another_form_than_in_certificates_are_no_reason_to_rotate_for_ever(
+    cluster: Secrets,
+) -> None:
+    names = ["2001:DB8::1", "b\u00fccher.example", "0.0.0.0"]
+    async with replicate(cluster, extra_sans=names, settle_time=0.05):
+        looks = len(cluster.requests)
+        await until(lambda: len(cluster.requests) > looks + 20)
+    assert cluster.count_writes() == 1
+
+
+async def test_open_connections_outlive_a_rotation(cluster: Secrets) -> None:
+    async with (
+        replicate(cluster) as replica,
+        connect(replica.port, trust(replica.get_bundle()), "svc.ns.svc") as (reader, writer),
+    ):
+        cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
+        await rotate(cluster)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 405")
+
+
+async def test_what_others_have_put_into_the_secret_stays(cluster: Secrets) -> None:
+    async with replicate(cluster):
+        document = cluster.stored[SECRET]
+        document["data"]["more"] = "eA=="
+        document["metadata"]["labels"]["team"] = "a"
+        document["metadata"]["ownerReferences"] = [{"uid": "1"}]
+        cluster.annotate(SECRET, **{"webop.dev/rotate": "1", "note": "x"})
+        await rotate(cluster)
+        metadata = cluster.stored[SECRET]["metadata"]
+        assert cluster.stored[SECRET]["data"]["more"] == "eA=="
+        assert metadata["labels"]["team"] == "a"
+        assert metadata["ownerReferences"] == [{"uid": "1"}]
+        assert metadata["annotations"]["note"] == "x"
+        assert metadata["annotations"]["webop.dev/rotated"] == "1"
+
+
+@pytest.mark.parametrize("spoilt", ["tls.crt", "tls.key", "ca.crt"])
+async def test_a_spoilt_secret_is_replaced(cluster: Secrets, spoilt: str) -> None:
+    known = Trust()
+    async with replicate(cluster, known) as replica, knock([replica], known) as failures:
+        served = cluster.get_data("tls.crt")
+        document = cluster.stored[SECRET]
+        document["data"][spoilt] = base64.b64encode(b"what is this?").decode()
+        cluster.put(SECRET, document)
+        await rotate(cluster, replica, old=served)
+    assert failures == []
+
+
+async def test_a_spoilt_secret_is_replaced_at_the_start(cluster: Secrets) -> None:
+    async with replicate(cluster):
+        document = cluster.stored[SECRET]
+    cluster.put(SECRET, {**document, "data": {"tls.crt": "", "tls.key": ""}})
+    async with replicate(cluster) as replica:
+        await shake_hands(replica.port, cluster.get_data("ca.crt"))
+
+
+async def test_nothing_new_is_served_until_it_is_confirmed(cluster: Secrets) -> None:
+    asked, confirmed = asyncio.Event(), asyncio.Event()
+
+    class Unsure(Trust):
+        async def confirm(self, bundle: bytes) -> None:
+            if len(split_certificates(bundle)) > 1:
+                asked.set()
+                await confirmed.wait()
+
+    async with replicate(cluster, Unsure()) as replica:
+        served = cluster.get_data("tls.crt")
+        cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
+        await asked.wait()
+        assert cluster.get_data("tls.crt") != served
+        assert await shake_hands(replica.port, replica.get_bundle()) == to_der(served)
+        confirmed.set()
+        await rotate(cluster, replica, old=served)
+
+
+# An API server that is away.
+
+
+async def test_it_serves_what_it_has_while_the_api_server_is_away(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with replicate(cluster) as replica:
+        bundle = replica.get_bundle()
+        cluster.failures = dict.fromkeys(("GET", "PUT", "POST"), APIConnectionError("away"))
+        seen = len(cluster.requests)
+        await until(lambda: len(cluster.requests) > seen + 5)
+        await shake_hands(replica.port, bundle)
+        cluster.failures.clear()
+        cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
+        await rotate(cluster)
+    (told,) = [text for text in caplog.messages if "away" in text]
+    assert "Serving the last known one; retrying: away" in told
+
+
+async def test_it_waits_for_the_api_server_at_the_start(cluster: Secrets) -> None:
+    cluster.failures["GET"] = APIConnectionError("away")
+    async with asyncio.TaskGroup() as group:
+
+        async def come_back() -> None:
+            await until(lambda: len(cluster.requests) > 3)
+            cluster.failures.clear()
+
+        group.create_task(come_back())
+        async with replicate(cluster) as replica:
+            await shake_hands(replica.port, replica.get_bundle())
+
+
+async def test_lost_permissions_to_write_are_no_reason_to_stop_serving(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicate(cluster) as replica:
+        cluster.failures["PUT"] = APIForbiddenError("no way", status=403)
+        cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
+        await until(lambda: cluster.requests.count("PUT") > 3)
+        await shake_hands(replica.port, replica.get_bundle())
+    assert len([text for text in caplog.messages if "no way" in text]) == 1
+
+
+async def test_a_certificate_that_is_due_but_cannot_be_replaced_is_served_from_the_start(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with replicate(cluster):
+        pass
+    cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
+    cluster.failures["PUT"] = APIForbiddenError("no way", status=403)
+    async with replicate(cluster) as replica:
+        await shake_hands(replica.port, cluster.get_data("ca.crt"))
+        cluster.failures.clear()
+        await rotate(cluster, replica)
+    assert len([text for text in caplog.messages if "no way" in text]) == 1
+
+
+# Secrets of others.
+
+
+async def test_a_foreign_secret_is_followed_and_never_written(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    first, second, known = build_ca("first"), build_ca("second"), Trust()
+    cluster.put(SECRET, build_foreign(sign(first), first.cert))
+    async with replicate(cluster, known) as replica:
+        assert split_certificates(replica.get_bundle()) == (first.cert,)
+        await until(lambda: bool(known.told))
+        async with knock([replica], known) as failures:
+            cluster.put(SECRET, build_foreign(sign(second), second.cert))
+            await until(lambda: split_certificates(replica.get_bundle()) == (second.cert,))
+            await shake_hands(replica.port, second.cert)
+            await until(lambda: known.choose().split() == second.cert.split())
+    assert failures == []
+    assert cluster.count_writes() == 0
+    told = [text for text in caplog.messages if "not made by webop" in text]
+    assert told == ["The Secret ns/svc-webhook-certs was not made by webop: webop only reads it."]
+
+
+async def test_a_certificate_that_the_context_of_the_user_cannot_show_does_not_end_the_server(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, pair = build_ca("first"), make_rsa()
+    cluster.put(SECRET, build_foreign(sign(first), first.cert))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    async with replicate(cluster, context=context, settle_time=0.05) as replica:
+        cluster.put(SECRET, build_foreign(pair, pair.cert))
+        await until(lambda: "still presents another certificate" in caplog.text)
+        looks = len(cluster.requests)
+        await until(lambda: len(cluster.requests) > looks + 3)
+        await shake_hands(replica.port, first.cert)
+    assert caplog.text.count("still presents another certificate") == 1
+
+
+async def test_a_foreign_secret_that_is_deleted_is_left_to_its_owner(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = build_ca("first"), build_ca("second")
+    cluster.put(SECRET, build_foreign(sign(first), first.cert))
+    async with replicate(cluster) as replica:
+        del cluster.stored[SECRET]
+        await until(lambda: "Waiting for its owner" in caplog.text)
+        await shake_hands(replica.port, first.cert)
+        cluster.put(SECRET, build_foreign(sign(second), second.cert))
+        await until(lambda: split_certificates(replica.get_bundle()) == (second.cert,))
+    assert cluster.count_writes() == 0
+
+
+async def test_an_empty_foreign_secret_is_waited_for(
+    cluster: Secrets, caplog: pytest.LogCaptureFixture
+) -> None:
+    ca = build_ca("ca")
+    cluster.put(SECRET, {"metadata": {"name": SECRET}, "type": "kubernetes.io/tls"})
+    async with asyncio.TaskGroup() as group:
+
+        async def issue() -> None:
+            await until(lambda: any("Waiting for its owner" in text for text in caplog.messages))
+            cluster.put(SECRET, build_foreign(sign(ca), ca.cert))
+
+        group.create_task(issue())
+        async with replicate(cluster) as replica:
+            await shake_hands(replica.port, ca.cert)
+    assert cluster.count_writes() == 0
+
+
+async def test_a_secret_that_somebody_takes_over_is_left_to_them(cluster: Secrets) -> None:
+    ca = build_ca("ca")
+    async with replicate(cluster) as replica:
+        document = build_foreign(sign(ca), ca.cert)
+        document["metadata"] = cluster.stored[SECRET]["metadata"]
+        cluster.put(SECRET, document)
+        writes = cluster.count_writes()
+        await until(lambda: split_certificates(replica.get_bundle()) == (ca.cert,))
+        await shake_hands(replica.port, ca.cert)
+        assert cluster.count_writes() == writes

@@ -1,0 +1,182 @@
+"""``webop.WebhookServiceServer`` with a cluster in memory: what it serves, mistakes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.shared_secrets import (
+    FAST,
+    SECRET,
+    Secrets,
+    replicate,
+    shake_hands,
+    to_der,
+)
+from tests.kit.webhook_servers import post, save, trust, until
+from webop.errors import (
+    APIConnectionError,
+    APIForbiddenError,
+    APINotFoundError,
+    ConfigurationError,
+)
+from webop.servers.certificates.certs import (
+    KeyPair,
+    build_ca,
+    build_certificate_signed,
+    read_certificate,
+    split_certificates,
+)
+
+
+@pytest.fixture
+def cluster() -> Secrets:
+    return Secrets()
+
+
+async def fail(cluster: Secrets | None, **options: Any) -> str:
+    """Run a server that cannot start; return why."""
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with asyncio.timeout(5), replicate(cluster, **options):
+            pass
+    (error,) = caught.value.exceptions
+    assert isinstance(error, ConfigurationError)
+    return str(error)
+
+
+def sign(ca: KeyPair) -> KeyPair:
+    return build_certificate_signed(ca, common_name="svc", hostnames=["svc.ns.svc"])
+
+
+# What it advertises and stores.
+
+
+async def test_it_advertises_the_service_and_serves_under_all_of_its_names(
+    cluster: Secrets,
+) -> None:
+    async with replicate(
+        cluster, service_port=8443, path="/a/b/", extra_sans=["localhost", "10.0.0.1"]
+    ) as replica:
+        (config,) = replica.configs
+        assert set(config) == {"service", "caBundle"}
+        assert config["service"] == {
+            "namespace": "ns",
+            "name": "svc",
+            "port": 8443,
+            "path": "/a/b",
+        }
+        names = {"svc", "svc.ns", "svc.ns.svc", "svc.ns.svc.cluster.local", "localhost"}
+        for name in names:
+            await shake_hands(replica.port, replica.get_bundle(), name)
+        assert read_certificate(cluster.get_data("tls.crt")).hostnames == names | {"10.0.0.1"}
+        url = f"https://localhost:{replica.port}/a/b"
+        assert (await post(url, trust(replica.get_bundle()))).status_code == 200
+
+
+async def test_the_service_comes_from_the_environment_and_the_path_may_be_absent(
+    cluster: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEBOP_SERVICE", "svc")
+    async with replicate(cluster, service=None, namespace="ns") as replica:
+        service = replica.configs[0]["service"]
+        assert service == {"namespace": "ns", "name": "svc", "port": 443}
+
+
+async def test_the_namespace_is_known_after_the_login_only(cluster: Secrets) -> None:
+    cluster.namespace = None
+    cluster.failures["GET"] = APIConnectionError("no login yet")
+    async with asyncio.TaskGroup() as group:
+
+        async def log_in() -> None:
+            await until(lambda: len(cluster.requests) > 1)
+            cluster.failures.clear()
+            cluster.namespace = "ns"
+
+        group.create_task(log_in())
+        async with replicate(cluster) as replica:
+            service = replica.configs[0]["service"]
+            assert service is not None
+            assert service["namespace"] == "ns"
+
+
+async def test_the_secret_has_all_that_is_needed_and_no_key_of_an_authority(
+    cluster: Secrets,
+) -> None:
+    async with replicate(cluster) as replica:
+        document = cluster.stored[SECRET]
+        assert document["type"] == "kubernetes.io/tls"
+        assert set(document["data"]) == {"tls.crt", "tls.key", "ca.crt"}
+        assert document["metadata"]["labels"] == {"app.kubernetes.io/managed-by": "webop"}
+        assert replica.get_bundle().split() == cluster.get_data("ca.crt").split()
+        shown = await shake_hands(replica.port, cluster.get_data("ca.crt"))
+        assert shown == to_der(cluster.get_data("tls.crt"))
+        assert replica.hosting.expiry == read_certificate(cluster.get_data("tls.crt")).end
+        left = read_certificate(cluster.get_data("tls.crt")).end - dt.datetime.now(dt.UTC)
+        assert dt.timedelta(days=89) < left <= dt.timedelta(days=90)
+
+
+async def test_further_authorities_are_advertised_and_all_are_dumped(
+    cluster: Secrets, tmp_path: Path
+) -> None:
+    extra, dump = build_ca("extra").cert, tmp_path / "dump.pem"
+    async with replicate(cluster, cadata=extra, cadump=dump) as replica:
+        expected = (*split_certificates(cluster.get_data("ca.crt")), extra)
+        assert split_certificates(replica.get_bundle()) == expected
+        assert split_certificates(dump.read_bytes()) == expected
+
+
+async def test_with_files_there_is_no_secret(cluster: Secrets, tmp_path: Path) -> None:
+    ca = build_ca("ca")
+    certfile, pkeyfile = save(sign(ca), tmp_path)
+    async with replicate(cluster, certfile=certfile, pkeyfile=pkeyfile, cadata=ca.cert) as replica:
+        await shake_hands(replica.port, ca.cert)
+        assert replica.get_bundle() == ca.cert
+    assert not cluster.requests
+
+
+async def test_files_need_no_cluster(tmp_path: Path) -> None:
+    certfile, pkeyfile = save(sign(build_ca("ca")), tmp_path)
+    async with replicate(None, namespace="n", certfile=certfile, pkeyfile=pkeyfile) as replica:
+        service = replica.configs[0]["service"]
+        assert service == {"namespace": "n", "name": "svc", "port": 443}
+
+
+# What it cannot do.
+
+
+async def test_mistakes_are_named_with_their_remedies(cluster: Secrets) -> None:
+    assert "WEBOP_SERVICE" in await fail(cluster, service=None)
+    assert "certfile=" in await fail(None, namespace="ns")
+    assert "got 'Op erator'" in await fail(cluster, service="Op erator")
+    assert "namespace= of" in await fail(cluster, namespace="a b")
+    assert "from 1 to 65535, got 70000" in await fail(cluster, service_port=70000)
+    assert "'ä..b' is not a valid host name" in await fail(cluster, extra_sans=["ä..b"])
+    assert "too short" in await fail(cluster, certificate_lifetime=dt.timedelta(seconds=1))
+    cluster.namespace = None
+    assert "namespace=" in await fail(cluster)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_missing_permissions_are_named(cluster: Secrets, method: str) -> None:
+    cluster.failures[method] = APIForbiddenError("no way", status=403)
+    message = await fail(cluster)
+    assert "Secret ns/svc-webhook-certs" in message
+    assert "verbs get and update" in message
+    assert "no way" in message
+
+
+async def test_a_namespace_that_is_not_there_is_named(cluster: Secrets) -> None:
+    cluster.failures["POST"] = APINotFoundError("no namespace ns", status=404)
+    assert "no namespace ns" in await fail(cluster)
+
+
+def test_it_is_a_webhook_server_with_defaults_for_pods() -> None:
+    server = webop.WebhookServiceServer(service="svc")
+    assert isinstance(server, webop.WebhookServer)
+    assert (server.DEFAULT_ADDR, server.DEFAULT_PORT, server.service_port) == ("", 9443, 443)
+    assert FAST["settle_time"] < server.settle_time < server.overlap

@@ -1,0 +1,281 @@
+"""The app inside of an app of the user's own: who runs its life, and what paths it is at."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import signal
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asgi_lifespan import LifespanManager
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route
+
+import webop
+from tests.kit.operators import Kind, build_settings, eventually, get_connection
+from tests.kit.reviews import Lifespan, Site, build_review, connect
+from webop.client.auth.vault import Vault
+from webop.errors import APIStatusError
+from webop.servers.certificates.certs import build_certificate_self_signed
+from webop.servers.http.listener import Listener
+
+if TYPE_CHECKING:
+    from webop.app import OperatorApp
+    from webop.client.api import Client
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.fixture
+def operator(registry: webop.OperatorRegistry) -> OperatorApp:
+    """An operator with one webhook."""
+
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    def check(spec: webop.Spec, **_: Any) -> None:
+        if spec.get("x") == "bad":
+            raise webop.AdmissionError("No.", code=422)
+
+    return webop.create_app(registry=registry, settings=build_settings())
+
+
+async def say_hello(_: Request) -> PlainTextResponse:
+    return PlainTextResponse("hello")
+
+
+def mount(operator: OperatorApp, **options: Any) -> Starlette:
+    routes = [Route("/", say_hello), Mount("/webop", app=operator)]
+    return Starlette(routes=routes, **options)
+
+
+@contextlib.asynccontextmanager
+async def run(app: Any) -> AsyncIterator[Site]:
+    async with LifespanManager(app), connect(app) as http:
+        yield Site(http)
+
+
+async def test_a_mounted_operator_runs_by_the_lifespan_of_the_outer_app(
+    operator: OperatorApp,
+) -> None:
+    async with run(mount(operator, lifespan=operator.lifespan)) as site:
+        assert (await site.get("/")).text == "hello"
+        assert (await site.review(path="/webop/check"))["allowed"]
+        assert (await site.review(path="/webop/"))["allowed"]
+        refused = await site.review({"spec": {"x": "bad"}}, path="/webop/check")
+        assert refused["status"]["message"] == "No."
+        assert (await site.post(build_review(), "/webop/other")).status_code == 404
+        assert (await site.get("/webop/")).json()["webhooks"] == ["check"]
+        assert (await site.get("/webop/livez")).json() == {"alive": True}
+        assert (await site.get("/webop/readyz")).status_code == 200
+        assert (await site.get("/webop/healthz")).json() == {}
+
+
+async def test_apps_can_be_mounted_in_mounted_apps(operator: OperatorApp) -> None:
+    inner = Starlette(routes=[Mount("/inner", app=operator)])
+    outer = Starlette(routes=[Mount("/outer", app=inner)], lifespan=operator.lifespan)
+    async with run(outer) as site:
+        assert (await site.review(path="/outer/inner/check"))["allowed"]
+        assert (await site.get("/outer/inner/readyz")).status_code == 200
+
+
+async def test_without_a_lifespan_the_answers_say_what_is_to_be_done(operator: OperatorApp) -> None:
+    async with run(mount(operator)) as site:
+        refusal = await site.post(build_review(), "/webop/check")
+        assert refusal.status_code == refusal.json()["code"] == 503
+        assert "lifespan=operator.lifespan" in refusal.json()["message"]
+        assert "lifespan=operator.lifespan" in (await site.get("/webop/readyz")).text
+        assert "lifespan=operator.lifespan" in (await site.get("/webop/")).text
+        assert (await site.get("/webop/livez")).status_code == 503
+
+
+async def test_the_users_own_lifespan_goes_around_that_of_the_operator(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls: list[str] = []
+    webop.on.startup(registry=registry)(lambda **_: calls.append("startup"))
+    webop.on.cleanup(registry=registry)(lambda **_: calls.append("cleanup"))
+    operator = webop.create_app(registry=registry, settings=build_settings())
+
+    @contextlib.asynccontextmanager
+    async def live(app: Starlette) -> AsyncIterator[dict[str, str]]:
+        calls.append("opened")
+        async with operator.lifespan(app):
+            yield {"database": "open"}
+        calls.append("closed")
+
+    async with run(mount(operator, lifespan=live)):
+        assert calls == ["opened", "startup"]
+    assert calls == ["opened", "startup", "cleanup", "closed"]
+
+
+async def test_an_operator_that_cannot_start_keeps_the_outer_app_from_starting(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.startup(id="prepare", registry=registry)
+    def start(**_: Any) -> None:
+        raise webop.PermanentError("No database.")
+
+    operator = webop.create_app(registry=registry)
+    lifespan = Lifespan(mount(operator, lifespan=operator.lifespan))
+    message = await lifespan.pass_through("startup")
+    assert message["type"] == "lifespan.startup.failed"
+    assert "Startup handler 'prepare' failed for good: No database." in message["message"]
+    with pytest.raises(webop.ActivityError):
+        await lifespan.task
+
+
+async def test_what_fails_in_the_block_of_the_lifespan_is_not_covered_up(
+    operator: OperatorApp,
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with operator.lifespan():
+            raise ZeroDivisionError
+    assert operator.operator is not None
+    assert not operator.operator.is_started
+
+
+async def test_one_operator_is_run_in_one_place_at_a_time(operator: OperatorApp) -> None:
+    async with operator.lifespan():
+        with pytest.raises(webop.ConfigurationError, match="already running"):
+            async with operator.lifespan():
+                pass
+    async with operator.lifespan():
+        pass
+
+
+@pytest.mark.feature("EMB-09")
+async def test_several_operators_are_parts_of_one_app_and_know_nothing_of_each_other() -> None:
+    seen: list[tuple[str, str]] = []
+    operators = {name: build_named(name, seen) for name in ("red", "blue")}
+
+    @contextlib.asynccontextmanager
+    async def live(_: Starlette) -> AsyncIterator[None]:
+        async with operators["red"].lifespan(), operators["blue"].lifespan():
+            yield
+
+    routes = [Mount(f"/{name}", app=app) for name, app in operators.items()]
+    async with run(Starlette(routes=routes, lifespan=live)) as site:
+        for name in operators:
+            assert (await site.get(f"/{name}/")).json()["webhooks"] == [name]
+            assert (await site.review(path=f"/{name}/{name}"))["allowed"]
+        assert (await site.post(build_review(), "/red/blue")).status_code == 404
+    assert seen == [("red", "memo of red"), ("blue", "memo of blue")]
+
+
+def build_named(name: str, seen: list[tuple[str, str]]) -> OperatorApp:
+    registry = webop.OperatorRegistry()
+
+    @webop.on.validate("kopfexamples", id=name, registry=registry)
+    def check(memo: Any, **_: Any) -> None:
+        seen.append((name, memo))
+
+    return webop.create_app(
+        registry=registry, settings=build_settings(), memo=f"memo of {name}", modules=()
+    )
+
+
+async def test_sigterm_comes_to_the_server_only_when_nobody_is_to_be_served_any_more() -> None:
+    operators = [build_slow("red", 0.3), build_slow("blue", 0.4)]
+    routes = [Mount("/red", app=operators[0]), Mount("/blue", app=operators[1])]
+
+    @contextlib.asynccontextmanager
+    async def live(_: Starlette) -> AsyncIterator[None]:
+        async with operators[0].lifespan(), operators[1].lifespan():
+            yield
+
+    told = asyncio.Event()
+    previous = signal.signal(signal.SIGTERM, mine := lambda *_: told.set())  # as uvicorn does
+    try:
+        async with run(Starlette(routes=routes, lifespan=live)) as site:
+            begin = time.monotonic()
+            os.kill(os.getpid(), signal.SIGTERM)
+            await eventually(lambda: all(map(list_obstacles, operators)))
+            for name in ("red", "blue"):
+                readiness = await site.get(f"/{name}/readyz")
+                assert readiness.json() == {"not ready": ["the operator is stopping"]}
+                answer = await site.post(build_review(), f"/{name}/{name}")
+                assert answer.status_code == 200
+                assert answer.headers["connection"] == "close"
+            assert not told.is_set()
+            async with asyncio.timeout(10):
+                await told.wait()
+            assert time.monotonic() - begin >= 0.4
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def build_slow(name: str, delay: float) -> OperatorApp:
+    registry = webop.OperatorRegistry()
+    webop.on.validate("kopfexamples", id=name, registry=registry)(lambda **_: None)
+    settings = build_settings(admission={"shutdown_delay": delay})
+    return webop.create_app(registry=registry, settings=settings, modules=())
+
+
+def list_obstacles(app: OperatorApp) -> list[str]:
+    assert app.operator is not None
+    return app.operator.list_obstacles()
+
+
+async def test_api_servers_find_the_webhooks_under_the_mount(
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str, tmp_path: Path
+) -> None:
+    kind = Kind("mounting.webop.dev", "mountables", "Mountable")
+    await kind.define(client)
+    context, bundle = build_context(tmp_path)
+    registry, settings = webop.OperatorRegistry(), build_settings()
+    settings.admission.managed = "mounting.webop.dev"
+
+    async def behind_the_outer_app(_: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
+        yield {"url": f"https://localhost:{listener.port}/webop", "caBundle": bundle}
+        await asyncio.Event().wait()
+
+    settings.admission.server = behind_the_outer_app
+
+    @webop.on.validate("mountables", id="check", registry=registry)
+    def check(spec: webop.Spec, **_: Any) -> None:
+        if spec.get("x") == "bad":
+            raise webop.AdmissionError("Not like that.", code=422)
+
+    vault = Vault({"test": get_connection(webop_cluster)})
+    operator = webop.create_app(registry=registry, settings=settings, vault=vault, modules=())
+    app = mount(operator, lifespan=operator.lifespan)
+    async with (
+        Listener(app, "localhost", 0, ssl_context=lambda: context) as listener,
+        run(app) as site,
+    ):
+        while (await site.get("/webop/readyz")).status_code != 200:
+            await asyncio.sleep(0.02)
+        reason = await wait_for_refusal(client, kind, webop_namespace)
+    assert "Not like that." in reason
+
+
+async def wait_for_refusal(client: Client, kind: Kind, namespace: str) -> str:
+    """Create bad objects until the API server knows of the webhook; return what it says then."""
+    body = {"apiVersion": kind.resource.api_version, "kind": kind.kind, "spec": {"x": "bad"}}
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await client.create(
+                    kind.resource, namespace, {**body, "metadata": {"generateName": "x-"}}
+                )
+            except APIStatusError as exc:
+                return str(exc)
+            await asyncio.sleep(0.02)
+
+
+def build_context(folder: Path) -> tuple[ssl.SSLContext, str]:
+    """Return a TLS context for localhost, and what clients are to trust, in base64."""
+    certificate = build_certificate_self_signed(["localhost"])
+    file = folder / "server.pem"
+    file.write_bytes(certificate.cert + certificate.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return context, base64.b64encode(certificate.cert).decode()

@@ -1,0 +1,169 @@
+"""The manifests of an operator applied, and the operator run as a pod of them would be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import yaml
+
+from tests.kit.operators import pace
+from tests.kit.recorded_requests import Recorder, build_tls
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+_RBAC = "rbac.authorization.k8s.io/v1"
+_FASTER = """\
+import webop
+
+@webop.on.startup()
+def hurry(settings: webop.OperatorSettings, **_):
+    settings.admission.shutdown_delay = 0
+    settings.watching.streaming_list = False  # so that "list" is needed, too
+    if (server := settings.admission.server) is not None:
+        server.port = server.service_port = {port}
+        server.poll_interval, server.settle_time = 0.2, 0.1
+"""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What is in a file that ``webop manifests`` has made."""
+
+    documents: list[Json]
+    folder: Path  # of the handlers
+
+    def find(self, kind: str) -> list[Json]:
+        return [document for document in self.documents if document["kind"] == kind]
+
+    @property
+    def account(self) -> tuple[str, str]:
+        """The namespace and the name of the service account."""
+        (account,) = self.find("ServiceAccount")
+        return account["metadata"]["namespace"], account["metadata"]["name"]
+
+    @property
+    def container(self) -> Json:
+        (deployment,) = self.find("Deployment")
+        container: Json = deployment["spec"]["template"]["spec"]["containers"][0]
+        return container
+
+
+def load(file: Path, folder: Path) -> Deployed:
+    """Read the manifests of the handlers in a folder."""
+    return Deployed([one for one in yaml.safe_load_all(file.read_text()) if one], folder)
+
+
+class Admin:
+    """Requests of the administrator, and in the name of others."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+
+    async def get(self, path: str) -> Json:
+        answer = await self.client.get(path)
+        return dict(answer.json()) if answer.is_success else {}
+
+    async def create(self, path: str, body: Json) -> Json:
+        answer = await self.client.post(path, json=body)
+        assert answer.is_success, answer.text
+        return dict(answer.json())
+
+    async def merge(self, path: str, patch: Json) -> None:
+        headers = {"Content-Type": "application/merge-patch+json"}
+        answer = await self.client.patch(path, json=patch, headers=headers)
+        assert answer.is_success, answer.text
+
+    async def until(self, is_met: Callable[[], Awaitable[Any]], what: str) -> None:
+        for pause in pace():
+            if await is_met():
+                return
+            await asyncio.sleep(pause)
+        raise AssertionError(f"{what} has not come true")
+
+
+@contextlib.asynccontextmanager
+async def administer(cluster: LocalCluster) -> AsyncIterator[Admin]:
+    """Give requests of the administrator."""
+    async with httpx.AsyncClient(
+        base_url=cluster.server,
+        headers={"Authorization": f"Bearer {cluster.token}"},
+        verify=build_tls(cluster),
+        trust_env=False,
+        timeout=30,
+    ) as client:
+        yield Admin(client)
+
+
+@contextlib.asynccontextmanager
+async def run_as_pod(
+    deployed: Deployed, admin: Admin, recorder: Recorder, folder: Path, port: int
+) -> AsyncIterator[None]:
+    """Run the command of the container, with a token of the service account.
+
+    There is nothing that would route to a pod here, but the API server resolves Services of the
+    type ExternalName by itself.
+    """
+    home, name = deployed.account
+    path = f"/api/v1/namespaces/{home}/serviceaccounts/{name}/token"
+    token = (await admin.create(path, {"spec": {}}))["status"]["token"]
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(json.dumps(_build_kubeconfig(recorder.url, token, home)))
+    faster = folder / "faster.py"
+    faster.write_text(_FASTER.format(port=port))
+    for service in deployed.find("Service"):
+        place = f"/api/v1/namespaces/{home}/services"
+        await admin.client.delete(f"{place}/{service['metadata']['name']}")
+        spec = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
+        await admin.create(place, {"metadata": service["metadata"], "spec": spec})
+    container = deployed.container
+    variables = {one["name"]: one.get("value", "pod-1") for one in container["env"]}
+    ports = ("--liveness", "--status")  # of others of the same machine
+    arguments = [one for one in container["args"] if not one.startswith(ports)]
+    log = folder / "log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "webop", *arguments, str(faster)),
+            cwd=deployed.folder,
+            env={
+                **{key: value for key, value in os.environ.items() if key[:6] != "WEBOP_"},
+                **variables,
+                "KUBECONFIG": str(kubeconfig),
+                "KUBERNETES_SERVICE_HOST": "kubernetes.default.svc",
+            },
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield
+    except BaseException:
+        sys.stderr.write(log.read_text())
+        raise
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        code = await process.wait()
+    assert code == 0, log.read_text()
+
+
+def _build_kubeconfig(server: str, token: str, namespace: str) -> Json:
+    context = {"cluster": "c", "user": "u", "namespace": namespace}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": context}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+    }

@@ -1,0 +1,414 @@
+"""Hostile requests for admission: what no API server sends, but anybody may.
+
+Sources, each seeded: documents by hypothesis (reviews with many fields replaced, removed,
+duplicated, and arbitrary JSON), reviews with one field wrong, bytes of valid bodies spoilt at
+random, and bytes of whole HTTP requests spoilt in the same way, for sockets.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.kit.reviews import build_object, build_review
+
+Json = Any
+
+PATHS = (
+    *("/", "/validate", "/fill", "/picky", "/field/spec.nested.a"),
+    *("/mutate/both", "/validate/both"),
+)
+
+_DUPLICATE = "@again@"  # the end of a key that is to be there twice
+_RAW = "@raw-"  # the beginning of a string that stands for text which json.dumps never makes
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as ASGI apps see it; its repr is what it takes to repeat it."""
+
+    body: bytes
+    path: str = "/"
+    query: bytes = b""
+    method: str = "POST"
+    headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", b"application/json"),)
+    chunk: int = 0
+    is_cut: bool = False
+
+    @property
+    def is_hasty(self) -> bool:
+        """Whether the client says that it has hardly any time."""
+        return self.query in _HASTY
+
+
+def _build_bases() -> list[Json]:
+    meta = {
+        "uid": "00000000-0000-0000-0000-000000000001",
+        "resourceVersion": "7",
+        "generation": 3,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {"app": "x", "tests.webop.dev/picky": "yes"},
+        "annotations": {"kopf.zalando.org/last-handled-configuration": '{"spec":{}}'},
+        "finalizers": ["kopf.zalando.org/KopfFinalizerMarker"],
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
+        ],
+    }
+    spec = {"size": "1G", "numbers": [1, 2.5, None, {"x": [True]}], "nested": {"a": {"b": {}}}}
+    new = {**build_object(spec, **meta), "status": {"phase": "Ready", "kopf": {"progress": {}}}}
+    old = {**new, "spec": {**spec, "size": "2G", "gone": []}}
+    wish = {"apiVersion": "v1", "kind": "PodExecOptions", "command": ["ls"]}
+    generated = build_object(spec, generateName="kex-")
+    bases = [
+        build_review(new),
+        build_review(new, old),
+        build_review(None, old),
+        build_review(new, old, subResource="status", dryRun=True),
+        build_review(wish, operation="CONNECT", subResource="exec"),
+        build_review(generated, name="", namespace=None),
+        build_review(new, resource=("", "v1", "pods"), kind="Pod"),
+    ]
+    for base in bases:
+        request = base["request"]
+        request["options"] = {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"}
+        request["requestKind"], request["requestResource"] = request["kind"], request["resource"]
+        request["userInfo"] = {**request["userInfo"], "extra": {"a/b": ["c"]}}
+    return bases
+
+
+BASES = _build_bases()
+
+_TEXTS = (
+    *("", " ", "\x00", "\ud800", "\udfff\ud800", "a\nb", "../..", "\u202e\ufeff", "true"),
+    *("kex", "ns", "metadata", "CREATE", "DELETE", "CONNECT", "kopfexamples", "kopf.dev", "v1"),
+    *("9" * 400, "x" * 70_000),
+)
+_NUMBERS = (
+    *(0, -1, 1, 2**63, -(2**63) - 1, 2**64, 10**400),
+    *(0.0, -0.0, 1e308, 5e-324, float("nan"), float("inf")),
+    *(f"{_RAW}{text}" for text in ("1e999", "-", "01", "'x'", "nul", "")),
+)
+_DEPTHS = (50, 120, 200, 240, 255, 300, 500, 900, 1000, 1023, 1024, 1100, 20_000)
+_DEEP = tuple(f"{_RAW}deep-{kind}-{depth}" for kind in ("list", "dict") for depth in _DEPTHS)
+_CONTAINERS: tuple[Json, ...] = (
+    [],
+    {},
+    [[]],
+    [{}],
+    {"": {}},
+    {"metadata": []},
+    [None],
+    {"a": None},
+    {"a": 1},
+)
+_CONSTANTS = (None, True, False)
+_NASTY = (*_CONSTANTS, *_TEXTS, *_NUMBERS, *_DEEP, *_CONTAINERS)
+
+_STRINGS = st.one_of(st.text(max_size=20), st.sampled_from(_TEXTS))
+_SCALARS = st.one_of(st.sampled_from(_CONSTANTS + _NUMBERS), st.integers(), st.floats(), _STRINGS)
+_VALUES = st.one_of(
+    _SCALARS,
+    st.sampled_from(_CONTAINERS),
+    st.sampled_from(_DEEP),
+    st.recursive(
+        _SCALARS,
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=4), st.dictionaries(_STRINGS, inner, max_size=4)
+        ),
+        max_leaves=12,
+    ),
+)
+_HASTY = (b"timeout=0s", b"timeout=1ms", b"timeout=0.001s", b"timeout=-1s")
+_QUERIES = st.sampled_from(
+    (
+        b"",
+        b"timeout=10s",
+        b"timeout=30s",
+        *_HASTY,
+        b"timeout=",
+        b"timeout=abc",
+        b"timeout=1h2m3s",
+        b"timeout=1e9h",
+        b"timeout=10",
+        b"timeout=99999999999999999999s",
+        b"timeout=nans",
+        b"timeout=\xff\xfe",
+        b"timeout=%00",
+        b"timeout=5s&timeout=6s",
+        b"&&==",
+        b"a" * 5000,
+    )
+)
+_WEIRD_PATHS = st.one_of(
+    st.sampled_from(
+        (
+            "",
+            "//",
+            "/validate/",
+            "//validate//",
+            "/unknown",
+            "/Validate",
+            "/validate/validate",
+            "/validate/fill",
+            "/mutate/validate",
+            "/../validate",
+            "/validate\x00",
+            "/validate?",
+            "/*",
+            "/ ",
+            "/%2e",
+            "/\udcff",
+            "/" + "a/" * 2000,
+            "/livez",
+            "/healthz",
+            "/readyz",
+        )
+    ),
+    _STRINGS.map(lambda text: f"/{text}"),
+)
+_HEADERS = st.lists(
+    st.one_of(
+        st.sampled_from(
+            (
+                (b"content-type", b"text/html"),
+                (b"content-type", b""),
+                (b"content-type", b"application/json; charset=utf-16"),
+                (b"content-type", b"multipart/form-data"),
+                (b"content-encoding", b"gzip"),
+                (b"content-length", b"-1"),
+                (b"content-length", b"1e3"),
+                (b"content-length", b"99999999999999999999"),
+                (b"content-length", "²".encode()),
+                (b"content-length", b""),
+                (b"transfer-encoding", b"chunked"),
+                (b"authorization", b"\xff\x00"),
+                (b"x-forwarded-for", b"1.2.3.4, \xe9"),
+                (b"host", b""),
+                (b"expect", b"100-continue"),
+                (b"", b""),
+            )
+        ),
+        st.tuples(st.binary(max_size=10), st.binary(max_size=30)),
+    ),
+    max_size=3,
+).map(tuple)
+
+
+def generate_documents(count: int, number: int) -> list[Request]:
+    """Return requests with hostile documents, at hostile paths: the same for the same number."""
+    collected: list[Request] = []
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(_requests())
+    def collect(request: Request) -> None:
+        collected.append(request)
+
+    collect()
+    return collected[:count]
+
+
+def generate_changes(count: int, number: int) -> Iterator[Request]:
+    """Yield requests with valid reviews of which one field, or two, are something else."""
+    dice = random.Random(number)
+    for _ in range(count):
+        document = json.loads(json.dumps(dice.choice(BASES)))
+        for _ in range(dice.choice((1, 1, 2))):
+            parent, key = dice.choice(list(_iter_places(document)))
+            _change(parent, key, dice.randrange(8), copy.deepcopy(dice.choice(_NASTY)))
+            if not document:
+                break
+        yield Request(_encode(document), dice.choice(PATHS))
+
+
+def generate_spoilt_bodies(count: int, number: int) -> Iterator[Request]:
+    """Yield requests whose bodies were valid before some of their bytes were changed."""
+    dice = random.Random(number)
+    bodies = [json.dumps(base).encode() for base in BASES]
+    for _ in range(count):
+        body = _spoil(dice.choice(bodies), bodies, dice)
+        yield Request(body, dice.choice(PATHS), chunk=dice.choice((0, 0, 1000, 7)))
+
+
+#: Of URLs; those of API servers have nothing but a timeout.
+QUERIES = (
+    b"",
+    b"timeout=10s",
+    b"timeout=0s",
+    b"timeout=-1s",
+    b"timeout=1e9s",
+    b"timeout=9999999h",
+    b"timeout=" + b"9" * 20 + b"s",
+    b"timeout=" + b"1" * 30_000,
+    b"timeout=" + b"1h" * 15_000,
+    b"timeout=" + b".1" * 15_000 + b"s",
+    b"&".join(b"a%d=b" % i for i in range(6_000)),
+    b"timeout=%31%30s",
+    b"timeout=\xff\x00",
+    b"dryRun=true&timeout=1s&timeout=x",
+)
+
+
+def generate_spoilt_streams(count: int, number: int) -> Iterator[bytes]:
+    """Yield what to write to a socket: valid HTTP requests, some of whose bytes were changed."""
+    dice = random.Random(number)
+    streams = [
+        _build_stream(json.dumps(base).encode(), path)
+        for base in BASES
+        for path in ("/", "/validate", "/fill?timeout=10s")
+    ]
+    streams += [
+        b"POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n3\r\n{}\n\r\n",
+        b"POST / HTTP/1.0\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+        b"POST / HTTP/1.1\r\n" + b"x: y\r\n" * 3000 + b"\r\n",
+        b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}",
+        b"GET /livez HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        b"A" * 100_000,
+    ]
+    for _ in range(count):
+        stream = dice.choice(streams)
+        head = len(stream.partition(b"\r\n\r\n")[0])
+        limit = head if dice.random() < 0.6 else None  # most of it is the body
+        yield _vary(_spoil(stream, streams, dice, limit=limit), dice)
+
+
+def _vary(stream: bytes, dice: random.Random) -> bytes:
+    """Send a request several times in a row, with trailers, with a huge query; or as it is."""
+    way = dice.randrange(8)
+    head, separator, body = stream.partition(b"\r\n\r\n")
+    if way == 0:
+        return stream * dice.choice((2, 5, 50, 300))
+    if way == 1 and separator:
+        lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"content-l")]
+        lines.append(b"Transfer-Encoding: chunked")
+        trailer = b"X-Trailer: " + b"x" * dice.choice((1, 1000, 100_000)) + b"\r\n"
+        trailers = trailer * dice.choice((0, 1, 50, 1000 if len(trailer) < 2000 else 1))
+        chunks = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(body), body, trailers)
+        return b"\r\n".join(lines) + separator + chunks
+    if way == 2:
+        return stream.replace(b" HTTP/1.1", b"?" + dice.choice(QUERIES) + b" HTTP/1.1", 1)
+    return stream
+
+
+def _build_stream(body: bytes, path: str) -> bytes:
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: webop\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _spoil(
+    data: bytes, others: list[bytes], dice: random.Random, limit: int | None = None
+) -> bytes:
+    """Change some bytes; the limit is where to stop, for changes in the head of a request only."""
+    spoilt = bytearray(data)
+    for _ in range(dice.choice((0, 1, 1, 1, 2, 4, 16))):
+        if not spoilt:
+            break
+        start = dice.randrange(min(limit or len(spoilt), len(spoilt)))
+        end = min(len(spoilt), start + dice.choice((1, 1, 2, 8, 64)))
+        if dice.randrange(7) == 0:
+            del spoilt[start:]
+        else:
+            spoilt[start:end] = _replace(bytes(spoilt[start:end]), others, dice)
+    return bytes(spoilt)
+
+
+def _replace(part: bytes, others: list[bytes], dice: random.Random) -> bytes:
+    other = dice.choice(others)
+    place = dice.randrange(len(other))
+    first = bytes([part[0] ^ 1 << dice.randrange(8)])
+    sign = bytes([dice.choice(b'\x00\xff"{}[],:\\ \r\n0e-')])
+    ways = (
+        first + part[1:],
+        sign + part[1:],
+        b"",
+        part * dice.choice((2, 3, 50)),
+        other[place : place + dice.choice((4, 64, 4000))],
+        dice.randbytes(len(part)),
+    )
+    return dice.choice(ways)
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> Request:
+    body = _encode(draw(_documents()))
+    is_usual = draw(st.integers(0, 3)) > 0
+    path = draw(st.sampled_from(PATHS) if is_usual else _WEIRD_PATHS)
+    method = draw(st.sampled_from(("POST",) * 30 + ("GET", "PUT", "HEAD", "OPTIONS", "", "pOST")))
+    headers = ((b"content-type", b"application/json"),) if is_usual else draw(_HEADERS)
+    chunk = draw(st.sampled_from((0, 0, 0, 1, 100)))
+    is_cut = draw(st.integers(0, 40)) == 40
+    return Request(body, path, draw(_QUERIES), method, headers, chunk, is_cut)
+
+
+@st.composite
+def _documents(draw: st.DrawFn) -> Json:
+    if draw(st.integers(0, 9)) == 0:
+        return draw(_VALUES)
+    document = json.loads(json.dumps(draw(st.sampled_from(BASES))))
+    for _ in range(draw(st.integers(0, 4))):
+        places = list(_iter_places(document))
+        if not places:
+            break
+        parent, key = draw(st.sampled_from(places))
+        # Values of strategies are shared, and may themselves be changed in the next round.
+        _change(parent, key, draw(st.integers(0, 7)), copy.deepcopy(draw(_VALUES)))
+    return document
+
+
+def _change(parent: Any, key: Any, way: int, value: Json) -> None:
+    """Change one field; most of the ways put something else in its place."""
+    if way == 0:
+        del parent[key]
+    elif way == 1 and isinstance(parent, dict):
+        parent[f"{key}{_DUPLICATE}"] = value
+    elif way == 2 and isinstance(parent, dict):
+        parent[str(value)[:50]] = parent.pop(key)
+    elif way == 3:
+        parent[key] = [parent[key]]
+    else:
+        parent[key] = value
+
+
+def _iter_places(value: Json) -> Iterator[tuple[Any, Any]]:
+    items: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for key, inner in items:
+        yield value, key
+        yield from _iter_places(inner)
+
+
+def _encode(document: Json) -> bytes:
+    """Return a text of JSON, or nearly so, with all that was only hinted at."""
+    text = json.dumps(document).replace(_DUPLICATE, "")
+    parts = text.split(f'"{_RAW}')
+    rest = [_expand(*part.split('"', 1)) if '"' in part else part for part in parts[1:]]
+    return "".join([parts[0], *rest]).encode("utf-8", "surrogatepass")
+
+
+def _expand(name: str, tail: str) -> str:
+    if not name.startswith("deep-"):
+        return name + tail
+    _, kind, depth = name.split("-")
+    opening, closing = ("[", "]") if kind == "list" else ('{"a":', "}")
+    return opening * int(depth) + "1" + closing * int(depth) + tail

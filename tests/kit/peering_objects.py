@@ -1,0 +1,144 @@
+"""Peering objects, as operators and tests meet at them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.kit.operators import CRDS, Json, connect, eventually, pace, undefine, wait_served
+from webop.client.api import Client
+from webop.errors import APIConflictError
+from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+CLUSTER_PEERINGS = Resource("kopf.dev", "v1", "clusterkopfpeerings", kind="ClusterKopfPeering")
+PEERINGS = Resource("kopf.dev", "v1", "kopfpeerings", kind="KopfPeering", namespaced=True)
+
+_MANIFEST = Path(__file__).parents[2] / "manifests" / "peering.yaml"
+
+
+def build_peering_crds(group: str = "kopf.dev", *, has_status: bool = False) -> list[Json]:
+    """Return the definitions of the manifest, for another group, with a status endpoint maybe."""
+    text = _MANIFEST.read_text(encoding="utf-8").replace("kopf.dev", group)
+    documents = list(yaml.safe_load_all(text))
+    if has_status:
+        for document in documents:
+            document["spec"]["versions"][0]["subresources"] = {"status": {}}
+    return documents
+
+
+async def define_peerings(
+    client: Client, group: str = "kopf.dev", *, has_status: bool = False
+) -> None:
+    """Put the kinds into the cluster, if they are not there, and wait until they are served."""
+    for document in build_peering_crds(group, has_status=has_status):
+        with contextlib.suppress(APIConflictError):
+            await client.create(CRDS, None, document)
+    for resource in (CLUSTER_PEERINGS, PEERINGS):
+        await wait_served(client, replace(resource, group=group))
+
+
+async def undefine_peerings(client: Client) -> None:
+    """Remove the kinds, if they are there, with all objects, and wait for the end of them."""
+    for resource in (CLUSTER_PEERINGS, PEERINGS):
+        await undefine(client, resource)
+
+
+def provide_peerings(cluster: LocalCluster) -> None:
+    """Define the kinds, from where there is no loop."""
+
+    async def define() -> None:
+        async with connect(cluster) as client:
+            await define_peerings(client)
+
+    asyncio.run(define())
+
+
+@dataclass
+class Meeting:
+    """One peering object, by the word of the API server; cluster-wide without a namespace."""
+
+    client: Client
+    namespace: str | None
+    name: str = "default"
+    group: str = "kopf.dev"
+    has_status: bool = False
+
+    @property
+    def resource(self) -> Resource:
+        """Its kind."""
+        resource = CLUSTER_PEERINGS if self.namespace is None else PEERINGS
+        return replace(resource, group=self.group)
+
+    async def create(self, **records: Json) -> None:
+        """Create it, with records maybe."""
+        body = {
+            "apiVersion": self.resource.api_version,
+            "kind": self.resource.kind,
+            "metadata": {"name": self.name},
+            "status": records,
+        }
+        await self.client.create(self.resource, self.namespace, body)
+        for identity, record in records.items() if self.has_status else ():
+            await self.write(identity, record)
+
+    async def delete(self) -> None:
+        """Delete it."""
+        await self.client.delete(self.resource, self.namespace, self.name)
+
+    async def read(self) -> Json:
+        """Return the records by identities."""
+        raw = await self.client.get(self.resource, self.namespace, self.name)
+        records: Json = raw.get("status") or {}
+        return records
+
+    async def write(self, identity: str, record: Any) -> None:
+        """Write, or remove, the record of somebody."""
+        patch = {"status": {identity: record}}
+        subresource = "status" if self.has_status else None
+        await self.client.patch(self.resource, self.namespace, self.name, patch, subresource)
+
+    async def wait(self, condition: Callable[[Json], Any], what: str = "the condition") -> Json:
+        """Wait until the records are as they should be, and return them."""
+        for pause in pace():
+            records = await self.read()
+            if condition(records):
+                return records
+            await asyncio.sleep(pause)
+        raise AssertionError(f"{what} does not hold: {records}")
+
+
+def build_record(priority: int, lifetime: float = 3600, **more: Any) -> Json:
+    """Return a record of somebody who is alive."""
+    lastseen = datetime.now(UTC).isoformat()
+    return {"priority": priority, "lifetime": int(lifetime), "lastseen": lastseen, **more}
+
+
+class Boss:
+    """Makes the operator pause, and resume."""
+
+    def __init__(self, meeting: Meeting, log: pytest.LogCaptureFixture) -> None:
+        self.meeting = meeting
+        self.log = log
+
+    async def pause(self) -> None:
+        """Make it pause, and wait until it does."""
+        before = self.log.text.count("Pausing")
+        await self.meeting.write("boss", build_record(100))
+        await eventually(lambda: self.log.text.count("Pausing") > before, "the pause")
+
+    async def resume(self) -> None:
+        """Let it resume, and wait until it does."""
+        before = self.log.text.count("Resuming")
+        await self.meeting.write("boss", None)
+        await eventually(lambda: self.log.text.count("Resuming") > before, "the end of it")

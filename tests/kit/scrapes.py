@@ -1,0 +1,73 @@
+"""Scrapes as Prometheus makes them, and what is in them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import httpx
+from prometheus_client import parser
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics import parser as openmetrics_parser
+
+from tests.kit.operators import pace
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+
+
+@dataclass
+class Scrape:
+    """What was scraped at one moment."""
+
+    text: str
+    families: dict[str, Metric]
+
+    def get(self, name: str, /, **labels: str) -> float:
+        """Return the sum of the samples of a name with these labels, and any others; 0 for none."""
+        return sum(
+            sample.value
+            for family in self.families.values()
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all samples."""
+        return {sample.name for family in self.families.values() for sample in family.samples}
+
+
+async def scrape(http: httpx.AsyncClient, url: str = "/metrics", accept: str = "") -> Scrape:
+    """Scrape once, and parse what comes as what it claims to be."""
+    answer = await http.get(url, headers={"accept": accept} if accept else None)
+    assert answer.status_code == 200, answer.text
+    kind = answer.headers["content-type"]
+    parse = openmetrics_parser if kind.startswith("application/openmetrics-text") else parser
+    families = parse.text_string_to_metric_families(answer.text)
+    return Scrape(answer.text, {family.name: family for family in families})
+
+
+async def scrape_until(
+    condition: Callable[[Scrape], object], http: httpx.AsyncClient, url: str = "/metrics"
+) -> Scrape:
+    """Scrape until a condition holds; also while nobody listens yet."""
+    found = Scrape("nobody listens", {})
+    for pause in pace():
+        try:
+            found = await scrape(http, url)
+        except httpx.ConnectError:
+            pass
+        else:
+            if condition(found):
+                return found
+        await asyncio.sleep(pause)
+    raise AssertionError(f"The metrics have not become as expected:\n{found.text}")
+
+
+def find_port() -> int:
+    """Return a port that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+    return port

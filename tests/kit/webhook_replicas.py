@@ -1,0 +1,234 @@
+"""Replicas that share webhook configurations on a real API server: what tests of them need."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import webop
+from tests.kit.managed_webhooks import KINDS, Site, open_site, until
+from tests.kit.operators import Kind, define_kinds
+from webop.admission.configurations.agreement import PREFIX
+from webop.admission.configurations.management import ConfigurationManager
+from webop.client.api import Client
+from webop.handlers.model import WebhookType
+from webop.runtime.operator import Operator, OperatorOptions
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+SERVICE = "https://localhost:1"  # where nobody answers: what is configured is refused
+
+
+def define_crews(cluster: LocalCluster, prefix: str, count: int) -> Iterator[Kind]:
+    """Define a kind for each of the crews of a module."""
+    return define_kinds(
+        cluster,
+        (Kind(f"{prefix}{number}.webop.dev", f"{prefix}s", prefix) for number in range(count)),
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_crew(
+    cluster: LocalCluster, client: Client, namespace: str, kind: Kind
+) -> AsyncIterator[Crew]:
+    """Give what a test has to itself; in the end, nothing is left of it."""
+    async with open_site(cluster, client, namespace, kind) as site:
+        crew = Crew(site)
+        yield crew
+        for member in crew.members:
+            await member.kill()
+
+
+@dataclass
+class Member:
+    """A replica, as far as the configurations know of it: it serves nothing."""
+
+    manager: ConfigurationManager
+    task: asyncio.Task[None]
+    context: Any
+
+    async def wait_applied(self) -> Member:
+        """Wait until it has done its first work."""
+        waiter = asyncio.create_task(self.manager.is_applied.wait())
+        await asyncio.wait({waiter, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        assert not self.task.done(), self.task.exception()
+        return self
+
+    async def leave(self, *, is_asked: bool = True) -> None:
+        """Exit gracefully."""
+        await self.manager.withdraw(is_asked=is_asked)
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Exit with no farewell."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    def know(self, *resources: webop.Resource) -> None:
+        """Have it discover the resources of the cluster."""
+        self.context.cluster_view.update(resources)
+
+
+@dataclass
+class Crew:
+    """The replicas of a test."""
+
+    site: Site
+    members: list[Member] = field(default_factory=list)
+
+    def begin(self, *names: str, **options: Any) -> Member:
+        """Start a replica.
+
+        Args:
+            names: the ids of its handlers: ``x`` validates, ``x!`` does so persistently,
+                ``x?`` does not say so, ``~x`` mutates.
+            options: ``url`` is where it claims to serve, ``ca`` its bundle, ``client`` is its
+                client; others are settings of admission.
+        """
+        client = options.pop("client", self.site.client)
+        registry = webop.OperatorRegistry()
+        for name in names:
+            decorate = webop.on.mutate if name.startswith("~") else webop.on.validate
+            declare = decorate(
+                *self.site.names,
+                id=name.strip("~!?"),
+                persistent=None if name.endswith("?") else name.endswith("!"),
+                registry=registry,
+            )
+            declare(lambda **_: None)
+        settings = webop.OperatorSettings()
+        config: webop.WebhookClientConfig = {"url": options.pop("url", SERVICE)}
+        if "ca" in options:
+            config["caBundle"] = options.pop("ca")
+        settings.admission.managed = self.site.name
+        for name, value in options.items():
+            setattr(settings.admission, name, value)
+        context = Operator(OperatorOptions(registry=registry, settings=settings)).context
+        manager = ConfigurationManager(context, client, lambda: True)
+        member = Member(manager, asyncio.create_task(manager.run()), context)
+        member.know(self.site.objects.resource)
+        manager.announce(config)
+        self.members.append(member)
+        return member
+
+    async def start(self, *names: str, **options: Any) -> Member:
+        """Start a replica, and wait until it is in place."""
+        return await self.begin(*names, **options).wait_applied()
+
+    async def is_clean(self) -> bool:
+        """Tell whether there is neither a webhook nor a replica in the cluster."""
+        names = await self.site.has_names()
+        return names and not await self.site.get_records()
+
+    async def tear(self, which: WebhookType) -> None:
+        """Do what a person with bad intentions does: remove the webhooks and the records."""
+        found = await self.site.client.get(KINDS[which], None, self.site.name)
+        annotations = found["metadata"]["annotations"]
+        gone = {key: None for key in annotations if key.startswith(PREFIX)}
+        patch = {"metadata": {"annotations": gone}, "webhooks": []}
+        await self.site.client.patch(KINDS[which], None, self.site.name, patch)
+
+    async def is_allowed(self, name: str) -> bool:
+        """Tell whether an object passes."""
+        answer = await self.site.create(name, {}, "?dryRun=All")
+        return answer.status_code == 201
+
+    @contextlib.asynccontextmanager
+    async def refuse(self) -> AsyncIterator[Counter[int]]:
+        """Make sure that no object passes in the block, at no moment; count the answers."""
+        answers: Counter[int] = Counter()
+        is_over = asyncio.Event()
+
+        async def check() -> None:
+            while not is_over.is_set():
+                answers[(await self.site.create("any", {}, "?dryRun=All")).status_code] += 1
+                assert not answers[201], "an object was not checked"
+
+        await until(self._is_refused, "the first refusal")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(check())
+            try:
+                yield answers
+            finally:
+                is_over.set()
+
+    async def _is_refused(self) -> bool:
+        return not await self.is_allowed("any")
+
+    async def wait_allowed(self, name: str = "any") -> None:
+        """Wait until objects pass: the API server has learnt that there are no webhooks."""
+        await until(lambda: self.is_allowed(name), "the end of the webhooks")
+
+
+class Balancer:
+    """One address for several servers, as a Service is: connections go to the chosen one."""
+
+    def __init__(self) -> None:
+        self.backends: list[int] = []
+        self.chosen = 0
+        self.port = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @contextlib.asynccontextmanager
+    async def listen(self) -> AsyncIterator[Balancer]:
+        """Listen at any free port."""
+        server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            await self._cut()
+
+    async def choose(self, number: int, *, cut: bool = False) -> None:
+        """Send all that come from now on to another server; cut the connections that are there."""
+        self.chosen = number
+        if cut:
+            await self._cut()
+
+    async def serve(self, fn: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
+        """Serve with a certificate of its own behind the common address."""
+        async for config in webop.WebhookServer(port=0, host="localhost")(fn):
+            self.backends.append(urlsplit(config["url"] or "").port or 0)
+            yield {**config, "url": f"https://localhost:{self.port}"}
+
+    async def _cut(self) -> None:
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task
+        self._tasks.add(task)
+        try:
+            port = self.backends[self.chosen]
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_pump(reader, back))
+                    group.create_task(_pump(there, writer))
+            finally:
+                back.close()
+        except asyncio.CancelledError:
+            pass
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()

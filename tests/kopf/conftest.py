@@ -1,0 +1,36 @@
+"""Kinds and runs of operators for the tests of the interchange."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kit.operators import Kind, Objects, define_kinds
+from tests.kopf.relay import Relay, has_peer
+from webop.client.api import Client
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.fixture(scope="session")
+def batons(webop_cluster: LocalCluster) -> Kind:
+    """A kind whose objects are handed from one operator to the other."""
+    kind = Kind("relay.webop.dev", "batons", "Baton", has_status=True)
+    return next(define_kinds(webop_cluster, [kind]))
+
+
+@pytest.fixture
+def baton_objects(client: Client, batons: Kind, webop_namespace: str) -> Objects:
+    """The batons in the namespace of the test."""
+    return Objects(client, batons, webop_namespace)
+
+
+@pytest.fixture
+def relay(tmp_path: Path, webop_cluster: LocalCluster, baton_objects: Objects) -> Relay:
+    """The runs of the operators of the test."""
+    if not has_peer():
+        pytest.skip("Kopf is not installed: it comes with the extra 'dev'.")
+    return Relay(tmp_path, webop_cluster.kubeconfig, baton_objects)

@@ -1,0 +1,94 @@
+"""Daemons and timers, which hold their objects by the finalizer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kit.operators import FINALIZER, Json, Objects, get_annotations
+from tests.kopf.relay import SWAPS, Relay, Swap
+
+
+def is_held(body: Json) -> bool:
+    return bool(body["metadata"].get("finalizers") == [FINALIZER])
+
+
+@pytest.mark.feature("CON-04", "CON-06", "CFG-36", "D-27")
+@pytest.mark.parametrize("swap", SWAPS, ids=str)
+async def test_daemons_and_timers_move_to_the_other_with_their_finalizer(
+    relay: Relay, baton_objects: Objects, swap: Swap
+) -> None:
+    relay.write("""
+import asyncio
+
+@kopf.daemon(KIND, labels={'relay': kopf.ABSENT}, cancellation_timeout=1.0)
+async def daemon(stopped, **kwargs):
+    note('daemon', kwargs)
+    await stopped.wait()
+    note('stopped', kwargs)
+
+@kopf.timer(KIND, labels={'relay': kopf.ABSENT}, interval=0.3)
+def timer(**kwargs):
+    note('timer', kwargs)
+""")
+    async with relay.run(swap.first) as command:
+        for name in ("kept", "away"):
+            await baton_objects.create(name, {"x": 1})
+            for handler in ("daemon", "timer"):
+                await relay.wait_for_call(name, handler, turn=1)
+            await baton_objects.wait(name, is_held)
+        await command.stop(swap.stop)
+    await baton_objects.delete("away")
+    assert await baton_objects.exists("away")
+    async with relay.run(swap.second):
+        await baton_objects.wait_gone("away")
+        for handler in ("daemon", "timer"):
+            await relay.wait_for_call("kept", handler, turn=2)
+        body = await baton_objects.get("kept")
+        assert is_held(body)
+        assert not get_annotations(body)
+        await baton_objects.delete("kept")
+        await baton_objects.wait_gone("kept")
+    assert relay.list_handlers("kept", turn=2).count("daemon") == 1
+    assert relay.list_handlers("kept", turn=2).count("stopped") == 1
+
+
+@pytest.mark.feature("CON-04", "ERR-19", "CFG-36")
+@pytest.mark.parametrize("swap", SWAPS, ids=str)
+async def test_daemons_do_not_disturb_handlers_that_wait(
+    relay: Relay, baton_objects: Objects, swap: Swap
+) -> None:
+    relay.write("""
+@kopf.daemon(KIND, labels={'relay': kopf.ABSENT}, cancellation_timeout=1.0)
+async def daemon(stopped, **kwargs):
+    note('daemon', kwargs)
+    await stopped.wait()
+
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
+def created(**kwargs):
+    note('created', kwargs)
+
+@kopf.on.delete(KIND, labels={'relay': kopf.ABSENT})
+def finished(**kwargs):
+    note('finished', kwargs)
+
+@kopf.on.delete(KIND, labels={'relay': kopf.ABSENT})
+def pending(**kwargs):
+    note('pending', kwargs)
+    if TURN == 1:
+        raise kopf.TemporaryError('later', delay=0.5)
+""")
+    async with relay.run(swap.first) as command:
+        await baton_objects.create("one", {"x": 1})
+        await baton_objects.wait_handled("one")
+        await relay.wait_for_call("one", "daemon", turn=1)
+        await baton_objects.delete("one")
+        await relay.wait_for_call("one", "finished", turn=1)
+        await relay.wait_for_call("one", "pending", turn=1)
+        await baton_objects.wait("one", lambda body: "pending" in str(get_annotations(body)))
+        await command.stop(swap.stop)
+    async with relay.run(swap.second):
+        await baton_objects.wait_gone("one")
+
+    assert relay.list_handlers("one").count("finished") == 1
+    assert relay.list_handlers("one").count("created") == 1
+    assert relay.list_handlers("one", turn=2) == ["pending"]

@@ -1,0 +1,351 @@
+"""Cycles of handlers that one begins and the other ends."""
+
+from __future__ import annotations
+
+import signal
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.kit.operators import DIFFBASE, FINALIZER, Json, Objects, get_annotations
+from tests.kopf.relay import (
+    ALL_SWAPS,
+    KOPF,
+    SWAPS,
+    WEBOP,
+    Relay,
+    Swap,
+    get_records,
+    has_records,
+)
+
+
+@pytest.mark.feature("CON-01", "CON-03", "CON-04", "ERR-19", "CFG-37", "CFG-68")
+@pytest.mark.parametrize("swap", ALL_SWAPS, ids=str)
+async def test_only_what_is_pending_is_called_by_the_other_and_not_too_early(
+    relay: Relay, baton_objects: Objects, swap: Swap
+) -> None:
+    relay.write("""
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
+def finished(**kwargs):
+    note('finished', kwargs)
+    return {'by': TURN}
+
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
+def refused(**kwargs):
+    note('refused', kwargs)
+    raise kopf.PermanentError('never')
+
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT}, retries=2)
+def pending(retry, **kwargs):
+    note('pending', {**kwargs, 'retry': retry})
+    if TURN == 1:
+        raise kopf.TemporaryError('later', delay=3)
+""")
+    async with relay.run(swap.first) as command:
+        await baton_objects.create("one", {"x": 1})
+        body = await baton_objects.wait(
+            "one",
+            lambda body: has_records(
+                body, finished="success", refused="failure", pending="delayed"
+            ),
+        )
+        await command.stop(swap.stop)
+    records = get_records(body)
+    assert records["pending"]["retries"] == 1
+    assert records["pending"]["message"] == "later"
+    assert records["refused"]["message"] == "never"
+
+    async with relay.run(swap.second):
+        body = await baton_objects.wait_handled("one")
+        await relay.pass_fence()
+    due = datetime.fromisoformat(records["pending"]["delayed"]).timestamp()
+    (call,) = relay.read_calls("one", turn=2)
+    assert (call["handler"], call["retry"], call["reason"]) == ("pending", 1, "create")
+    assert call["time"] >= due
+    assert relay.list_handlers("one", turn=1) == ["finished", "pending", "refused"]
+    assert set(get_annotations(body)) == {DIFFBASE}
+    assert body["status"] == {"finished": {"by": 1}}
+
+
+@pytest.mark.feature("CON-04")
+@pytest.mark.parametrize("swap", ALL_SWAPS, ids=str)
+async def test_what_is_interrupted_is_called_again_and_what_has_finished_is_not(
+    relay: Relay, baton_objects: Objects, swap: Swap
+) -> None:
+    relay.write("""
+import asyncio
+
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
+async def finished(**kwargs):
+    note('finished', kwargs)
+
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
+async def interrupted(**kwargs):
+    note('interrupted', kwargs)
+    if TURN == 1:
+        await asyncio.Event().wait()
+""")
+    async with relay.run(swap.first) as command:
+        await baton_objects.create("one", {"x": 1})
+        await relay.wait_for_call("one", "interrupted", turn=1)
+        await baton_objects.wait("one", lambda body: has_records(body, finished="success"))
+        await command.stop(swap.stop)
+    body = await baton_objects.get("one")
+    assert not get_records(body).get("interrupted", {}).get("stopped")
+    async with relay.run(swap.second):
+        body = await baton_objects.wait_handled("one")
+
+    assert relay.list_handlers("one", turn=1) == ["finished", "interrupted"]
+    (call,) = relay.read_calls("one", turn=2)
+    assert (call["handler"], call["retry"]) == ("interrupted", 0)
+    assert set(get_annotations(body)) == {DIFFBASE}
+
+
+def has_retries(body: Json, count: int) -> bool:
+    records = get_records(body)
+    return (
+        has_records(body, finished="success")
+        and records.get("pending", {}).get("retries", 0) >= count
+    )
+
+
+@pytest.mark.feature("CON-04", "ERR-19", "CFG-68")
+async def test_an_object_can_go_through_many_hands(relay: Relay, baton_objects: Objects) -> None:
+    relay.write("""
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
+def finished(**kwargs):
+    note('finished', kwargs)
+
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
+def pending(**kwargs):
+    note('pending', kwargs)
+    if TURN < 3:
+        raise kopf.TemporaryError('not here', delay=0.2)
+""")
+    known = 0
+    await baton_objects.create("one", {"x": 1})
+    for side in (KOPF, WEBOP):
+        async with relay.run(side) as command:
+            is_further = partial(has_retries, count=known + 1)
+            await baton_objects.wait("one", is_further)
+            await command.stop(signal.SIGKILL)
+        known = get_records(await baton_objects.get("one"))["pending"]["retries"]
+    async with relay.run(KOPF):
+        await baton_objects.wait_handled("one")
+
+    assert relay.list_handlers("one").count("finished") == 1
+    # An attempt that was interrupted by the kill is not counted.
+    numbers = [call["retry"] for call in relay.read_calls("one") if call["handler"] == "pending"]
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(numbers[-1] + 1))
+    assert numbers[-1] >= known
+
+
+@pytest.mark.feature("CON-04", "ERR-19", "CFG-68")
+@pytest.mark.parametrize("swap", SWAPS, ids=str)
+async def test_attempts_and_time_are_counted_across(
+    relay: Relay, baton_objects: Objects, swap: Swap
+) -> None:
+    relay.write("""
+DELAY = 2 if TURN == 1 else 0.2
+
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT}, retries=3)
+def attempts(**kwargs):
+    note('attempts', kwargs)
+    raise kopf.TemporaryError('ж' * 2000, delay=DELAY)
+
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT}, timeout=3, backoff=2)
+def runtime(**kwargs):
+    note('runtime', kwargs)
+    raise ValueError('again')
+""")
+    async with relay.run(swap.first) as command:
+        await baton_objects.create("one", {"x": 1})
+        await baton_objects.wait(
+            "one", lambda body: has_records(body, attempts="delayed", runtime="delayed")
+        )
+        await command.stop(swap.stop)
+    async with relay.run(swap.second):
+        body = await baton_objects.wait_handled("one")
+
+    handlers = relay.list_handlers("one")
+    assert handlers.count("attempts") == 3
+    # A third attempt would be too late, and, if starting took too long, the second one too.
+    assert handlers.count("runtime") in {1, 2}
+    assert set(get_annotations(body)) == {DIFFBASE}
+
+
+@pytest.mark.feature("CON-04", "CON-05", "HND-16")
+@pytest.mark.parametrize("swap", SWAPS, ids=str)
+async def test_the_other_sees_the_same_update(
+    relay: Relay, baton_objects: Objects, swap: Swap
+) -> None:
+    relay.write("""
+@kopf.on.update(KIND)
+def finished(**kwargs):
+    note('finished', kwargs)
+
+@kopf.on.update(KIND)
+def pending(spec, **kwargs):
+    note('pending', kwargs)
+    if TURN == 1 and spec.get('x') == 'new':
+        raise kopf.TemporaryError('later', delay=0.5)
+""")
+    async with relay.run(swap.first) as command:
+        for name in ("begun", "away"):
+            await baton_objects.create(name, {"x": "old", "y": [1, {"z": "ж"}]})
+            await baton_objects.wait_handled(name)
+        await baton_objects.patch("begun", {"spec": {"x": "new"}})
+        await baton_objects.wait(
+            "begun", lambda body: has_records(body, finished="success", pending="delayed")
+        )
+        await command.stop(swap.stop)
+    for value in ("newer", "new"):
+        await baton_objects.patch("away", {"spec": {"x": value}})
+    async with relay.run(swap.second):
+        for name in ("begun", "away"):
+            await baton_objects.wait_handled(name)
+        await relay.pass_fence()
+
+    assert relay.list_handlers("begun", turn=2) == ["pending"]
+    assert relay.list_handlers("away") == ["finished", "pending"]
+    for call in (*relay.read_calls("begun"), *relay.read_calls("away")):
+        assert call["old"] == {"spec": {"x": "old", "y": [1, {"z": "ж"}]}}
+        assert call["new"] == {"spec": {"x": "new", "y": [1, {"z": "ж"}]}}
+        assert call["diff"] == [["change", ["spec", "x"], "old", "new"]]
+        assert call["reason"] == "update"
+
+
+@pytest.mark.feature("CON-04", "CON-06", "CFG-36")
+@pytest.mark.parametrize("swap", SWAPS, ids=str)
+async def test_a_deletion_is_ended_by_the_other(
+    relay: Relay, baton_objects: Objects, swap: Swap
+) -> None:
+    relay.write("""
+@kopf.on.create(KIND)
+def created(name, **kwargs):
+    if name == 'early':
+        raise kopf.TemporaryError('not before it is deleted', delay=0.5)
+
+@kopf.on.delete(KIND, labels={'relay': kopf.ABSENT})
+def finished(**kwargs):
+    note('finished', kwargs)
+
+@kopf.on.delete(KIND, labels={'relay': kopf.ABSENT})
+def pending(**kwargs):
+    note('pending', kwargs)
+    if TURN == 1:
+        raise kopf.TemporaryError('later', delay=0.5)
+""")
+    async with relay.run(swap.first) as command:
+        for name in ("begun", "away"):
+            await baton_objects.create(name, {"x": 1})
+            body = await baton_objects.wait_handled(name)
+            assert body["metadata"]["finalizers"] == [FINALIZER]
+        await baton_objects.create("early", {"x": 1})
+        await baton_objects.wait("early", lambda body: has_records(body, created="delayed"))
+        await baton_objects.delete("begun")
+        await baton_objects.wait(
+            "begun", lambda body: has_records(body, finished="success", pending="delayed")
+        )
+        await command.stop(swap.stop)
+    for name in ("away", "early"):
+        await baton_objects.delete(name)
+    async with relay.run(swap.second):
+        for name in ("begun", "away", "early"):
+            await baton_objects.wait_gone(name)
+
+    assert relay.list_handlers("begun", turn=1).count("finished") == 1
+    assert relay.list_handlers("begun", turn=2) == ["pending"]
+    for name in ("away", "early"):
+        assert relay.list_handlers(name) == ["finished", "pending"]
+
+
+@pytest.mark.feature("CON-04", "HND-20")
+@pytest.mark.parametrize("swap", SWAPS, ids=str)
+async def test_resuming_is_done_once_by_each_and_goes_on_where_it_was(
+    relay: Relay, baton_objects: Objects, swap: Swap
+) -> None:
+    relay.write("""
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
+def created(**kwargs):
+    note('created', kwargs)
+
+@kopf.on.resume(KIND, labels={'relay': kopf.ABSENT})
+def finished(**kwargs):
+    note('finished', kwargs)
+
+@kopf.on.resume(KIND, labels={'relay': kopf.ABSENT})
+def pending(name, **kwargs):
+    note('pending', {**kwargs, 'name': name})
+    if TURN == 2 and name == 'begun':
+        raise kopf.TemporaryError('later', delay=0.5)
+""")
+    async with relay.run(swap.first) as command:
+        await relay.pass_fence()
+        for name in ("begun", "rest"):
+            await baton_objects.create(name, {"x": 1})
+            await baton_objects.wait_handled(name)
+        await relay.pass_fence()
+        await command.stop(swap.stop)
+    async with relay.run(swap.second) as command:
+        await baton_objects.wait(
+            "begun", lambda body: has_records(body, finished="success", pending="delayed")
+        )
+        await relay.pass_fence()
+        await command.stop(swap.stop)
+    async with relay.run(swap.first):
+        await relay.wait_for_call("begun", "pending", turn=3)
+        await baton_objects.wait_handled("begun")
+        await relay.pass_fence()
+
+    assert relay.list_handlers("rest", turn=1) == ["created"]
+    assert relay.list_handlers("rest", turn=2) == ["finished", "pending"]
+    assert relay.list_handlers("rest", turn=3) == ["finished", "pending"]
+    assert relay.list_handlers("begun", turn=1) == ["created"]
+    assert set(relay.list_handlers("begun", turn=2)) == {"finished", "pending"}
+    assert relay.list_handlers("begun", turn=3) == ["pending"]
+
+
+@pytest.mark.feature("CON-02", "CON-04", "EVT-10", "CFG-38", "CFG-65")
+@pytest.mark.parametrize("swap", SWAPS, ids=str)
+async def test_objects_at_rest_are_left_alone_by_the_other(
+    relay: Relay, baton_objects: Objects, swap: Swap
+) -> None:
+    relay.write("""
+@kopf.on.create(KIND)
+@kopf.on.update(KIND)
+@kopf.on.field(KIND, field='spec.a')
+@kopf.on.field(KIND, field='status.seen')
+@kopf.on.delete(KIND, optional=True)
+def handler(**kwargs):
+    note('handler', kwargs)
+""")
+    specs: dict[str, Any] = {
+        "plain": {"a": 1},
+        "empty": {},
+        "nested": {"a": {"b": [1, 2.5, None, True, {"c": []}]}, "d": {}},
+        "texts": {"a": 'ж🙂\u2028\t"q\\', "b": "x" * 3000},
+        "numbers": {"a": 2**53 + 1, "b": -1.5e300, "c": 1e-7},
+    }
+    async with relay.run(swap.first) as command:
+        for name, spec in specs.items():
+            metadata = {"labels": {"l": "v"}, "annotations": {"note": "ж"}}
+            await baton_objects.create(name, spec, **metadata)
+        before = [await baton_objects.wait_handled(name) for name in specs]
+        await relay.pass_fence()
+        before = [await baton_objects.get(name) for name in specs]
+        await command.stop(swap.stop)
+    async with relay.run(swap.second):
+        await relay.pass_fence()
+        await baton_objects.patch("plain", {"spec": {"a": 2}})
+        await baton_objects.wait_handled("plain")
+
+    for body in before[1:]:
+        name = body["metadata"]["name"]
+        assert await baton_objects.get(name) == body
+        assert not relay.read_calls(name, turn=2)
+    assert {call["reason"] for call in relay.read_calls("plain", turn=2)} == {"update"}

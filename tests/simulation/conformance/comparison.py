@@ -1,0 +1,284 @@
+"""Sends the same requests to both servers, and collects where their answers differ."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from tests.simulation.cluster import Request
+
+from .drawing import CUSTOM, GROUP, OAKS, Drawing, Drawn, build_crd
+from .hooks import PROBE, HookServer, Judge
+from .sides import EventStream, Memory, RealSide, Side, SimulatedSide
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_HOOKS = "conformance"
+_ENOUGH = 10
+_WATCHES = 12  # open at once, at most
+_PATIENCE = 5.0  # seconds, for events of the real server
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two answers that are not alike."""
+
+    number: int
+    request: Any
+    real: Any
+    simulated: Any
+
+    def __str__(self) -> str:
+        real, simulated = _reduce(self.real, self.simulated)
+        return f"#{self.number} {self.request}\n   real: {real}\n    sim: {simulated}"
+
+
+@dataclass
+class _OpenWatch:
+    drawn: Drawn
+    number: int
+    real: EventStream
+    simulated: EventStream
+
+
+class Conformance:
+    """Both servers, prepared with the same kinds and namespaces.
+
+    Args:
+        cluster: the real one; nothing else writes the kinds of the comparison in it.
+        seed: of the requests.
+        with_hooks: whether admission webhooks judge them.
+    """
+
+    def __init__(self, cluster: LocalCluster, seed: int, *, with_hooks: bool = False) -> None:
+        self.real = RealSide(cluster)
+        self.simulated = SimulatedSide(seed)
+        self.differences: list[Difference] = []
+        self.requests = self.events = self.watches = self.reviews = 0
+        self.trace: str | None = None
+        run = f"like-{time.time_ns() // 1_000_000:x}"
+        self._namespaces = (f"{run}-1", f"{run}-2")
+        self._drawing = Drawing(random.Random(seed), self._namespaces)
+        self._memories: dict[Side, Memory] = {self.real: Memory(), self.simulated: Memory()}
+        self._open: list[_OpenWatch] = []
+        self._judges: dict[Side, Judge] = {self.real: Judge(), self.simulated: Judge()}
+        self._hooks: HookServer | None = None
+        self._prepare()
+        if with_hooks:
+            self._hooks = HookServer(self._judges[self.real])
+            self.simulated.cluster.admit = self._judges[self.simulated].admit
+            self._add_hooks(self._hooks)
+
+    def run(self, count: int) -> list[Difference]:
+        """Send so many requests to both; return all differences."""
+        for _ in range(count):
+            if len(self.differences) >= _ENOUGH:
+                break  # one difference brings others
+            self.requests += 1
+            drawn = self._drawing.draw()
+            if self._hooks is not None and _is_known_difference(drawn):
+                continue
+            if drawn.is_watch:
+                self._watch(drawn)
+            else:
+                self._send(drawn)
+        while self._open:
+            self._finish(self._open.pop(0))
+        return self.differences
+
+    def close(self) -> None:
+        """Remove what was made in the real cluster, but for the kinds."""
+        self.real.reconnect()
+        self._clear()
+        if self._hooks is not None:
+            self._hooks.close()
+        for namespace in self._namespaces:
+            self.real.send(Request("DELETE", f"/api/v1/namespaces/{namespace}"))
+        self.real.close()
+
+    def _add_hooks(self, hooks: HookServer) -> None:
+        headers = {"content-type": "application/json"}
+        for path, body in hooks.build_configurations(_HOOKS, self._namespaces[0]).items():
+            request = Request("POST", path, {}, headers, orjson.dumps(body))
+            self.simulated.send(request)
+            while self.real.send(request)[0] != 201:
+                self.real.send(Request("DELETE", f"{path}/{_HOOKS}"))
+        asked = self._judges[self.real].asked
+        while {"second", "fourth"} - {name.partition(".")[0] for name, _ in asked}:
+            self._probe_hooks()
+        asked.clear()
+
+    def _probe_hooks(self) -> None:
+        """Have the real server call its webhooks: it takes a moment until it knows them."""
+        metadata = {"generateName": PROBE, "labels": {"colour": "red"}}
+        body = {"apiVersion": OAKS.api_version, "kind": OAKS.kind, "metadata": metadata}
+        path = OAKS.build_path(self._namespaces[1])
+        headers = {"content-type": "application/json"}
+        self.real.send(Request("POST", path, {"dryRun": "All"}, headers, orjson.dumps(body)))
+        time.sleep(0.02)
+
+    def _prepare(self) -> None:
+        headers = {"content-type": "application/json"}
+        bodies = [(_CRDS, build_crd(place)) for place in CUSTOM]
+        bodies += [
+            ("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": name}})
+            for name in self._namespaces
+        ]
+        for path, body in bodies:
+            request = Request("POST", path, {}, headers, orjson.dumps(body))
+            self.real.send(request)
+            self.simulated.send(request)
+        for place in CUSTOM:
+            while self.real.send(Request("GET", place.build_path("")))[0] != 200:
+                time.sleep(0.05)
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove the webhooks and the objects of this comparison and of earlier ones."""
+        for way in ("validating", "mutating"):
+            path = f"/apis/admissionregistration.k8s.io/v1/{way}webhookconfigurations"
+            for name in (f"{self._namespaces[0]}-hook", _HOOKS):
+                self.real.send(Request("DELETE", f"{path}/{name}"))
+        headers = {"content-type": "application/merge-patch+json"}
+        release = orjson.dumps({"metadata": {"finalizers": None}})
+        for place in CUSTOM:
+            # The webhooks are called for some moments more, and can deny.
+            while items := self.real.send(Request("GET", place.build_path("")))[1]["items"]:
+                for raw in items:
+                    metadata = raw["metadata"]
+                    path = place.build_path(metadata.get("namespace", ""), metadata["name"])
+                    if metadata.get("finalizers"):
+                        # In a namespace that is gone, nothing can be patched.
+                        self._create_namespace(metadata.get("namespace", "default"))
+                        self.real.send(Request("PATCH", path, {}, headers, release))
+                    self.real.send(Request("DELETE", path))
+
+    def _create_namespace(self, name: str) -> None:
+        body = orjson.dumps({"metadata": {"name": name}})
+        headers = {"content-type": "application/json"}
+        self.real.send(Request("POST", "/api/v1/namespaces", {}, headers, body))
+
+    def _send(self, drawn: Drawn) -> None:
+        if drawn.needs_cache:
+            self._refresh(drawn)
+        answers = {}
+        for side, memory in self._memories.items():
+            status, body = side.send(_build(drawn, memory))
+            memory.take(drawn.resource, status, body)
+            answers[side] = memory.normalise(status, body)
+        self._compare(self.requests, drawn, answers[self.real], answers[self.simulated])
+        reviews = []
+        for side, memory in self._memories.items():
+            # The real server calls all validating webhooks at once.
+            asked = sorted(self._judges[side].asked, key=lambda pair: pair[0])
+            self._judges[side].asked.clear()
+            reviews.append([(name, memory.normalise_review(review)) for name, review in asked])
+            self.reviews += len(asked)
+        self._compare(self.requests, f"{drawn}: reviews", *reviews)
+
+    def _watch(self, drawn: Drawn) -> None:
+        self.watches += 1
+        self._refresh(drawn)
+        real = self.real.watch(_build(drawn, self._memories[self.real]))
+        simulated = self.simulated.watch(_build(drawn, self._memories[self.simulated]))
+        if isinstance(real, tuple) or isinstance(simulated, tuple):
+            answers = [
+                self._memories[side].normalise(*answer) if isinstance(answer, tuple) else "stream"
+                for side, answer in ((self.real, real), (self.simulated, simulated))
+            ]
+            self._compare(self.requests, drawn, *answers)
+            for answer in (real, simulated):
+                if not isinstance(answer, tuple):
+                    answer.close()
+            return
+        self._open.append(_OpenWatch(drawn, self.requests, real, simulated))
+        if len(self._open) > _WATCHES:
+            self._finish(self._open.pop(0))
+
+    def _finish(self, watch: _OpenWatch) -> None:
+        """Compare what has come until now."""
+        memory = self._memories[self.simulated]
+        wanted = [memory.normalise_event(event) for event in watch.simulated.read()]
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            found = self._read(watch)
+            if len(found) >= len(wanted) or time.monotonic() > deadline:
+                break
+            time.sleep(0.002)
+        self.events += len(found)
+        for index in range(max(len(found), len(wanted))):
+            pair = [events[index : index + 1] for events in (found, wanted)]
+            if _write(pair[0]) != _write(pair[1]):
+                self._compare(watch.number, f"{watch.drawn}: event {index}", *pair)
+                break
+        watch.real.close()
+        watch.simulated.close()
+
+    def _read(self, watch: _OpenWatch) -> list[Any]:
+        """Return the events of the real server, without the bookmarks of its own choice."""
+        memory = self._memories[self.real]
+        events = [memory.normalise_event(event) for event in watch.real.read()]
+        return [event for event in events if event[0] != "BOOKMARK" or event[2]]
+
+    def _refresh(self, drawn: Drawn) -> None:
+        """Wait until the watch cache of the real server has everything: a list does that."""
+        self.real.send(Request("GET", drawn.path))
+
+    def _compare(self, number: int, request: Any, real: Any, simulated: Any) -> None:
+        if self.trace and self.trace in str(request):
+            sys.stdout.write(f"#{number} {request}\n   {real}\n")
+        if _write(real) != _write(simulated):
+            self.differences.append(Difference(number, request, real, simulated))
+
+
+def _write(value: Any) -> bytes:
+    """Return it as JSON: to Python, true is 1."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _is_known_difference(drawn: Drawn) -> bool:
+    """Tell whether webhooks are asked differently by the simulated server.
+
+    Objects that say that they are of another kind or version are refused in the end. Before that,
+    the real server shows them to webhooks as of the right kind, without having applied its schema,
+    or fails to convert them.
+    """
+    body = drawn.body
+    wrong = {"Other", f"{GROUP}/v3"}
+    return isinstance(body, dict) and bool(
+        wrong & {str(body.get("kind")), str(body.get("apiVersion"))}
+    )
+
+
+def _build(drawn: Drawn, memory: Memory) -> Request:
+    """Return the request for one side."""
+    body = memory.fill_in(drawn.body)
+    return Request(
+        drawn.method,
+        drawn.path,
+        memory.fill_in(drawn.query),
+        {"content-type": drawn.content_type, **drawn.headers},
+        None if body is None else orjson.dumps(body),
+    )
+
+
+def _reduce(one: Any, other: Any) -> tuple[Any, Any]:
+    """Return only what differs."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = {**one, **other}
+        pairs = {key: _reduce(one.get(key, "absent"), other.get(key, "absent")) for key in keys}
+        pairs = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+        return {key: pair[0] for key, pair in pairs.items()}, {
+            key: pair[1] for key, pair in pairs.items()
+        }
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple) and len(one) == len(other):
+        lists = [_reduce(*pair) for pair in zip(one, other, strict=True) if pair[0] != pair[1]]
+        return [pair[0] for pair in lists], [pair[1] for pair in lists]
+    return one, other

@@ -1,0 +1,67 @@
+"""The API server in memory answers as the real one does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.simulation.conformance import Conformance
+from tests.simulation.conformance.definitions import tell
+from tests.simulation.conformance.sides import RealSide, SimulatedSide
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+# A fixed one, so that whoever breaks something sees it at once; others by the command line.
+_SEED = int(os.environ.get("WEBOP_TEST_LIKENESS_SEED", "20"))
+_REQUESTS = int(os.environ.get("WEBOP_TEST_LIKENESS_REQUESTS", "400"))
+
+
+def test_random_requests_are_answered_by_both_servers_alike(webop_cluster: LocalCluster) -> None:
+    with contextlib.closing(Conformance(webop_cluster, _SEED)) as conformance:
+        differences = conformance.run(_REQUESTS)
+    assert not differences, "\n".join(str(difference) for difference in differences)
+    assert conformance.watches > 5
+    assert conformance.events > 20
+
+
+def test_both_servers_ask_the_same_of_webhooks_and_do_what_they_say(
+    webop_cluster: LocalCluster,
+) -> None:
+    with contextlib.closing(Conformance(webop_cluster, _SEED, with_hooks=True)) as conformance:
+        differences = conformance.run(_REQUESTS // 3)
+    assert not differences, "\n".join(str(difference) for difference in differences)
+    assert conformance.reviews > 40
+
+
+def test_definitions_come_change_and_go_alike_on_both_servers(webop_cluster: LocalCluster) -> None:
+    # The real server takes its time: 2 s until it creates objects, 5 s until a definition is gone.
+    with contextlib.closing(RealSide(webop_cluster)) as real:
+        assert not tell(real, SimulatedSide(_SEED))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--requests", "0"], "--requests must be above 0, got 0"),
+        (["--cluster", "nosuch"], "There is no cluster 'nosuch'. Start it: "),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_compared(
+    arguments: list[str], message: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.conformance", *arguments],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr.splitlines()[-1]

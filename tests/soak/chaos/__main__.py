@@ -1,0 +1,105 @@
+"""Half an hour of faults on a real API server: ``python -m tests.soak.chaos``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+import sys
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from tests.kit.long_runs import Say, prove
+from tests.soak.chaos.invariants import judge
+from tests.soak.chaos.plan import build_plan
+from tests.soak.chaos.story import (
+    Times,
+    collect,
+    describe,
+    find_idle_daemons,
+    play,
+    set_up,
+    summarize,
+)
+from webop.testing import LocalCluster
+
+_LONGEST = 7 * 24 * 60  # minutes: all faults of a run are planned at its start
+_SHOWN = 3  # violations of a rule that are shown in full
+
+
+def main() -> int:
+    """Run the command line; return 0 if no rule was violated."""
+    defaults = Times()
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.chaos", description=__doc__)
+    add = parser.add_argument
+    add("--minutes", type=float, default=defaults.minutes, help="minutes of faults (%(default)g)")
+    add("--objects", type=int, default=defaults.objects, help="objects at once (%(default)d)")
+    add("--rate", type=float, default=defaults.rate, help="changes per second (%(default)g)")
+    add(
+        "--replicas",
+        type=int,
+        default=defaults.replicas,
+        help="replicas with a Lease (%(default)d)",
+    )
+    add("--seed", type=int, default=defaults.seed, help="seed of the faults (%(default)d)")
+    add("--calm", type=float, default=defaults.calm, help="seconds to converge (%(default)g)")
+    add("--alone", action="store_true", help="one replica without a Lease")
+    add("--keep", type=Path, metavar="FOLDER", help="write logs and evidence to a new folder")
+    chosen = vars(parser.parse_args())
+    has_lease, keep = not chosen.pop("alone"), chosen.pop("keep")
+    times = Times(**chosen)
+    if min(times.minutes, times.objects, times.rate, times.replicas) <= 0:
+        parser.error("--minutes, --objects, --rate and --replicas must be above 0")
+    if not (times.minutes <= _LONGEST and times.calm >= 0):  # nan is neither
+        parser.error(f"--minutes must be at most {_LONGEST} (a week), --calm at least 0")
+    if not (math.isfinite(times.rate) and math.isfinite(times.calm)):
+        parser.error("--rate and --calm must be finite numbers")
+    if keep is not None and keep.exists() and not (keep.is_dir() and not any(keep.iterdir())):
+        parser.error(f"--keep must be a new or an empty folder, got {keep}")
+    if not has_lease and times.replicas != defaults.replicas:
+        parser.error("--alone runs one replica: --replicas does nothing with it")
+    try:
+        if keep is not None:  # not after the run
+            keep.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        parser.error(f"--keep: cannot create {keep}: {exc.strerror}")
+    times = times if has_lease else replace(times, replicas=1)
+    return prove("chaos", times, partial(_run, times, has_lease=has_lease, keep=keep))
+
+
+async def _run(
+    times: Times,
+    cluster: LocalCluster,
+    folder: Path,
+    say: Say,
+    *,
+    has_lease: bool,
+    keep: Path | None,
+) -> int:
+    plan = build_plan(times.seed, times.minutes * 60, times.replicas)
+    try:
+        async with set_up(cluster, folder, times, has_lease=has_lease) as stage:
+            say(f"Replicas ready on Kubernetes {cluster.version}. {len(plan)} faults are planned.")
+            took = await play(stage, times, plan, say)
+            evidence = collect(stage)
+            violations = [*stage.problems, *judge(evidence), *find_idle_daemons(stage, evidence)]
+    finally:
+        if keep is not None:
+            shutil.copytree(folder, keep, dirs_exist_ok=True)
+            shutil.copytree(cluster.logs, keep / "cluster", dirs_exist_ok=True)
+    violations.sort(key=lambda violation: violation.rule)
+    for rule, found in groupby(violations, key=lambda violation: violation.rule):
+        several = list(found)
+        for violation in several[:_SHOWN]:
+            say("\n".join(describe(stage, evidence, violation)))
+        say(f'Violations of "{rule}": {len(several)}')
+    for line in summarize(stage, evidence, took):
+        say(line)
+    say(f"Violations: {len(violations)}")
+    return int(bool(violations))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

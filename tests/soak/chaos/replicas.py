@@ -1,0 +1,369 @@
+"""Replicas of one operator, one process after another in each place, and their evidence.
+
+For each step, the handlers append a line to a file of their process. The file survives any end of
+the process, so no step is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.kit.operators import Kind
+from tests.kit.processes import find_free_port
+from tests.soak.chaos.invariants import Process
+from tests.soak.chaos.link import Link
+from tests.soak.rollout.balancer import Balancer, Endpoint
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+LEASE = "chaos"
+DURATION, DEADLINE, PERIOD = 8, 5, 1  # of the lease, in seconds
+
+HANDLERS = """
+import asyncio
+import itertools
+import json
+import os
+import sys
+import time
+from collections import Counter
+import webop
+
+KIND = (os.environ['GROUP'], 'v1', os.environ['PLURAL'])
+FILE = os.open(os.environ['EVIDENCE'], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+PORT = int(os.environ['PORT'])
+NUMBERS = itertools.count()
+daemons = 0
+
+def note(what, **fields):
+    moment = time.clock_gettime(time.CLOCK_MONOTONIC)
+    os.write(FILE, json.dumps([what, moment, fields]).encode() + b'\\n')
+
+class Call:
+    def __init__(self, handler, uid, spec, meta, retry, **_):
+        self.number = next(NUMBERS)
+        self.fields = dict(
+            handler=handler, uid=uid, version=spec['version'], retry=retry,
+            rv=int(meta['resourceVersion']), wall=time.time(),
+        )
+
+    def __enter__(self):
+        note('begin', call=self.number, **self.fields)
+        return self
+
+    def __exit__(self, kind, exc, _):
+        names = {None: 'done', webop.TemporaryError: 'later', webop.PermanentError: 'failed'}
+        outcome = 'cancelled' if kind is asyncio.CancelledError else names.get(kind, repr(exc))
+        delay = exc.delay if outcome == 'later' else 0
+        note('end', call=self.number, outcome=outcome, delay=delay)
+
+    async def work(self, seconds):
+        for _ in range(2):
+            await asyncio.sleep(seconds / 2)
+            note('step', call=self.number)
+
+async def handle(handler, spec, uid, retry, fails=0, **kwargs):
+    with Call(handler, uid, spec, kwargs['meta'], retry) as call:
+        await call.work(spec['pace'])
+        if retry < fails:
+            raise webop.TemporaryError('not yet', delay=spec['delay'])
+        if spec.get('doomed') and handler == 'adjusted':
+            raise webop.PermanentError('never')
+    return {'version': spec['version'], 'uid': uid}
+
+@webop.on.startup()
+async def configure(settings, **_):
+    settings.posting.enabled = False
+    settings.networking.request_timeout = 20
+    settings.watching.inactivity_timeout = 30
+    settings.admission.server = webop.WebhookServiceServer(
+        service='webhooks',
+        namespace=os.environ['NAMESPACE'],
+        service_port=int(os.environ['SERVICE_PORT']),
+        addr='127.0.0.1',
+        port=int(os.environ['PORT']),
+        poll_interval=1.0,
+        settle_time=2.0,
+    )
+    settings.admission.managed = os.environ['MANAGED']
+    sample(asyncio.get_running_loop())
+
+def sample(loop):
+    with open('/proc/self/statm') as file:
+        rss = int(file.read().split()[1]) * os.sysconf('SC_PAGE_SIZE')
+    kinds = count_descriptors()
+    descriptors = kinds.total()
+    tasks = len(asyncio.all_tasks(loop)) - daemons
+    blocks = sys.getallocatedblocks()
+    note(
+        'sample', rss=rss, blocks=blocks, descriptors=descriptors, tasks=tasks, daemons=daemons,
+        kinds=kinds,
+    )
+    loop.call_later(5, sample, loop)
+
+def count_descriptors():
+    sockets = {}
+    with open('/proc/self/net/tcp') as file:
+        for line in list(file)[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            side = 'reviews' if int(local.partition(':')[2], 16) == PORT else 'requests'
+            state = {'01': '', '08': ', half closed', '0A': ', listening'}.get(state, ', closing')
+            sockets[f'socket:[{inode}]'] = side + state
+    kinds = Counter()
+    for number in os.listdir('/proc/self/fd'):
+        try:
+            target = os.readlink(f'/proc/self/fd/{number}')
+        except OSError:  # that of the listing
+            continue
+        kinds[sockets.get(target) or target.partition(':')[0].rpartition('/')[2]] += 1
+    return kinds
+
+@webop.on.create(*KIND)
+async def created(**kwargs):
+    return await handle('created', **kwargs)
+
+@webop.on.create(*KIND)
+async def settled(spec, **kwargs):
+    return await handle('settled', spec, fails=spec['fails'], **kwargs)
+
+async def update(**kwargs):
+    return await handle('updated', **kwargs)
+
+def update_in_thread(**kwargs):
+    return asyncio.run(update(**kwargs))
+
+# A process whose threads are at work when its lease is over ends: not what is looked for here.
+webop.on.update(*KIND, id='updated')(update if 'LEASE' in os.environ else update_in_thread)
+
+@webop.on.update(*KIND)
+async def adjusted(spec, **kwargs):
+    return await handle('adjusted', spec, fails=spec['fails'], **kwargs)
+
+@webop.on.delete(*KIND)
+async def deleted(spec, **kwargs):
+    await handle('deleted', spec, fails=min(1, spec['fails']), **kwargs)
+
+@webop.timer(*KIND, interval=4, labels={'timed': 'yes'})
+async def tick(**kwargs):
+    with Call('tick', **kwargs) as call:
+        await call.work(0.2)
+
+@webop.daemon(*KIND, labels={'followed': 'yes'})
+async def follow(stopped, **kwargs):
+    global daemons
+    daemons += 1
+    try:
+        with Call('follow', **kwargs):
+            while not stopped:
+                await stopped.wait(60)
+    finally:
+        daemons -= 1
+
+@webop.index(*KIND)
+async def uids(uid, **_):
+    return {'all': uid}
+
+@webop.on.mutate(*KIND, operations=['CREATE'])
+async def stamp(patch, **_):
+    patch.spec['stamped'] = True
+
+@webop.on.validate(*KIND, operations=['CREATE'])
+async def check(spec, uids, warnings, **_):
+    if spec.get('bad'):
+        raise webop.AdmissionError('This is bad.', code=400)
+    if spec.get('counts'):
+        warnings.append(str(len(uids.get('all', ()))))
+"""
+
+
+def read_clock() -> float:
+    """Return the time by the clock of the evidence."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+@dataclass(eq=False)
+class Place:
+    """Where one process after another runs, as containers do in a pod.
+
+    Attributes:
+        link: the way to the API server.
+        expected: the exit code with which the present process is to end; None if it is to stay.
+        rest: seconds until the next process is started.
+        processes: all of them with their times, the present one last.
+        surprises: what has ended although nobody has asked for it.
+    """
+
+    number: int
+    fleet: Fleet
+    link: Link
+    port: int
+    endpoint: Endpoint
+    process: asyncio.subprocess.Process | None = None
+    expected: int | None = None
+    rest: float = 0.0
+    is_paused: bool = False
+    generation: int = 1
+    processes: list[Process] = field(default_factory=list)
+    surprises: list[str] = field(default_factory=list)
+
+    @property
+    def identity(self) -> str:
+        """The identity in the Lease; a container that restarts in its pod keeps it."""
+        return f"replica-{self.number + 1}-{self.generation}"
+
+    @property
+    def is_spared(self) -> bool:
+        """Whether the process is never killed, so that its growth can be measured."""
+        return self.number == 0 and len(self.fleet.places) > 1
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a running process, not killed or stopped."""
+        return self.process is not None and self.expected is None and not self.is_paused
+
+    async def keep(self) -> None:
+        """Start a process if there is none."""
+        while True:
+            self.process = await self._start()
+            present = self.processes[-1]
+            code = await self.process.wait()
+            present.died, self.process = read_clock(), None
+            if code != self.expected:
+                log = (self.fleet.folder / f"{present.who}.log").read_text()
+                self.surprises.append(f"{present.who} ended with {code}:\n{log[-1500:]}")
+            self.expected = None
+            await asyncio.sleep(self.rest)
+
+    def end(self, number: signal.Signals, rest: float) -> None:
+        """End the process; start another one after a delay."""
+        assert self.process is not None
+        # A killed container starts again in its pod; another pod replaces one that was terminated.
+        self.generation += number == signal.SIGTERM
+        self.expected = -number if number == signal.SIGKILL else 0
+        self.rest = rest
+        self.process.send_signal(number)
+
+    async def pause(self, seconds: float) -> None:
+        """Stop the process with SIGSTOP for a while."""
+        process, present = self.process, self.processes[-1]
+        assert process is not None
+        self.is_paused = True
+        process.send_signal(signal.SIGSTOP)
+        begin = read_clock()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self.is_paused = False
+            present.pauses.append((begin, read_clock()))
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        who = f"replica-{self.number + 1}.{len(self.processes) + 1}"
+        self.processes.append(Process(who, read_clock()))
+        options = ["webop", "run", "--standalone", "-n", self.fleet.namespace, "handlers.py"]
+        options += [f"--liveness={self.endpoint.probe.removesuffix('readyz')}healthz"]
+        options += [f"--lease={LEASE}"] if self.fleet.has_lease else []
+        variables = {
+            **({"LEASE": LEASE} if self.fleet.has_lease else {}),
+            "KUBECONFIG": str(self._write_kubeconfig()),
+            "POD_ID": self.identity,
+            "PORT": str(self.port),
+            "EVIDENCE": str(self.fleet.folder / f"{who}.lines"),
+        }
+        with (self.fleet.folder / f"{who}.log").open("wb") as file:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", *options),
+                stdout=file,
+                stderr=file,
+                cwd=self.fleet.folder,
+                env={**self.fleet.variables, **variables},
+            )
+
+    def _write_kubeconfig(self) -> Path:
+        path = self.fleet.folder / f"replica-{self.number + 1}.kubeconfig"
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "chaos",
+            "contexts": [{"name": "chaos", "context": {"cluster": "chaos", "user": "chaos"}}],
+            "clusters": [{"name": "chaos", "cluster": {"server": self.link.url}}],
+            "users": [{"name": "chaos", "user": {"token": self.fleet.cluster.token}}],
+        }
+        path.write_text(json.dumps(content))
+        return path
+
+
+@dataclass
+class Fleet:
+    """All replicas, behind a balancer that plays the Service of their webhooks."""
+
+    cluster: LocalCluster
+    namespace: str
+    kind: Kind
+    folder: Path
+    balancer: Balancer
+    has_lease: bool
+    places: list[Place] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+
+    @contextlib.asynccontextmanager
+    async def run(self, count: int, seed: int) -> AsyncIterator[None]:
+        """Run replicas during a block."""
+        (self.folder / "handlers.py").write_text(HANDLERS)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
+        self.variables = {
+            **kept,
+            "HOME": str(self.folder),
+            "PYTHONUNBUFFERED": "1",
+            "NAMESPACE": self.namespace,
+            "SERVICE_PORT": str(self.balancer.port),
+            "MANAGED": "chaos.webop.dev",
+            "GROUP": self.kind.group,
+            "PLURAL": self.kind.plural,
+            "WEBOP_ADMISSION__SHUTDOWN_DELAY": "2",
+            "WEBOP_LEADERSHIP__LEASE_NAMESPACE": self.namespace,
+            "WEBOP_LEADERSHIP__LEASE_DURATION": str(DURATION),
+            "WEBOP_LEADERSHIP__RENEW_DEADLINE": str(DEADLINE),
+            "WEBOP_LEADERSHIP__RETRY_PERIOD": str(PERIOD),
+        }
+        async with contextlib.AsyncExitStack() as stack:
+            for number in range(count):
+                chance = random.Random(f"{seed} link {number}")
+                link = Link(self.cluster.server, self.cluster.ca_data, chance)
+                await stack.enter_async_context(link.run())
+                probe = f"http://127.0.0.1:{find_free_port()}/readyz"
+                endpoint = Endpoint(find_free_port(), probe)
+                self.places.append(Place(number, self, link, endpoint.port, endpoint))
+                self.balancer.add(endpoint)
+            keeping = [asyncio.create_task(place.keep()) for place in self.places]
+            try:
+                yield
+            finally:
+                for task in keeping:
+                    task.cancel()
+                for place in self.places:
+                    await self._kill(place)
+
+    async def wait_ready(self, patience: float) -> None:
+        """Wait until all replicas receive webhook requests."""
+        async with asyncio.timeout(patience):
+            while not all(place.endpoint.is_listed for place in self.places):
+                await asyncio.sleep(0.1)
+
+    async def _kill(self, place: Place) -> None:
+        if place.process is not None and place.process.returncode is None:
+            place.process.kill()
+            await place.process.wait()

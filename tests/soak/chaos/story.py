@@ -1,0 +1,418 @@
+"""A run: users, replicas and faults for some minutes, then a calm, then the check of all rules."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import datetime as dt
+import os
+import re
+import signal
+import ssl
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from tests.kit.long_runs import Say
+from tests.kit.operators import Kind, connect, is_handled
+from tests.kit.reviews import build_object, build_review
+from tests.soak.chaos.invariants import (
+    Evidence,
+    Violation,
+    count_repetitions,
+    list_leaders,
+    measure_growth,
+    read_lines,
+)
+from tests.soak.chaos.link import Link, Weather
+from tests.soak.chaos.plan import ENDS, LINK_FAULTS, PROCESS_FAULTS, Fault
+from tests.soak.chaos.replicas import DURATION, LEASE, Fleet, Place, read_clock
+from tests.soak.chaos.users import Users
+from tests.soak.chaos.witness import Witness
+from tests.soak.rollout.balancer import Balancer
+from tests.soak.rollout.story import SECRET, SECRETS, SERVICES
+from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
+KIND = Kind("chaos.webop.dev", "crates", "Crate")
+_PATIENCE = 120.0  # more seconds, to distinguish late objects from stuck ones
+_PROGRESS = 15.0  # seconds between two lines
+_CONTEXT = 30.0  # seconds before a violation whose faults are shown
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+
+
+@dataclass(frozen=True)
+class Times:
+    """The options of a run.
+
+    Attributes:
+        minutes: the duration of faults.
+        rate: actions of users per second.
+        calm: the seconds after the faults in which all objects must settle.
+    """
+
+    minutes: float = 30.0
+    objects: int = 2000
+    rate: float = 12.0
+    replicas: int = 3
+    seed: int = 1
+    calm: float = 60.0
+
+
+@dataclass
+class Stage:
+    """The parts of a run.
+
+    Attributes:
+        began: the start, by the clock of the evidence.
+        told: the faults with their times, by the same clock.
+        breaking: held while the control plane is broken, which can last longer than planned.
+    """
+
+    cluster: LocalCluster
+    http: httpx.AsyncClient
+    fleet: Fleet
+    users: Users
+    witness: Witness
+    began: float = field(default_factory=read_clock)
+    told: list[tuple[float, str]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[Violation] = field(default_factory=list)
+    breaking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    watching: asyncio.Task[None] = field(init=False)
+    unsettled: list[str] = field(default_factory=list)
+
+    async def strike(self, fault: Fault) -> None:
+        """Inject a fault, and repair it."""
+        place = await self._find_place(fault.target)
+        if fault.kind in ENDS and place.is_spared:
+            fault = replace(fault, kind="long pause", duration=2 * DURATION)
+        if fault.kind == "SIGTERM" and not self.fleet.has_lease:
+            fault = replace(
+                fault, kind="SIGKILL"
+            )  # the last replica removes its webhooks when it stops
+        if fault.kind in PROCESS_FAULTS and not place.is_up:
+            return
+        self.counts[fault.kind] += 1
+        text = f"{fault} (replica {place.number + 1})"
+        self.told.append((read_clock(), text))
+        if fault.kind in LINK_FAULTS:
+            await _disturb(place.link, fault)
+        elif fault.kind in PROCESS_FAULTS:
+            await _hit(place, fault)
+        else:
+            async with self.breaking:
+                await self._break_control_plane(fault)
+        self.told.append((read_clock(), f"over: {text}"))
+
+    async def _find_place(self, target: int | None) -> Place:
+        """Return the place of a fault; the first one if the leader is unknown."""
+        if target is not None:
+            return self.fleet.places[target]
+        path = LEASES.get_url(namespace=self.fleet.namespace, name=LEASE)
+        with contextlib.suppress(httpx.HTTPError, KeyError):
+            holder = (await self.http.get(path, timeout=2)).json()["spec"]["holderIdentity"]
+            for place in self.fleet.places:
+                if holder == place.identity:
+                    return place
+        return self.fleet.places[0]
+
+    async def _break_control_plane(self, fault: Fault) -> None:
+        kind, cluster = fault.kind, self.cluster
+        if kind == "certificates deleted":
+            path = SECRETS.get_url(namespace=self.fleet.namespace, name=SECRET)
+            with contextlib.suppress(httpx.HTTPError):
+                await self.http.delete(path)
+            return
+        is_etcd = kind.startswith("etcd")
+        if kind.endswith("paused"):
+            pid = cluster.pids["etcd" if is_etcd else "kube-apiserver"]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(fault.duration)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            return
+        await asyncio.to_thread(cluster.kill_etcd if is_etcd else cluster.kill_apiserver)
+        await asyncio.sleep(fault.duration)
+        await asyncio.to_thread(cluster.restart_etcd if is_etcd else cluster.restart_apiserver)
+
+
+async def _disturb(link: Link, fault: Fault) -> None:
+    if fault.kind in ("cut", "half open"):
+        (link.cut if fault.kind == "cut" else link.forget)()
+        return
+    link.weather = weather = {
+        "closed": Weather(is_closed=True),
+        "hung": Weather(is_hung=True),
+        "slow": Weather(delay=0.3),
+        "5xx": Weather(failing=0.5),
+        "429": Weather(status=429, failing=0.5),
+        "answers lost": Weather(losing=0.3),
+    }[fault.kind]
+    if weather.is_closed:
+        link.cut()
+    await asyncio.sleep(fault.duration)
+    if link.weather is weather:
+        link.weather = Weather()
+
+
+async def _hit(place: Place, fault: Fault) -> None:
+    if fault.kind in ENDS:
+        place.end(signal.Signals[fault.kind], fault.duration)
+    else:
+        await place.pause(fault.duration)
+
+
+@contextlib.asynccontextmanager
+async def set_up(
+    cluster: LocalCluster, folder: Path, times: Times, *, has_lease: bool
+) -> AsyncIterator[Stage]:
+    """Start the replicas behind a Service, and wait until all are ready."""
+    namespace = await asyncio.to_thread(cluster.create_namespace, "chaos-")
+    balancer = Balancer(lag=0.5)
+    http = httpx.AsyncClient(
+        base_url=cluster.server,
+        verify=ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode()),
+        headers={"Authorization": f"Bearer {cluster.token}"},
+        timeout=20,
+        # httpcore 1.0 leaks a connection if a request times out while it waits for one.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
+        trust_env=False,
+    )
+    async with http, balancer.serve(), connect(cluster) as client:
+        await KIND.define(client)
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "webhooks"},
+            "spec": {"type": "ExternalName", "externalName": "localhost"},
+        }
+        await client.create(SERVICES, namespace, service)
+        fleet = Fleet(cluster, namespace, KIND, folder, balancer, has_lease)
+        url = KIND.resource.get_url(namespace=namespace)
+        users, witness = Users(http, url, KIND, times.seed), Witness(http, url)
+        stage = Stage(cluster, http, fleet, users, witness)
+        async with fleet.run(times.replicas, times.seed):
+            await fleet.wait_ready(60)
+            stage.watching = asyncio.create_task(witness.watch())
+            try:
+                yield stage
+            finally:
+                stage.watching.cancel()
+
+
+async def play(stage: Stage, times: Times, plan: list[Fault], say: Say) -> float:
+    """Run users and faults; return the seconds of calm until all objects were settled."""
+    names = [f"crate-{number}" for number in range(times.objects)]
+    stage.began = read_clock()
+    acting = asyncio.create_task(stage.users.act(names, times.rate))
+    background = [
+        stage.watching,
+        asyncio.create_task(_report_progress(stage, say)),
+        asyncio.create_task(_check_webhooks(stage)),
+    ]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for fault in plan:
+                await asyncio.sleep(max(0.0, stage.began + fault.at - read_clock()))
+                group.create_task(stage.strike(fault))
+            await asyncio.sleep(max(0.0, stage.began + times.minutes * 60 - read_clock()))
+        stage.users.stop()
+        await acting
+        took = await _calm_down(stage, times, say)
+        for task in background:
+            if task.done() and not task.cancelled():
+                task.result()
+        return took
+    finally:  # also after Ctrl-C
+        for task in (acting, *background):
+            task.cancel()
+        await asyncio.wait([acting, *background])
+
+
+async def _calm_down(stage: Stage, times: Times, say: Say) -> float:
+    """Wait until all objects are settled, or for too long; return the seconds."""
+    say("Users and faults have stopped. The calm begins.")
+    began = read_clock()
+    stage.told.append((began, "the calm begins"))
+    stage.unsettled = await _list_unsettled(stage)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(times.calm + _PATIENCE):
+            while stage.unsettled:
+                await asyncio.sleep(1)
+                stage.unsettled = await _list_unsettled(stage)
+    took, left = read_clock() - began, stage.unsettled
+    say(f"{len(left)} objects are unsettled after {took:.1f} s of calm.")
+    if left or took > times.calm:
+        text = f"{took:.1f} s of calm; still unsettled: {', '.join(left[:10]) or 'none'}"
+        stage.problems.append(Violation("objects did not settle in time", text, at=read_clock()))
+    await asyncio.sleep(max(5.0, times.calm - took))
+    await _check_indexes(stage)
+    return took
+
+
+async def _report_progress(stage: Stage, say: Say) -> None:
+    while True:
+        await asyncio.sleep(_PROGRESS)
+        lives = stage.witness.lives.values()
+        lines = sum(path.stat().st_size for path in stage.fleet.folder.glob("*.lines"))
+        say(
+            f"{sum(life.gone is None for life in lives)} objects ({len(lives)} created), "
+            f"{lines / 1e6:.1f} MB of evidence, {stage.counts.total()} faults, "
+            f"{sum(len(place.processes) for place in stage.fleet.places)} processes"
+            + (
+                f", {len(stage.unsettled)} unsettled: {stage.unsettled[0]}, …"
+                if stage.unsettled
+                else ""
+            )
+        )
+
+
+async def _check_webhooks(stage: Stage) -> None:
+    """Check that the webhook configuration always exists: replicas never remove it."""
+    path = f"{_CONFIGURATIONS}/{stage.fleet.variables['MANAGED']}"
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            answer = await stage.http.get(path)
+            hooks = answer.json().get("webhooks") if answer.status_code == 200 else None
+            if answer.status_code == 404 or (answer.status_code == 200 and not hooks):
+                stage.problems.append(
+                    Violation("the webhook configuration is missing", path, at=read_clock())
+                )
+        await asyncio.sleep(0.5)
+
+
+async def _list_unsettled(stage: Stage) -> list[str]:
+    url = KIND.resource.get_url(namespace=stage.fleet.namespace)
+    try:
+        items = (await stage.http.get(url)).raise_for_status().json()["items"]
+    except httpx.HTTPError as exc:
+        return [repr(exc)]
+    return [
+        item["metadata"]["name"]
+        for item in items
+        if "deletionTimestamp" in item["metadata"] or not is_handled(item)
+    ]
+
+
+async def _check_indexes(stage: Stage) -> None:
+    """Check that the index of each replica has as many objects as the cluster."""
+    count = sum(life.gone is None for life in stage.witness.lives.values())
+    resource = (KIND.group, "v1", KIND.plural)
+    body = build_object({"counts": True})
+    review = build_review(body, resource=resource, kind=KIND.kind)
+    async with httpx.AsyncClient(verify=False, trust_env=False, timeout=10) as http:
+        for place in stage.fleet.places:
+            answer = await http.post(f"https://127.0.0.1:{place.port}/check", json=review)
+            warnings = answer.json()["response"].get("warnings")
+            if warnings != [str(count)]:
+                text = f"replica {place.number + 1} has {warnings} objects, the cluster {count}"
+                stage.problems.append(Violation("an index is wrong", text, at=read_clock()))
+
+
+def collect(stage: Stage) -> Evidence:
+    """Return the evidence of the replicas, after their end."""
+    processes = {p.who: p for place in stage.fleet.places for p in place.processes}
+    calls = []
+    for who, process in processes.items():
+        process.terms = _read_terms((stage.fleet.folder / f"{who}.log").read_text())
+        path = stage.fleet.folder / f"{who}.lines"
+        calls += read_lines(process, path.read_text().splitlines() if path.exists() else [])
+    stage.problems += [
+        Violation("a process has ended by itself", text, at=read_clock())
+        for place in stage.fleet.places
+        for text in place.surprises
+    ]
+    return Evidence(calls, stage.witness.lives, processes, stage.fleet.has_lease)
+
+
+def _read_terms(log: str) -> list[float]:
+    """Return the times when a replica began to lead, by the clock of the evidence."""
+    offset = time.time() - read_clock()
+    return [
+        dt.datetime.fromisoformat(moment).astimezone().timestamp() - offset
+        for moment in re.findall(r"\[(.*?)\] .*This replica is leading", log)
+    ]
+
+
+def find_idle_daemons(stage: Stage, evidence: Evidence) -> list[Violation]:
+    """Find objects without their daemon, and daemons without a matching object, at the end."""
+    dead = {who for who, process in evidence.processes.items() if process.died < float("inf")}
+    running = {
+        call.uid
+        for call in evidence.calls
+        if call.handler == "follow" and not call.outcome and call.who not in dead
+    }
+    wanted = {
+        life.uid for life in stage.witness.lives.values() if life.gone is None and life.is_followed
+    }
+    return [
+        Violation(
+            "daemons do not match objects", f"{'none' if uid in wanted else 'one too many'}", uid
+        )
+        for uid in wanted ^ running
+    ]
+
+
+def describe(stage: Stage, evidence: Evidence, violation: Violation) -> list[str]:
+    """Return the history of the object of a violation, with the faults around it."""
+    events = []
+    if violation.uid:
+        events = [(call.begin, str(call)) for call in evidence.calls if call.uid == violation.uid]
+        history = evidence.lives[violation.uid].history if violation.uid in evidence.lives else []
+        events += [(float(text.split()[0]), f"stored: {text}") for text in history]
+    at = violation.at or (events[-1][0] if events else 0.0)
+    events += [(moment, text) for moment, text in stage.told if at - _CONTEXT < moment < at + 5]
+    for process in evidence.processes.values():
+        events += [(t, f"{process.who} begins") for t in [process.born] if abs(t - at) < _CONTEXT]
+        events += [(t, f"{process.who} ends") for t in [process.died] if abs(t - at) < _CONTEXT]
+    lines = [f"    {moment - stage.began:9.3f}  {text}" for moment, text in sorted(events)]
+    when = f" (at {at - stage.began:.1f} s)" if at else ""
+    return [
+        f"VIOLATION: {violation.rule}{when}",
+        *(f"  {line}" for line in violation.text.splitlines()),
+        *lines,
+    ]
+
+
+def summarize(stage: Stage, evidence: Evidence, took: float) -> list[str]:
+    """Return the table of figures."""
+    calls, users = evidence.calls, stage.users.counts
+    outcomes = Counter(call.outcome or "interrupted" for call in calls)
+    ways = sum((place.link.counts for place in stage.fleet.places), Counter())
+    rows: dict[str, object] = {
+        "users": users,
+        "objects": len(evidence.lives),
+        "objects at the end": sum(life.gone is None for life in evidence.lives.values()),
+        "calls": f"{len(calls)}: {_format(outcomes)}",
+        "calls by handler": Counter(call.handler for call in calls),
+        "repeated calls": count_repetitions(calls),
+        "changes of the leader": len(list_leaders(calls)) - 1,
+        "processes": len(evidence.processes),
+        "faults": stage.counts,
+        "faults of connections": ways,
+        "reviews without a replica": stage.fleet.balancer.refused,
+        "calm until settled": f"{took:.1f} s",
+        "gaps in the watch": stage.witness.gaps,
+    }
+    for process in evidence.processes.values():
+        for name, trend in measure_growth(process).items():
+            rows[f"{name} of {process.who}"] = trend
+    return [
+        f"{name:28} {_format(value) if isinstance(value, Counter) else value}"
+        for name, value in rows.items()
+    ]
+
+
+def _format(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))

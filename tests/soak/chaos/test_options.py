@@ -1,0 +1,70 @@
+"""The command line of chaos runs: wrong options, and Ctrl-C."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+COMMAND = [sys.executable, "-m", "tests.soak.chaos"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--replicas", "0"], "--replicas must be above 0"),
+        (["--minutes", "inf"], "--minutes must be at most 10080 (a week)"),
+        (["--minutes", "nan"], "--minutes must be at most 10080 (a week)"),
+        (["--calm", "-5"], "--calm at least 0"),
+        (["--rate", "nan"], "--rate and --calm must be finite numbers"),
+        (["--keep", "README.md"], "--keep must be a new or an empty folder, got README.md"),
+        (["--keep", "webop"], "--keep must be a new or an empty folder, got webop"),
+        (["--keep", "/proc/x"], "--keep: cannot create /proc/x: "),
+        (["--alone", "--replicas", "2"], "--alone runs one replica: --replicas does nothing"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_started(
+    arguments: list[str], message: str
+) -> None:
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+
+
+def test_a_run_does_not_test_another_copy_of_webop(tmp_path: Path) -> None:
+    copy = tmp_path / "webop"
+    shutil.copytree(ROOT / "webop", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "app.py").write_text("# It was edited in the clone since.\n")
+    done = subprocess.run(
+        COMMAND,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"chaos: the webop in {copy} differs from this clone, ")
+    assert f" -m pip install -e '{ROOT}'" in done.stderr
+
+
+def test_ctrl_c_ends_a_run_without_a_traceback() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "--minutes", "1"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout
+        assert "Starting a local API server" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read().endswith("Interrupted.\n")
+    assert process.returncode == 130

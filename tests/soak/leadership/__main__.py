@@ -1,0 +1,53 @@
+"""``python -m tests.soak.leadership``: faults of the leader, with the times of Kubernetes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from tests.kit.long_runs import Say, prove
+from tests.kit.operators import Kind, connect
+from tests.soak.leadership.story import HEADING, Times, find_repetitions, play, set_up
+from webop.testing import LocalCluster
+
+
+def main() -> int:
+    """Run the command line; return 0 if two replicas never acted at once, and no review failed."""
+    defaults = Times()
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.leadership", description=__doc__)
+    add = parser.add_argument
+    add("--duration", type=float, default=defaults.duration, help="lease duration (%(default)g s)")
+    add("--deadline", type=float, default=defaults.deadline, help="renew deadline (%(default)g s)")
+    add("--period", type=float, default=defaults.period, help="retry period (%(default)g s)")
+    add("--rate", type=float, default=defaults.rate, help="reviews a second (%(default)g)")
+    options = parser.parse_args()
+    times = Times(options.duration, options.deadline, options.period, options.rate)
+    return prove("lease", times, partial(_run, times))
+
+
+async def _run(times: Times, cluster: LocalCluster, folder: Path, say: Say) -> int:
+    kind = Kind("leadership.webop.dev", "wards", "Ward")
+    async with connect(cluster) as client:
+        await kind.define(client)
+    async with set_up(cluster, "default", kind, folder, times) as stage:
+        say(f"Three replicas ready on Kubernetes {cluster.version}.")
+        say(HEADING)
+        outcomes = await play(stage, say)
+        steps = stage.list_steps()
+    reviews = stage.reviews
+    say(
+        f"{len(steps)} steps; {reviews.answered} reviews succeeded, {len(reviews.failed)} failed, "
+        f"{reviews.excused} were sent to stopped or killed processes; "
+        f"slowest {reviews.slowest:.2f} s"
+    )
+    problems = [text for outcome in outcomes for text in outcome.overlaps]
+    problems += [*reviews.failed, *find_repetitions(steps)]
+    for text in problems[:20]:
+        say(text)
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

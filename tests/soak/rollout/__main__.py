@@ -1,0 +1,80 @@
+"""Rollouts under load with the times of a real cluster: ``python -m tests.soak.rollout``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from tests.kit.long_runs import Say, prove
+from tests.kit.operators import Kind, connect
+from tests.soak.rollout.replicas import WAYS
+from tests.soak.rollout.story import Times, play, play_renaming, set_up
+from webop.objects.resources import Resource
+from webop.testing import LocalCluster
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+
+
+def main() -> int:
+    """Run the command line; return 0 if no request failed or went unchecked."""
+    defaults = Times()
+    parser = argparse.ArgumentParser(prog="python -m tests.soak.rollout", description=__doc__)
+    add = parser.add_argument
+    add("--rate", type=float, default=defaults.rate, help="creations a second (%(default)g)")
+    add(
+        "--lag",
+        type=float,
+        default=defaults.lag,
+        help="delay of the balancer in seconds (%(default)g)",
+    )
+    add(
+        "--shutdown-delay",
+        type=float,
+        default=defaults.shutdown_delay,
+        help="seconds from SIGTERM until the port is closed (%(default)g)",
+    )
+    add(
+        "--settle", type=float, default=defaults.settle, help="seconds after a new CA (%(default)g)"
+    )
+    add("--ways", default="managed", help=f"ways to serve: {','.join(WAYS)} (%(default)s)")
+    options = parser.parse_args()
+    times = Times(options.rate, options.lag, options.shutdown_delay, options.settle)
+    ways = options.ways.split(",")
+    if unknown := set(ways) - set(WAYS):
+        parser.error(f"unknown ways: {', '.join(unknown)}. Choose from {', '.join(WAYS)}")
+    return prove("rollout", times, partial(_run, times, ways))
+
+
+async def _run(times: Times, ways: list[str], cluster: LocalCluster, folder: Path, say: Say) -> int:
+    kind = Kind("rollout.webop.dev", "parcels", "Parcel")
+    async with connect(cluster) as client:
+        await kind.define(client)
+    failures = 0
+    for way in ways:
+        failures += await _play_way(way, kind, times, cluster, folder, say)
+    return int(bool(failures))
+
+
+async def _play_way(
+    way: str, kind: Kind, times: Times, cluster: LocalCluster, folder: Path, say: Say
+) -> int:
+    async with connect(cluster) as client:
+        await client.create(NAMESPACES, None, {"metadata": {"name": way}})
+    async with set_up(cluster, way, kind, folder, times, way=way) as stage:
+        say(f"{way}: Three replicas ready on Kubernetes {cluster.version}.")
+        tallies = [await play(stage, times, say, prefix=way)]
+        if way == "managed":
+            say("Rolling out a version with a renamed handler:")
+            tallies.append(await play_renaming(stage, times, say))
+    for tally in tallies:
+        for text in (*tally.failed[:10], *tally.unchecked[:10]):
+            say(text)
+        say(f"{way}: {tally}")
+    say(f"{way}: {stage.balancer.refused} connections found no ready replica")
+    return sum(len(tally.failed) + len(tally.unchecked) for tally in tallies)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,345 @@
+"""A rolling restart under load, and a rotation of the CA; counts failed and unchecked creations.
+
+Objects are created at a steady rate: good ones, which the mutating webhook must stamp, and bad
+ones, which the validating webhook must deny. At the same time, all replicas are replaced one after
+another, and the Secret with the certificates is deleted, which causes new certificates with a new
+CA.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import signal
+import ssl
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from tests.kit.long_runs import Say
+from tests.kit.operators import Kind, connect
+from tests.soak.rollout.balancer import Balancer
+from tests.soak.rollout.replicas import HANDLERS, Plan, Replica
+from webop.objects.resources import Resource
+from webop.servers.certificates.certs import build_certificate_self_signed
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+SERVICES = Resource("", "v1", "services", "Service", namespaced=True)
+SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
+SECRET = "webhooks-webhook-certs"
+_CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
+_PLURAL = "webhookconfigurations"
+_PATIENCE = 90.0  # seconds
+
+
+@dataclass(frozen=True)
+class Times:
+    """The options of a run; all but ``rate`` are in seconds.
+
+    Attributes:
+        rate: creations per second; every fourth object is bad.
+        lag: the time until the balancer applies a change of readiness.
+        shutdown_delay: the ``settings.admission.shutdown_delay`` of the replicas.
+        settle: the time from a new CA in the configurations to the first certificate signed by it.
+    """
+
+    rate: float = 50.0
+    lag: float = 1.0
+    shutdown_delay: float = 10.0
+    settle: float = 5.0
+
+
+@dataclass
+class Tally:
+    """The results of the creations."""
+
+    created: int = 0
+    refused: int = 0
+    failed: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+    statuses: Counter[int] = field(default_factory=Counter)
+
+    def take(self, name: str, is_bad: bool, answer: httpx.Response) -> None:
+        """Count a creation by its response."""
+        self.statuses[answer.status_code] += 1
+        if answer.status_code == 201:
+            spec = answer.json()["spec"]
+            self.created += 1
+            if is_bad or spec.get("stamped") is not True:
+                self.unchecked.append(f"{name}: {spec}")
+        elif is_bad and answer.status_code == 400 and "This is bad." in answer.text:
+            self.refused += 1
+        else:
+            self.failed.append(f"{name}: {answer.status_code} {answer.text[:300]}")
+
+    def __str__(self) -> str:
+        return (
+            f"{self.created} created, {self.refused} correctly denied, "
+            f"{len(self.failed)} failed, {len(self.unchecked)} unchecked, "
+            f"slowest {self.slowest:.2f} s"
+        )
+
+
+class Load:
+    """Creations at a steady rate, independent of the responses."""
+
+    def __init__(self, stage: Stage, prefix: str, rate: float) -> None:
+        self.tally = Tally()
+        self._http, self._url, self._kind = stage.http, stage.url, stage.kind
+        self._prefix, self._rate = prefix, rate
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[Tally]:
+        """Create objects during a block; at its end, wait for all responses."""
+        stopping = asyncio.Event()
+        task = asyncio.create_task(self._run(stopping))
+        try:
+            yield self.tally
+        finally:
+            stopping.set()
+            await task
+
+    async def _run(self, stopping: asyncio.Event) -> None:
+        started, count = time.monotonic(), 0
+        async with asyncio.TaskGroup() as group:
+            while not stopping.is_set():
+                group.create_task(self._create(count))
+                count += 1
+                pause = started + count / self._rate - time.monotonic()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stopping.wait(), max(0.0, pause))
+
+    async def _create(self, number: int) -> None:
+        is_bad = number % 4 == 3
+        name = f"{self._prefix}-{'bad' if is_bad else 'good'}-{number}"
+        body = {
+            "apiVersion": self._kind.resource.api_version,
+            "kind": self._kind.kind,
+            "metadata": {"name": name},
+            "spec": {"bad": True} if is_bad else {},
+        }
+        begun = time.monotonic()
+        answer = await self._http.post(self._url, json=body)
+        self.tally.slowest = max(self.tally.slowest, time.monotonic() - begun)
+        self.tally.take(name, is_bad, answer)
+
+
+@dataclass
+class Stage:
+    """The cluster, the balancer that plays the Service, and the replicas behind it."""
+
+    http: httpx.AsyncClient
+    cluster: LocalCluster
+    namespace: str
+    kind: Kind
+    balancer: Balancer
+    plan: Plan
+    replicas: list[Replica] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """The URL of the objects."""
+        return self.kind.resource.get_url(namespace=self.namespace)
+
+    async def add_replica(self) -> None:
+        """Start a replica, and wait until the balancer sends connections to it."""
+        replica = await self.plan.start()
+        self.replicas.append(replica)
+        self.balancer.add(replica.endpoint)
+        await replica.wait_listed()
+
+    async def add_replicas(self, count: int) -> None:
+        """Start replicas at the same time, as a Deployment does."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(count):
+                group.create_task(self.add_replica())
+
+    async def replace_oldest(self, count: int = 1) -> None:
+        """Do a rolling update: start new replicas first, then stop as many of the oldest."""
+        await self.add_replicas(count)
+        oldest, self.replicas = self.replicas[:count], self.replicas[count:]
+        await asyncio.gather(*map(self._stop, oldest))
+
+    async def _stop(self, replica: Replica) -> None:
+        # uvicorn ends by the signal that it received.
+        expected = -signal.SIGTERM if self.plan.way.startswith("uvicorn") else 0
+        try:
+            code = await replica.stop()
+            assert code == expected, f"exit code {code}:\n{replica.log.read_text()}"
+        finally:
+            self.balancer.remove(replica.endpoint)
+            await replica.kill()
+
+    async def has_webhook(self, handler: str) -> bool:
+        """Return whether this is the only validating webhook."""
+        name = self.plan.variables["MANAGED"]
+        answer = await self.http.get(f"{_CONFIGURATIONS}/validating{_PLURAL}/{name}")
+        return [hook["name"] for hook in answer.json()["webhooks"]] == [f"{handler}.{name}"]
+
+    async def read_certificate(self) -> str:
+        """Return the current certificate of one of the replicas."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        _, writer = await asyncio.open_connection("127.0.0.1", self.balancer.port, ssl=context)
+        try:
+            der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            return ssl.DER_cert_to_PEM_cert(der)
+        finally:
+            writer.transport.abort()
+
+    async def rotate(self) -> None:
+        """Delete the Secret, and wait until all replicas use certificates of another CA."""
+        before = await self.read_certificate()
+        path = SECRETS.get_url(namespace=self.namespace, name=SECRET)
+        (await self.http.delete(path)).raise_for_status()
+        for _ in self.replicas:  # the balancer alternates between them
+            await until(lambda: self._shows_another(before), "another certificate")
+
+    async def _shows_another(self, before: str) -> bool:
+        return await self.read_certificate() != before
+
+
+async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(_PATIENCE):
+        while not await condition():
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def set_up(
+    cluster: LocalCluster,
+    namespace: str,
+    kind: Kind,
+    folder: Path,
+    times: Times,
+    *,
+    way: str = "managed",
+) -> AsyncIterator[Stage]:
+    """Start three replicas behind a Service, in one of the ways to serve."""
+    balancer = Balancer(times.lag)
+    context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
+    headers = {"Authorization": f"Bearer {cluster.token}"}
+    http = httpx.AsyncClient(
+        base_url=cluster.server,
+        verify=context,
+        headers=headers,
+        timeout=60,
+        trust_env=False,
+        limits=httpx.Limits(max_connections=200, max_keepalive_connections=50),
+    )
+    pair = build_certificate_self_signed([f"webhooks.{namespace}.svc"])
+    (folder / "cert.pem").write_bytes(pair.cert)
+    (folder / "key.pem").write_bytes(pair.key)
+    async with http, balancer.serve(), connect(cluster) as client:
+        # The API server resolves Services of this type itself: there are no kube-proxies here.
+        service = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "webhooks"},
+            "spec": {"type": "ExternalName", "externalName": "localhost"},
+        }
+        await client.create(SERVICES, namespace, service)
+        variables = {
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "NAMESPACE": namespace,
+            "SERVICE_PORT": str(balancer.port),
+            "MANAGED": f"{namespace}.rollout.webop.dev",
+            "GROUP": kind.group,
+            "PLURAL": kind.plural,
+            "SETTLE_TIME": str(times.settle),
+            "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(times.shutdown_delay),
+        }
+        stage = Stage(http, cluster, namespace, kind, balancer, Plan(folder, variables, way))
+        try:
+            await stage.add_replicas(3)
+            if way != "managed":
+                await _configure(stage)
+            yield stage
+        finally:
+            for replica in stage.replicas:
+                await replica.kill()
+            await _delete_configurations(stage)
+
+
+async def _configure(stage: Stage) -> None:
+    """Apply webhook configurations as an administrator; wait until the API server uses them."""
+    namespace, port = stage.namespace, stage.balancer.port
+    bundle = base64.b64encode((stage.plan.folder / "cert.pem").read_bytes()).decode()
+    rule = {
+        "apiGroups": [stage.kind.group],
+        "apiVersions": ["v1"],
+        "resources": [stage.kind.plural],
+        "operations": ["CREATE"],
+    }
+    for kind, handler in (("Mutating", "stamp"), ("Validating", "check")):
+        service = {"namespace": namespace, "name": "webhooks", "path": f"/{handler}", "port": port}
+        webhook = {
+            "name": f"{handler}.rollout.webop.dev",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "clientConfig": {"service": service, "caBundle": bundle},
+            "rules": [rule],
+        }
+        body = {"metadata": {"name": stage.plan.variables["MANAGED"]}, "webhooks": [webhook]}
+        answer = await stage.http.post(f"{_CONFIGURATIONS}/{kind.lower()}{_PLURAL}", json=body)
+        answer.raise_for_status()
+
+    async def is_in_force() -> bool:
+        body = {
+            "apiVersion": stage.kind.resource.api_version,
+            "kind": stage.kind.kind,
+            "metadata": {"name": f"probe-{time.monotonic_ns()}"},
+            "spec": {"bad": True},
+        }
+        answer = await stage.http.post(stage.url, params={"dryRun": "All"}, json=body)
+        return answer.status_code == 400
+
+    await until(is_in_force, "the webhook configurations")
+
+
+async def _delete_configurations(stage: Stage) -> None:
+    for kind in ("mutating", "validating"):
+        name = stage.plan.variables["MANAGED"]
+        await stage.http.delete(f"{_CONFIGURATIONS}/{kind}{_PLURAL}/{name}")
+
+
+async def play_renaming(stage: Stage, times: Times, say: Say) -> Tally:
+    """Roll out a version with a renamed validating handler, under load."""
+    stage.plan.release(HANDLERS.replace("def check(", "def inspect("))
+    load = Load(stage, "renaming", times.rate)
+    async with load.run() as tally:
+        for number in range(1, 4):
+            await stage.replace_oldest()
+            say(f"Updated replica {number} of 3: {tally}")
+        await until(lambda: stage.has_webhook("inspect"), "the renamed webhook")
+        await asyncio.sleep(2 * times.lag)
+    return tally
+
+
+async def play(stage: Stage, times: Times, say: Say, prefix: str = "rollout") -> Tally:
+    """Replace all replicas and rotate the CA under load; return the results."""
+    load = Load(stage, prefix, times.rate)
+    async with load.run() as tally:
+        for number in range(1, 4):
+            await stage.replace_oldest()
+            say(f"Replaced replica {number} of 3: {tally}")
+        await stage.replace_oldest(2)
+        say(f"Replaced two replicas at once: {tally}")
+        if stage.plan.way == "managed":
+            await stage.rotate()
+            say(f"Rotated the CA: {tally}")
+        await asyncio.sleep(2 * times.lag)  # so that late faults are seen
+    return tally

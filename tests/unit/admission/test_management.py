@@ -1,0 +1,359 @@
+"""Keeping webhook configurations while the API server has its problems."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import httpx
+import pytest
+
+import webop
+from tests.kit.operators import eventually
+from tests.unit.admission.fake_api_server import (
+    KEX,
+    LOOK,
+    MUTATING,
+    PODS,
+    VALIDATING,
+    FakeConfigurations,
+    manage,
+)
+from webop.admission.configurations.agreement import PREFIX, ReplicaRecord, follow
+from webop.errors import APIForbiddenError, APIUnprocessableError, ConfigurationError
+
+
+@pytest.fixture
+def server() -> FakeConfigurations:
+    made = FakeConfigurations()
+    made.gate.set()
+    return made
+
+
+@pytest.fixture(autouse=True)
+def handlers(registry: webop.OperatorRegistry) -> None:
+    webop.on.validate("kopfexamples", id="v", registry=registry)(lambda **_: None)
+    webop.on.validate("kopfexamples", id="p", persistent=True, registry=registry)(lambda **_: None)
+
+
+@pytest.mark.feature("ADM-41", "ADM-43")
+async def test_a_configuration_is_read_by_a_patch_and_created_if_there_is_something_for_it(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server) as managing:
+        await managing.wait_applied()
+    assert server.requests == [*LOOK, f"POST {VALIDATING}"]
+    assert server.get_names() == {VALIDATING: ["v", "p"]}
+
+
+async def test_nothing_is_sent_when_nothing_changes(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server) as managing:
+        await managing.wait_applied()
+        server.requests.clear()
+        managing.operator.context.cluster_view.update([KEX])
+        managing.manager.announce({"url": "https://host"})
+        managing.operator.context.cluster_view.update([])
+        await eventually(lambda: server.get_names() == {VALIDATING: []})
+    assert server.requests == [*LOOK, f"PATCH {VALIDATING}"]
+
+
+@pytest.mark.parametrize("failure", [500, 503, 429, httpx.ConnectError("No way.")])
+async def test_problems_of_the_api_server_are_waited_out(
+    registry: webop.OperatorRegistry,
+    server: FakeConfigurations,
+    failure: int | Exception,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.failures.append(failure)
+    async with manage(registry, server) as managing:
+        await eventually(lambda: managing.manager.problem)
+        assert not managing.manager.is_applied.is_set()
+        await managing.wait_applied()
+        assert managing.manager.problem == ""
+    assert server.get_names() == {VALIDATING: ["v", "p"]}
+    assert "Cannot write the webhook configurations" in caplog.text
+
+
+async def test_a_refusal_of_what_is_configured_is_an_error(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    server.failures.append(422)
+    async with manage(registry, server) as managing:
+        await asyncio.wait([managing.task])
+        assert isinstance(managing.task.exception(), APIUnprocessableError)
+
+
+@pytest.mark.feature("ADM-43")
+async def test_a_refusal_for_lack_of_permissions_shows_the_rule(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    server.failures.append(403)
+    async with manage(registry, server) as managing:
+        await asyncio.wait([managing.task])
+        error = managing.task.exception()
+    assert isinstance(error, APIForbiddenError)
+    assert "Grant the verb 'patch' on 'validatingwebhookconfigurations'" in str(error)
+    assert "resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]" in str(
+        error
+    )
+    assert "verbs: [create]}, {" in str(error)
+    assert "resourceNames: [auto.kopf.dev], verbs: [patch]}" in str(error)
+
+
+async def test_a_replica_that_cannot_update_its_record_is_not_ready_but_goes_on(
+    registry: webop.OperatorRegistry, server: FakeConfigurations, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with manage(registry, server) as managing:
+        await managing.wait_applied()
+        server.failures.append(403)
+        managing.operator.context.cluster_view.update([])
+        await eventually(lambda: "HTTP 403" in managing.manager.problem)
+        assert managing.manager.is_applied.is_set()
+        assert managing.operator.webhooks.list_obstacles() != []
+        await eventually(lambda: not managing.manager.problem)
+    assert server.get_names() == {VALIDATING: []}
+    assert "Cannot update the webhook configurations" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"url": "https://host", "caBundle": "!"}, {"url": "x", "service": {"name": "y"}}]
+)
+async def test_a_config_that_is_not_usable_is_an_error(
+    registry: webop.OperatorRegistry,
+    server: FakeConfigurations,
+    config: webop.WebhookClientConfig,
+) -> None:
+    async with manage(registry, server, config or {"caBundle": None}) as managing:
+        await asyncio.wait([managing.task])
+        assert isinstance(managing.task.exception(), ConfigurationError)
+
+
+async def test_another_process_that_creates_it_at_the_same_time_is_no_problem(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    server.failures += [404, 404, 409]
+    server.put(VALIDATING, [])
+    async with manage(registry, server) as managing:
+        await managing.wait_applied()
+    assert server.requests == [
+        *(*LOOK, f"POST {VALIDATING}"),
+        *(*LOOK, f"PATCH {VALIDATING}"),
+    ]
+    assert server.get_names() == {VALIDATING: ["v", "p"]}
+
+
+async def test_replicas_that_write_all_at_once_all_get_there(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    server.put(VALIDATING, [])
+    server.gate.clear()
+    async with contextlib.AsyncExitStack() as stack:
+        all_of_them = [await stack.enter_async_context(manage(registry, server)) for _ in range(8)]
+        await eventually(lambda: len(server.requests) == len(all_of_them))
+        server.gate.set()
+        for managing in all_of_them:
+            await managing.wait_applied()
+        assert len(server.get_records()) == len(all_of_them)
+        await asyncio.gather(*(m.manager.withdraw(is_asked=True) for m in all_of_them))
+    assert server.conflicts
+    assert server.get_records() == []
+    assert server.get_names() == {VALIDATING: ["p"]}
+
+
+@pytest.mark.feature("ADM-42")
+async def test_one_that_comes_while_the_last_one_goes_keeps_its_mutating_webhooks(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    webop.on.mutate("kopfexamples", id="m", registry=registry)(lambda **_: None)
+    async with manage(registry, server) as old:
+        await old.wait_applied()
+        server.removable = asyncio.Event()
+        leaving = asyncio.create_task(old.manager.withdraw(is_asked=True))
+        await server.removing.wait()
+        async with manage(registry, server) as new:
+            await new.wait_applied()
+            server.removable.set()
+            await leaving
+    assert server.get_names() == {VALIDATING: ["v", "p"], MUTATING: ["m"]}
+
+
+@pytest.mark.feature("ADM-47")
+async def test_what_is_on_its_way_does_not_come_back_after_the_withdrawal(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    server.gate.clear()
+    server.put(VALIDATING, [])
+    async with manage(registry, server) as managing:
+        await eventually(lambda: server.requests)
+        withdrawal = asyncio.create_task(managing.manager.withdraw(is_asked=True))
+        managing.manager.announce({"url": "https://elsewhere"})
+        await asyncio.sleep(0)
+        server.gate.set()
+        await withdrawal
+        managing.manager.announce({"url": "https://anywhere"})
+        managing.operator.context.cluster_view.update([KEX, PODS])
+        for _ in range(100):
+            await asyncio.sleep(0)
+    assert server.get_names() == {VALIDATING: ["p"]}
+
+
+async def test_a_replica_that_has_withdrawn_does_not_keep_the_event_loop_busy(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server, replica_lifetime=0.3) as managing:
+        await managing.wait_applied()
+        await managing.manager.withdraw(is_asked=True)
+        await asyncio.sleep(0.2)  # its next check would be due
+        spent = time.process_time()
+        await asyncio.sleep(0.5)
+        assert time.process_time() - spent < 0.1
+
+
+async def test_who_has_never_come_has_nothing_to_withdraw(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    server.put(VALIDATING, [])
+    server.review = 500
+    async with manage(registry, server, exempt_account=True) as managing:
+        await eventually(lambda: managing.manager.problem)
+        await managing.manager.withdraw(is_asked=True)
+    assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("resources", "reason"),
+    [
+        (
+            [],
+            "webhook configurations: kopfexamples is not in the cluster yet.",
+        ),
+        (
+            [KEX, webop.Resource("example.com", "v1", "kopfexamples")],
+            "kopfexamples is ambiguous: kopfexamples.v1.example.com, kopfexamples.v1.kopf.dev.",
+        ),
+    ],
+)
+async def test_handlers_without_a_webhook_are_told_of_once(
+    registry: webop.OperatorRegistry,
+    server: FakeConfigurations,
+    resources: list[webop.Resource],
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with manage(registry, server) as managing:
+        await managing.wait_applied()
+        for _ in range(3):
+            managing.operator.context.cluster_view.update(resources)
+            await eventually(lambda: server.get_names() == {VALIDATING: []})
+    assert caplog.text.count(reason) == (1 if "'v'" in reason else 2)
+
+
+async def test_handlers_that_can_stop_the_cluster_are_told_of_once(
+    registry: webop.OperatorRegistry, server: FakeConfigurations, caplog: pytest.LogCaptureFixture
+) -> None:
+    webop.on.validate("pods", id="all-pods", registry=registry)(lambda **_: None)
+    async with manage(registry, server) as managing:
+        await managing.wait_applied()
+        for resources in ([KEX, PODS], [PODS]):
+            managing.operator.context.cluster_view.update(resources)
+            count = len(resources) * 2 - 1
+            await eventually(lambda n=count: len(server.get_names()[VALIDATING]) == n)  # type: ignore[misc]
+    assert caplog.text.count("Webhook 'all-pods' is called for all pods") == 1
+
+
+async def test_the_own_namespace_and_account_are_exempted_if_so_set(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server, exempt_namespace=True, exempt_account=True) as managing:
+        await managing.wait_applied()
+    webhook = server.stored[VALIDATING]["webhooks"][0]
+    (selector,) = webhook["namespaceSelector"]["matchExpressions"]
+    assert (selector["operator"], selector["values"]) == ("NotIn", ["mine"])
+    (condition,) = webhook["matchConditions"]
+    assert condition["expression"].endswith('!= "system:serviceaccount:ns:me"')
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_an_account_that_is_not_told_cannot_be_exempted(
+    registry: webop.OperatorRegistry,
+    server: FakeConfigurations,
+    status: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.review = status
+    async with manage(registry, server, exempt_account=True) as managing:
+        await managing.wait_applied()
+    assert "matchConditions" not in server.stored[VALIDATING]["webhooks"][0]
+    assert "settings.admission.exempt_account has no effect" in caplog.text
+
+
+async def test_marks_are_renewed_and_the_webhooks_put_right_on_the_occasion(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server, replica_lifetime=0.6) as managing:
+        await managing.wait_applied()
+        (record,) = server.get_records()
+        await eventually(lambda: server.get_records()[0].renewed > record.renewed)
+        server.put(VALIDATING, [])
+        await eventually(lambda: server.get_names() == {VALIDATING: ["v", "p"]})
+        assert server.get_records()[0].since == record.since
+        del server.stored[VALIDATING]
+        await eventually(lambda: server.get_names() == {VALIDATING: ["v", "p"]})
+
+
+async def test_after_an_outage_the_others_have_the_time_to_come_back(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    async with manage(registry, server, replica_lifetime=1.5) as managing:
+        await managing.wait_applied()
+        async with manage(registry, server, replica_lifetime=1.5) as other:
+            await other.wait_applied()
+            assert len(server.get_records()) == 2
+            server.gate.clear()
+        started = time.monotonic()
+        await eventually(lambda: time.monotonic() - started > 2)
+        server.gate.set()
+        server.requests.clear()
+        await eventually(lambda: len(server.requests) > 4)
+        assert len(server.get_records()) == 2
+        await eventually(lambda: len(server.get_records()) == 1)
+
+
+async def test_a_config_is_confirmed_when_its_authorities_are_trusted(
+    registry: webop.OperatorRegistry, server: FakeConfigurations
+) -> None:
+    old: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "b2xk"}
+    new: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "bmV3"}
+    async with manage(registry, server, old) as managing:
+        async with asyncio.timeout(10):
+            await managing.manager.confirm(old)
+        waiter = asyncio.create_task(managing.manager.confirm(new))
+        server.gate.clear()
+        managing.manager.announce(new)
+        await eventually(lambda: len(server.requests) > 3)
+        assert not waiter.done()
+        server.gate.set()
+        async with asyncio.timeout(10):
+            await waiter
+        bundles = {w["clientConfig"]["caBundle"] for w in server.stored[VALIDATING]["webhooks"]}
+        assert bundles == {"bmV3Cg=="}
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+async def test_a_new_certificate_delays_the_readiness_if_other_replicas_serve(
+    registry: webop.OperatorRegistry, server: FakeConfigurations, has_others: bool
+) -> None:
+    if has_others:
+        record = ReplicaRecord(
+            identity="x", since=follow(), renewed=follow(), address={"url": "https://host"}
+        )
+        server.put(VALIDATING, [], {f"{PREFIX}x": record.encode()})
+    async with manage(registry, server) as managing:
+        webhooks = managing.operator.webhooks
+        await managing.wait_applied()
+        webhooks.hosting.is_settling = True
+        doubts = [why for why in webhooks.list_obstacles() if "may not trust" in why]
+        assert bool(doubts) is has_others

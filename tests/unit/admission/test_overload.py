@@ -1,0 +1,249 @@
+"""Bounds on reviews: what hangs or comes in masses is refused, and harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+import webop
+from tests.kit.reviews import Site, build_object, build_review, serve
+
+
+class Gate:
+    """Where calls are held until they are let go."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.held = 0
+
+    @contextmanager
+    def closing(self) -> Iterator[Gate]:
+        """Let all calls go at the end of the block."""
+        try:
+            yield self
+        finally:
+            self.event.set()
+
+    def hold(self) -> None:
+        """Block the thread."""
+        self.held += 1
+        self.event.wait(60)
+
+    async def wait_for_held(self, count: int) -> None:
+        """Wait until so many calls are being held."""
+        async with asyncio.timeout(20):
+            while self.held < count:
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    with Gate().closing() as gate:
+        yield gate
+
+
+@pytest.fixture
+def settings() -> webop.OperatorSettings:
+    return webop.OperatorSettings()
+
+
+@pytest.fixture
+def handlers(registry: webop.OperatorRegistry, gate: Gate) -> webop.OperatorRegistry:
+    """Four handlers: two that hang, two that do not."""
+
+    @webop.on.validate("kopfexamples", id="stuck", registry=registry)
+    def stuck(**_: Any) -> None:
+        gate.hold()
+
+    @webop.on.validate("kopfexamples", id="stuck-async", registry=registry)
+    async def stuck_async(**_: Any) -> None:
+        gate.held += 1
+        while not gate.event.is_set():
+            await asyncio.sleep(0.01)
+
+    @webop.on.validate("kopfexamples", id="quick", registry=registry)
+    def quick(**_: Any) -> None:
+        pass
+
+    @webop.on.validate("kopfexamples", id="quick-async", registry=registry)
+    async def quick_async(**_: Any) -> None:
+        pass
+
+    return registry
+
+
+async def post_many(site: Site, path: str, count: int) -> list[asyncio.Task[httpx.Response]]:
+    return [asyncio.create_task(site.post(build_review(), path)) for _ in range(count)]
+
+
+async def is_allowed(site: Site, path: str) -> bool:
+    async with asyncio.timeout(5):
+        allowed: bool = (await site.review(path=path))["allowed"]
+        return allowed
+
+
+@pytest.mark.parametrize("path", ["/stuck", "/stuck-async"])
+async def test_a_handler_that_hangs_is_refused_quickly_and_leaves_the_others_alone(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate, path: str
+) -> None:
+    settings.admission.max_calls = 3
+    async with serve(registry=handlers, settings=settings) as site:
+        waiting = await post_many(site, path, 3)
+        await gate.wait_for_held(3)
+        async with asyncio.timeout(1):
+            refused = await site.post(build_review(), path)
+        assert refused.status_code == 429
+        assert refused.headers["Retry-After"] == "1"
+        assert repr(path.removeprefix("/")) in refused.json()["message"]
+        assert "settings.admission.max_calls" in refused.json()["message"]
+        assert await is_allowed(site, "/quick")
+        assert await is_allowed(site, "/quick-async")
+        gate.event.set()
+        answers = await asyncio.gather(*waiting)
+        assert [answer.json()["response"]["allowed"] for answer in answers] == [True] * 3
+        assert await is_allowed(site, path)
+
+
+async def test_threads_of_reviews_that_were_given_up_count_until_they_end(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    settings.admission.max_calls = 2
+    async with serve(registry=handlers, settings=settings) as site:
+        for count in (1, 2):
+            given_up = await site.post(build_review(), "/stuck?timeout=200ms")
+            assert given_up.status_code == 504
+            await gate.wait_for_held(count)
+        refused = await site.post(build_review(), "/stuck")
+        assert refused.status_code == 429
+        assert await is_allowed(site, "/quick")
+        gate.event.set()
+        async with asyncio.timeout(5):
+            while (await site.post(build_review(), "/stuck")).status_code != 200:
+                await asyncio.sleep(0.01)
+
+
+async def test_threads_that_are_busy_with_other_work_do_not_hold_up_reviews(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    settings.execution.max_workers = 2
+    settings.background.max_workers = 2
+    for pool in (settings.execution, settings.background):
+        for _ in range(4):
+            pool.executor.submit(gate.hold)
+    async with serve(registry=handlers, settings=settings) as site:
+        await gate.wait_for_held(4)
+        assert await is_allowed(site, "/quick")
+
+
+async def test_more_reviews_than_the_limit_are_refused_quickly(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    settings.admission.max_reviews = 4
+    async with serve(registry=handlers, settings=settings) as site:
+        waiting = await post_many(site, "/stuck-async", 4)
+        await gate.wait_for_held(4)
+        async with asyncio.timeout(1):
+            refused = await site.post(build_review(), "/quick")
+        assert refused.status_code == 429
+        assert refused.headers["Retry-After"] == "1"
+        assert "settings.admission.max_reviews" in refused.json()["message"]
+        gate.event.set()
+        await asyncio.gather(*waiting)
+        assert await is_allowed(site, "/quick")
+
+
+async def test_a_review_that_is_refused_has_called_none_of_its_handlers(
+    registry: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    called: list[str] = []
+
+    @webop.on.validate("kopfexamples", id="first", registry=registry)
+    async def first(**_: Any) -> None:
+        called.append("first")
+
+    @webop.on.validate("kopfexamples", id="stuck", registry=registry)
+    def stuck(**_: Any) -> None:
+        gate.hold()
+
+    settings.admission.max_calls = 1
+    async with serve(registry=registry, settings=settings) as site:
+        waiting = await post_many(site, "/stuck", 1)
+        await gate.wait_for_held(1)
+        refused = await site.post(build_review(), "/")
+        assert refused.status_code == 429
+        assert called == []
+        assert await is_allowed(site, "/first")
+        gate.event.set()
+        await asyncio.gather(*waiting)
+        assert await is_allowed(site, "/")
+    assert called == ["first", "first"]
+
+
+async def test_reviews_that_fail_in_any_way_make_room_for_others(
+    registry: webop.OperatorRegistry, settings: webop.OperatorSettings
+) -> None:
+    @webop.on.validate("kopfexamples", id="odd", when=lambda **_: 1 / 0, registry=registry)  # type: ignore[arg-type]
+    @webop.on.validate("kopfexamples", id="failing", registry=registry)
+    def fail(**_: Any) -> None:
+        raise RuntimeError
+
+    @webop.on.mutate("kopfexamples", id="renaming", registry=registry)
+    def rename(patch: webop.Patch, **_: Any) -> None:
+        patch.metadata["name"] = "other"
+
+    @webop.on.validate("kopfexamples", id="slow", registry=registry)
+    async def linger(**_: Any) -> None:
+        await asyncio.Event().wait()
+
+    settings.admission.max_reviews = settings.admission.max_calls = 1
+    async with serve(registry=registry, settings=settings) as site:
+        for _ in range(2):
+            for path in ("/odd", "/failing", "/renaming"):
+                assert (await site.review(path=path))["allowed"] is False
+            assert (await site.post(build_review(), "/unknown")).status_code == 404
+            assert (await site.post(build_review(), "/slow?timeout=100ms")).status_code == 504
+
+
+@pytest.mark.parametrize("unit", ["[],", '{"a":{}},'])
+async def test_a_review_full_of_brackets_is_refused_before_it_holds_up_the_others(
+    registry: webop.OperatorRegistry, unit: str
+) -> None:
+    @webop.on.validate("kopfexamples", id="quick", registry=registry)
+    async def quick(**_: Any) -> None:
+        pass
+
+    review = json.dumps(build_review(build_object("<>")))
+    bomb = review.replace('"<>"', f"[{unit * (7_000_000 // len(unit))}0]")
+    async with serve(registry=registry) as site:
+        started = time.process_time()
+        answer = await site.http.post("/quick", content=bomb)
+        assert answer.json()["response"]["allowed"] is False
+        assert "The review takes about " in answer.json()["response"]["status"]["message"]
+        assert time.process_time() - started < 0.7  # decoding alone takes twice as long
+        assert await is_allowed(site, "/quick")
+
+
+async def test_bodies_in_memory_have_a_budget(
+    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+) -> None:
+    settings.admission.max_body = 3000
+    settings.admission.max_held_bytes = 2 * 25_000
+    review = build_review(build_object({"x": "y" * 1000}))
+    async with serve(registry=handlers, settings=settings) as site:
+        waiting = [asyncio.create_task(site.post(review, "/stuck-async"))]
+        await gate.wait_for_held(1)
+        refused = await site.post(review, "/quick-async")
+        assert refused.status_code == 429
+        assert refused.headers["Retry-After"] == "1"
+        assert "settings.admission.max_held_bytes" in refused.json()["message"]
+        gate.event.set()
+        await asyncio.gather(*waiting)
+        assert (await site.post(review, "/quick-async")).status_code == 200

@@ -1,0 +1,368 @@
+"""What a refusal says besides its message: reasons and fields; and what goes to the audit log."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from typing import Any, Literal
+
+import pydantic
+import pytest
+
+import webop
+from tests.kit.reviews import build_object, serve
+from webop.calls.error_policy import Attempt, classify_failure
+from webop.objects.field_errors import render_path
+
+Json = dict[str, Any]
+
+
+class Item(pydantic.BaseModel, extra="forbid"):
+    size: int
+    colour: Literal["red", "green"] = "red"
+
+
+class Level(enum.Enum):
+    HIGH = "high"
+
+
+class Widget(pydantic.BaseModel, extra="forbid"):
+    items: list[Item]
+    labels: dict[str, int] = {}
+    level: Level = Level.HIGH
+    name: str = pydantic.Field(default="", max_length=5)
+
+
+def validate(
+    document: object, model: type[pydantic.BaseModel] = Widget
+) -> pydantic.ValidationError:
+    """Return the error of a document."""
+    with pytest.raises(pydantic.ValidationError) as caught:
+        model.model_validate(document)
+    return caught.value
+
+
+async def refuse(error: Exception | None, registry: webop.OperatorRegistry, **request: Any) -> Json:
+    """Return the response to a review whose handler raises the error."""
+
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    def check(**_: Any) -> None:
+        if error is not None:
+            raise error
+
+    async with serve(registry=registry) as site:
+        return await site.review(path="/check", **request)
+
+
+@pytest.mark.feature("ADM-03")
+async def test_a_refusal_has_a_reason_and_causes(registry: webop.OperatorRegistry) -> None:
+    causes: list[Any] = [
+        webop.AdmissionCause("spec.a", "must be even"),
+        {"field": "spec.b[0]", "message": "is needed", "reason": "FieldValueRequired"},
+    ]
+    error = webop.AdmissionError("Meh!", code=422, reason="Invalid", causes=causes)
+    response = await refuse(error, registry)
+    assert response["status"] == {
+        "message": "Meh!",
+        "code": 422,
+        "reason": "Invalid",
+        "details": {
+            "name": "kex",
+            "group": "kopf.dev",
+            "kind": "KopfExample",
+            "causes": [
+                {"reason": "FieldValueInvalid", "message": "must be even", "field": "spec.a"},
+                {"reason": "FieldValueRequired", "message": "is needed", "field": "spec.b[0]"},
+            ],
+        },
+    }
+
+
+@pytest.mark.feature("ADM-03")
+async def test_without_causes_there_are_no_details_as_kubectl_would_show_no_message(
+    registry: webop.OperatorRegistry,
+) -> None:
+    response = await refuse(webop.AdmissionError("Meh!", 403, reason="Forbidden"), registry)
+    assert response["status"] == {"message": "Meh!", "code": 403, "reason": "Forbidden"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "names"),
+    [
+        ({"name": None}, {"name": "kex", "group": "kopf.dev", "kind": "KopfExample"}),
+        (
+            {
+                "name": "",
+                "new": {**build_object(), "metadata": {"generateName": "kex-"}},
+            },
+            {"name": "kex-", "group": "kopf.dev", "kind": "KopfExample"},
+        ),
+        ({"name": None, "new": {"spec": {}}}, {"group": "kopf.dev", "kind": "KopfExample"}),
+    ],
+)
+async def test_the_details_name_the_object_as_far_as_it_has_a_name(
+    registry: webop.OperatorRegistry, request_: Json, names: Json
+) -> None:
+    error = webop.AdmissionError("Meh!", causes=[webop.AdmissionCause("spec", "no")])
+    details = (await refuse(error, registry, **request_))["status"]["details"]
+    assert {key: value for key, value in details.items() if key != "causes"} == names
+
+
+async def test_texts_that_json_cannot_hold_are_replaced(registry: webop.OperatorRegistry) -> None:
+    cause: Any = webop.AdmissionCause("spec.\udc80", "\ud800", reason="\udfff")
+    error = webop.AdmissionError("\udc80", reason="In\ud800valid", causes=[cause])
+    status = (await refuse(error, registry))["status"]
+    assert (status["message"], status["reason"]) == ("?", "In?valid")
+    assert status["details"]["causes"] == [{"field": "spec.?", "message": "?", "reason": "?"}]
+
+
+@pytest.mark.parametrize(
+    ("causes", "message"),
+    [
+        ([5], "causes= must be webop.AdmissionCause, or mappings .* got 5"),
+        ("spec", "causes= must be webop.AdmissionCause"),
+        ([{"field": "spec"}], "message"),
+        ([{"field": "spec", "message": "no", "path": "x"}], "path"),
+    ],
+)
+def test_causes_of_wrong_types_are_told(causes: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        webop.AdmissionError("Meh!", causes=causes)
+
+
+@pytest.mark.feature("ADM-03")
+def test_errors_of_before_are_what_they_were() -> None:
+    error = webop.AdmissionError("Meh!", 400)
+    assert (str(error), error.code, error.reason, error.causes) == ("Meh!", 400, None, ())
+    assert isinstance(error, webop.PermanentError)
+
+
+WRONG: Json = {
+    "items": [{"size": "big"}, {"size": [1], "colour": "blue", "extra": 1}, {}],
+    "labels": {"example.com/a": "x"},
+    "level": "low",
+    "name": "too long",
+    "other": 1,
+}
+CAUSES = {
+    "spec.items[0].size": "FieldValueInvalid",
+    "spec.items[1].size": "FieldValueTypeInvalid",
+    "spec.items[1].colour": "FieldValueNotSupported",
+    "spec.items[1].extra": "FieldValueForbidden",
+    "spec.items[2].size": "FieldValueRequired",
+    "spec.labels[example.com/a]": "FieldValueInvalid",
+    "spec.level": "FieldValueNotSupported",
+    "spec.name": "FieldValueInvalid",
+    "spec.other": "FieldValueForbidden",
+}
+
+
+@pytest.mark.feature("ADM-04", "ADM-05")
+@pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_validation_error_is_a_refusal_with_a_cause_for_each_field(
+    registry: webop.OperatorRegistry,
+    decorator: Any,
+    is_async: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class KopfExample(pydantic.BaseModel):
+        spec: Widget
+
+    def check(body: webop.Body, **_: Any) -> None:
+        KopfExample.model_validate(dict(body))
+
+    async def check_soon(body: webop.Body, **_: Any) -> None:
+        check(body)
+
+    chosen = check_soon if is_async else check
+    decorator("kopfexamples", id="check", registry=registry)(chosen)
+    with caplog.at_level(logging.DEBUG):
+        async with serve(registry=registry) as site:
+            response = await site.review(build_object(WRONG), path="/check")
+    status = response["status"]
+    assert (response["allowed"], status["code"], status["reason"]) == (False, 422, "Invalid")
+    causes = status["details"]["causes"]
+    assert {cause["field"]: cause["reason"] for cause in causes} == CAUSES
+    assert causes[4]["message"] == "Field required"
+    parts = [f"{cause['field']}: {cause['message']}" for cause in causes]
+    assert status["message"] == "; ".join(parts)
+    lines = [record for record in caplog.records if "Denied" in record.message]
+    assert [(line.levelno, line.exc_info) for line in lines] == [(logging.INFO, None)]
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.feature("ADM-06")
+async def test_a_validation_error_ranks_with_the_refusals(
+    registry: webop.OperatorRegistry,
+) -> None:
+    errors: list[Exception] = [
+        webop.PermanentError("permanent"),
+        validate(WRONG),
+        webop.AdmissionError("the later refusal"),
+    ]
+    for number, error in enumerate(errors):
+
+        @webop.on.validate("kopfexamples", id=f"check{number}", registry=registry)
+        def check(error: Exception = error, **_: Any) -> None:
+            raise error
+
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert response["status"]["message"].startswith("items[0].size: ")
+
+
+@pytest.mark.feature("ADM-17")
+async def test_a_validation_error_is_ignored_where_failures_are(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.validate("kopfexamples", ignore_failures=True, id="check", registry=registry)
+    def check(spec: webop.Spec, **_: Any) -> None:
+        Item.model_validate(dict(spec))
+
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert response["allowed"]
+    assert response["warnings"] == ["check: size: Field required"]
+
+
+def test_the_path_to_what_was_validated_can_be_told() -> None:
+    exc = validate({"items": [], "other": 1})
+    error = webop.AdmissionError.from_validation(exc, path="spec.template")
+    assert [cause.field for cause in error.causes] == ["spec.template.other"]
+    assert str(error) == "spec.template.other: Extra inputs are not permitted"
+    plain = webop.AdmissionError.from_validation(exc)
+    assert [cause.field for cause in plain.causes] == ["other"]
+
+
+def test_errors_of_the_whole_have_the_path_itself() -> None:
+    class Range(pydantic.BaseModel):
+        low: int
+        high: int
+
+        @pydantic.model_validator(mode="after")
+        def check(self) -> Range:
+            if self.low > self.high:
+                raise ValueError("low is above high")
+            return self
+
+    exc = validate({"low": 2, "high": 1}, Range)
+    (cause,) = webop.AdmissionError.from_validation(exc, path="spec").causes
+    assert cause == webop.AdmissionCause("spec", "low is above high")
+    error = webop.AdmissionError.from_validation(exc)
+    assert (error.causes[0].field, str(error)) == ("", "low is above high")
+
+
+def test_errors_of_the_keys_of_mappings_are_those_of_the_keys() -> None:
+    class Ports(pydantic.BaseModel):
+        ports: dict[int, str]
+
+    (cause,) = webop.AdmissionError.from_validation(validate({"ports": {"x": "y"}}, Ports)).causes
+    assert cause.field == "ports.x"
+
+
+def test_very_many_errors_are_counted() -> None:
+    exc = validate({"items": [{}] * 500})
+    error = webop.AdmissionError.from_validation(exc, path="spec")
+    assert len(error.causes) == 100
+    assert len(str(error)) < 1200
+    shown = str(error).count("Field required")
+    assert str(error).endswith(f"; and {500 - shown} more.")
+
+
+def test_very_long_names_and_messages_are_cut() -> None:
+    exc = validate({"items": [], "x" * 1_000_000: 1})
+    error = webop.AdmissionError.from_validation(exc, path="spec")
+    assert len(error.causes[0].field) < 300
+    assert len(str(error)) < 1200
+
+
+def test_names_of_fields_cannot_forge_lines_of_the_log() -> None:
+    exc = validate({"items": [], "x\nERROR\x9b": 1})
+    error = webop.AdmissionError.from_validation(exc)
+    assert str(error) == "[x ERROR ]: Extra inputs are not permitted"
+    assert error.causes[0].field == "[x ERROR ]"
+
+
+def test_a_validation_error_elsewhere_is_an_exception_like_others() -> None:
+    registry = webop.OperatorRegistry()
+    webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
+    (handler,) = registry.select_resource_handlers()
+    outcome = classify_failure(
+        handler,
+        validate({}),
+        Attempt(0, 0),
+        default_errors=webop.ErrorsMode.TEMPORARY,
+        default_backoff=60,
+    )
+    assert not outcome.final
+    assert outcome.is_unexpected
+
+
+@pytest.mark.parametrize(
+    ("location", "path", "expected"),
+    [
+        ((), "", ""),
+        ((), "spec", "spec"),
+        (("spec", "a"), "", "spec.a"),
+        (("items", 0, "size"), "spec", "spec.items[0].size"),
+        ((0, 1), "spec.matrix", "spec.matrix[0][1]"),
+        ((0,), "", "[0]"),
+        (("labels", "example.com/a"), "metadata", "metadata.labels[example.com/a]"),
+        (("data", "a-b"), "", "data.a-b"),
+        (("data", ""), "", "data[]"),
+        (("data", "1"), "", "data[1]"),
+    ],
+)
+def test_paths_are_written_as_the_api_server_does(location: Any, path: str, expected: str) -> None:
+    assert render_path(location, path) == expected
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_handlers_can_leave_notes_for_the_audit_log(
+    registry: webop.OperatorRegistry, is_refused: bool
+) -> None:
+    @webop.on.validate("kopfexamples", registry=registry, id="check")
+    async def check(audit_annotations: dict[str, str], **_: Any) -> None:
+        audit_annotations["checked"] = "yes"
+
+    @webop.on.mutate("kopfexamples", registry=registry, id="fill")
+    def fill(audit_annotations: dict[str, str], **_: Any) -> None:
+        audit_annotations["filled.in_by-1"] = "ä"
+        if is_refused:
+            raise webop.AdmissionError("Meh!")
+
+    async with serve(registry=registry) as site:
+        response = await site.review()
+        alone = await site.review(path="/check")
+    assert response["allowed"] is not is_refused
+    assert response["auditAnnotations"] == {"checked": "yes", "filled.in_by-1": "ä"}
+    assert alone["auditAnnotations"] == {"checked": "yes"}
+
+
+async def test_notes_that_the_api_server_would_not_take_are_left_out(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(audit_annotations: dict[Any, Any], **_: Any) -> None:
+        wrong = ("a/b", "a b", "", "-a", "a-", "x" * 64, "ä", None, ("a",), "a\n")
+        audit_annotations.update(dict.fromkeys(wrong, "x"))
+        audit_annotations.update({5: 6, "b": None, "c": "\udc80"})
+
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert response["auditAnnotations"] == {"5": "6", "b": "None", "c": "?", "None": "x"}
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "Dropped the audit" in record.getMessage()
+    ]
+    assert len(lines) == 9
+    assert "Dropped the audit annotation 'a/b': a key must have at most 63" in lines[0]
+    assert not any("\n" in line for line in lines)
+
+
+async def test_without_notes_there_are_none_in_the_response(
+    registry: webop.OperatorRegistry,
+) -> None:
+    assert "auditAnnotations" not in await refuse(None, registry)

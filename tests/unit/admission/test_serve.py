@@ -1,0 +1,569 @@
+"""Reviews posted to the app: who is called with what, and what is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.reviews import USER, build_object, build_review, read_patch, serve
+
+Json = dict[str, Any]
+FORM = "application/x-www-form-urlencoded"
+
+
+class ForgetfulDenialError(webop.AdmissionError):
+    def __init__(self, number: str) -> None:  # it does not call that of the base class
+        self.number = number
+
+
+@dataclass
+class QuotaDenialError(webop.AdmissionError):
+    code: int
+    quota: str  # a field without a default, after one that the base class has, too
+
+
+@pytest.mark.feature("ADM-01", "ADM-02", "ADM-10", "ADM-88")
+@pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
+@pytest.mark.parametrize("path", ["/", "/check", "/check/"])
+async def test_a_handler_that_returns_allows_the_request(
+    registry: webop.OperatorRegistry, decorator: Any, path: str
+) -> None:
+    decorator("kopfexamples", id="check", registry=registry)(lambda **_: None)
+    async with serve(registry=registry) as site:
+        answer = await site.post(build_review(), path, **{"Content-Type": FORM})
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": build_review()["request"]["uid"], "allowed": True},
+    }
+
+
+@pytest.mark.feature("ADM-02", "ADM-03", "ADM-04", "ADM-05", "HND-04")
+@pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        (webop.AdmissionError("Meh!", code=422), "Meh!", 422),
+        (webop.AdmissionError("Meh!"), "Meh!", 500),
+        (ForgetfulDenialError("Meh!"), "Meh!", 500),
+        (QuotaDenialError(403, "pods"), "(403, 'pods')", 403),
+        (webop.PermanentError("Meh!"), "Meh!", 500),
+        (webop.TemporaryError("Meh!", delay=60), "Meh!", 500),
+        (ValueError(), "ValueError()", 500),
+        (StopIteration(), "RuntimeError: The handler raised StopIteration().", 500),
+        (SystemExit(3), "RuntimeError: The handler raised SystemExit(3)", 500),
+    ],
+)
+async def test_a_handler_that_raises_refuses_the_request(
+    registry: webop.OperatorRegistry,
+    decorator: Any,
+    is_async: bool,
+    error: BaseException,
+    message: str,
+    code: int,
+) -> None:
+    def check_at_once(**_: Any) -> None:
+        raise error
+
+    async def check(**_: Any) -> None:
+        raise error
+
+    decorator("kopfexamples", id="x", registry=registry)(check if is_async else check_at_once)
+    async with serve(registry=registry) as site:
+        response = await site.review(path="/x")
+    assert not response["allowed"]
+    assert response["status"]["code"] == code
+    if not (is_async and isinstance(error, StopIteration)):  # a coroutine has words of its own
+        assert response["status"]["message"].startswith(message)
+
+
+async def test_a_handler_that_is_cancelled_by_its_own_doing_refuses_the_request(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.validate("kopfexamples", registry=registry)
+    async def check(**_: Any) -> None:
+        raise asyncio.CancelledError
+
+    async with serve(registry=registry) as site:
+        assert not (await site.review())["allowed"]
+        assert not (await site.review())["allowed"]
+
+
+@pytest.mark.feature("ADM-06", "ADM-30", "D-52")
+async def test_of_several_errors_the_most_telling_one_is_reported(
+    registry: webop.OperatorRegistry,
+) -> None:
+    errors: list[Exception] = [
+        ValueError("arbitrary"),
+        webop.TemporaryError("temporary"),
+        webop.AdmissionError("admission", code=499),
+        webop.PermanentError("permanent"),
+    ]
+
+    def check(error: Exception, **_: Any) -> None:
+        raise error
+
+    for number, error in enumerate(errors):
+        fn = functools.partial(check, error=error)
+        webop.on.validate("kopfexamples", id=f"check{number}", registry=registry)(fn)
+    async with serve(registry=registry) as site:
+        response = await site.review()
+        assert response["status"] == {"message": "admission", "code": 499}
+        response = await site.review(path="/check0")
+        assert response["status"] == {"message": "ValueError: arbitrary", "code": 500}
+
+
+async def test_handlers_of_one_id_are_all_called_and_one_refusal_is_enough(
+    registry: webop.OperatorRegistry,
+) -> None:
+    """As with functions of one name in several modules."""
+
+    async def refuse(**_: Any) -> None:
+        raise webop.AdmissionError("No.")
+
+    async def allow(**_: Any) -> None: ...
+
+    for fn in (allow, refuse, allow):
+        webop.on.validate("kopfexamples", id="check", registry=registry)(fn)
+    async with serve(registry=registry) as site:
+        assert not (await site.review(path="/check"))["allowed"]
+        assert not (await site.review(path="/"))["allowed"]
+
+
+@pytest.mark.feature("ADM-07", "KWA-17")
+@pytest.mark.parametrize("error", [None, webop.AdmissionError("Meh!")])
+async def test_warnings_are_handed_on_with_any_verdict(
+    registry: webop.OperatorRegistry, error: Exception | None
+) -> None:
+    @webop.on.validate("kopfexamples", registry=registry)
+    async def check(warnings: list[str], **_: Any) -> None:
+        warnings.append("Careful.")
+        warnings += ["Very", "careful."]
+        if error:
+            raise error
+
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert response["warnings"] == ["Careful.", "Very", "careful."]
+    assert response["allowed"] is (error is None)
+
+
+async def test_warnings_of_one_request_are_not_those_of_another(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(warnings: list[str], spec: Json, **_: Any) -> None:
+        warnings.append(spec["x"])
+
+    async with serve(registry=registry) as site:
+        responses = await asyncio.gather(
+            *(site.review(build_object({"x": str(number)})) for number in range(20))
+        )
+    assert [response["warnings"] for response in responses] == [[str(n)] for n in range(20)]
+
+
+@pytest.mark.feature("ADM-08", "ADM-09")
+async def test_the_patch_of_a_handler_is_a_json_patch(registry: webop.OperatorRegistry) -> None:
+    @webop.on.mutate("kopfexamples", registry=registry)
+    def fill_in(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["numbers"] = [1, 2]
+        patch.spec["removed"] = None
+        patch.spec["absent"] = None
+        patch.spec["same"] = "same"
+        patch.meta.labels["a/b~c"] = "x"
+        patch.fns.append(lambda body: body["spec"].update(more=True))
+
+    async with serve(registry=registry) as site:
+        response = await site.review(build_object({"removed": 1, "same": "same", "numbers": []}))
+    assert response["allowed"]
+    assert sorted(read_patch(response), key=lambda operation: str(operation["path"])) == [
+        {"op": "add", "path": "/metadata/labels", "value": {"a/b~c": "x"}},
+        {"op": "add", "path": "/spec/more", "value": True},
+        {"op": "replace", "path": "/spec/numbers", "value": [1, 2]},
+        {"op": "remove", "path": "/spec/removed"},
+    ]
+
+
+@pytest.mark.feature("ADM-08", "KWA-21")
+@pytest.mark.parametrize("stanza", ["body", "spec", "meta", "status", "labels"])
+async def test_the_object_itself_cannot_be_changed(
+    registry: webop.OperatorRegistry, stanza: str
+) -> None:
+    @webop.on.mutate("kopfexamples", registry=registry)
+    def fill_in(**kwargs: Any) -> None:
+        kwargs[stanza]["x"] = 1
+
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert "does not support item assignment" in response["status"]["message"]
+
+
+@pytest.mark.feature("D-63")
+async def test_a_refusal_carries_no_patch(registry: webop.OperatorRegistry) -> None:
+    @webop.on.mutate("kopfexamples", id="fill-in", registry=registry)
+    def fill_in(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = 1
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    def refuse(**_: Any) -> None:
+        raise webop.AdmissionError("No.")
+
+    async with serve(registry=registry) as site:
+        assert not read_patch(await site.review(path="/"))
+        assert read_patch(await site.review(path="/fill-in"))
+
+
+@pytest.mark.parametrize(
+    ("breaker", "reason"),
+    [
+        (lambda patch: patch.fns.append(lambda body: body["no-such"]), "KeyError: 'no-such'"),
+        (
+            lambda patch: patch.update(spec={"x": object()}),
+            "The patch has a value that JSON cannot represent",
+        ),
+        (lambda patch: patch.update({"spec": {5: 6}}), ""),
+    ],
+)
+async def test_a_patch_that_cannot_be_applied_is_a_refusal_with_the_reason(
+    registry: webop.OperatorRegistry, breaker: Any, reason: str
+) -> None:
+    @webop.on.mutate("kopfexamples", registry=registry)
+    def fill_in(patch: webop.Patch, **_: Any) -> None:
+        breaker(patch)
+
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert not response["allowed"]
+    assert response["status"]["code"] == 500
+    assert response["status"]["message"].startswith(reason)
+
+
+async def test_a_patch_that_json_cannot_represent_is_logged_with_its_handler(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.mutate("kopfexamples", id="fill-in", registry=registry)
+    def fill_in(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = object()
+
+    async with serve(registry=registry) as site:
+        with caplog.at_level("INFO"):
+            await site.review()
+    (line,) = (line for line in caplog.messages if line.startswith("Denied (500): "))
+    assert line.endswith(" [fill-in]")
+
+
+@pytest.mark.feature("ADM-17")
+async def test_a_handler_whose_failures_are_ignored_warns_where_it_would_refuse(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.mutate("kopfexamples", registry=registry)
+    def fill_in(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = 1
+
+    @webop.on.mutate("kopfexamples", id="strive", ignore_failures=True, registry=registry)
+    def strive(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = 2
+        patch.spec["y"] = 2
+        patch.fns.append(lambda body: body["spec"].update(z=2))
+        raise webop.AdmissionError("Meh!")
+
+    async with serve(registry=registry) as site:
+        response = await site.review(path="/")
+        assert response["allowed"]
+        assert response["warnings"] == ["strive: Meh!"]
+        assert read_patch(response) == [{"op": "add", "path": "/spec/x", "value": 1}]
+        response = await site.review(path="/strive")
+        assert response["allowed"]
+        assert not read_patch(response)
+
+
+@pytest.mark.feature("ADM-22", "ADM-23", "ADM-24", "ADM-25", "ADM-26", "KWA-17", "D-15", "ADM-89")
+async def test_handlers_get_all_that_the_manual_promises(registry: webop.OperatorRegistry) -> None:
+    seen: Json = {}
+
+    @webop.on.validate("kopfexamples", id="check", subresource="*", param="p", registry=registry)
+    def check(**kwargs: Any) -> None:
+        seen.update(kwargs)
+
+    new = build_object({"x": 2}, uid="u1", labels={"a": "b"})
+    old = build_object({"x": 1}, uid="u1")
+    review = build_review(new, old, subResource="status", dryRun=True)
+    async with serve(registry=registry) as site:
+        await site.post(review, "/check", Authorization="Basic dXNlcjpwYXNz")
+    assert seen["dryrun"] is True
+    assert seen["subresource"] == "status"
+    assert seen["operation"] == "UPDATE"
+    assert seen["userinfo"] == USER
+    assert seen["warnings"] == []
+    assert seen["headers"]["Authorization"] == "Basic dXNlcjpwYXNz"
+    assert seen["sslpeer"] is None
+    assert seen["patch"] == {}
+    assert seen["param"] == "p"
+    assert (seen["body"], seen["spec"], seen["status"]) == (new, {"x": 2}, {})
+    assert (seen["old"], seen["new"]) == (old, new)
+    assert ("change", ("spec", "x"), 1, 2) in seen["diff"]
+    assert (seen["uid"], seen["name"], seen["namespace"]) == ("u1", "kex", "ns")
+    assert (seen["labels"], seen["annotations"]) == ({"a": "b"}, {})
+    assert seen["resource"] == webop.Resource("kopf.dev", "v1", "kopfexamples")
+    assert seen["retry"] == 0
+    assert {"memo", "logger", "meta", "started", "runtime"} <= seen.keys()
+    assert "settings" not in seen
+
+
+@pytest.mark.feature("ADM-22", "ADM-23")
+async def test_handlers_of_a_creation_get_no_old_state_and_those_of_a_deletion_no_new_one(
+    registry: webop.OperatorRegistry,
+) -> None:
+    seen: dict[str, Any] = {}
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(operation: str, **kwargs: Any) -> None:
+        seen[operation] = {
+            key: kwargs[key] for key in ("old", "new", "spec", "dryrun", "subresource")
+        }
+
+    body = build_object({"x": 1})
+    async with serve(registry=registry) as site:
+        await site.review(body)
+        await site.review(None, body)
+        await site.review(operation="CONNECT", object=None)
+    rest: Json = {"dryrun": False, "subresource": None}
+    assert seen == {
+        "CREATE": {"old": None, "new": body, "spec": {"x": 1}, **rest},
+        "DELETE": {"old": body, "new": None, "spec": {"x": 1}, **rest},
+        "CONNECT": {"old": None, "new": None, "spec": {}, **rest},
+    }
+
+
+async def test_an_object_without_a_name_has_none(registry: webop.OperatorRegistry) -> None:
+    seen: list[Any] = []
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(name: str | None, namespace: str | None, uid: str | None, **_: Any) -> None:
+        seen.extend([name, namespace, uid])
+
+    body = {"apiVersion": "kopf.dev/v1", "kind": "KopfExample", "metadata": {"generateName": "k"}}
+    async with serve(registry=registry) as site:
+        assert (await site.review(body, name="", namespace=None))["allowed"]
+    assert seen == [None, None, None]
+
+
+async def test_for_an_object_without_metadata_the_name_is_that_of_the_request(
+    registry: webop.OperatorRegistry,
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.validate("pods", operation="CONNECT", subresource="exec", registry=registry)
+    def check(name: str, namespace: str, body: webop.Body, **_: Any) -> None:
+        seen.extend([name, namespace, body["command"]])
+
+    options = {"apiVersion": "v1", "kind": "PodExecOptions", "command": ["ls"]}
+    async with serve(registry=registry) as site:
+        await site.review(
+            options,
+            resource=("", "v1", "pods"),
+            kind="PodExecOptions",
+            operation="CONNECT",
+            subResource="exec",
+        )
+    assert seen == ["kex", "ns", ["ls"]]
+
+
+@pytest.mark.feature("ADM-27", "MEM-13")
+async def test_the_memo_of_an_object_is_kept_between_reviews_but_not_from_its_creation(
+    registry: webop.OperatorRegistry,
+) -> None:
+    operator_memo = webop.Memo(shared="yes")
+    seen: list[Any] = []
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(memo: webop.Memo, **_: Any) -> None:
+        seen.append(dict(memo))
+        memo.mine = True
+
+    body = build_object(uid="u1")
+    async with serve(registry=registry, memo=operator_memo) as site:
+        await site.review(body)
+        await site.review(body, body)
+        await site.review(None, body)
+    assert seen == [{"shared": "yes"}, {"shared": "yes"}, {"shared": "yes", "mine": True}]
+    assert operator_memo == {"shared": "yes"}
+
+
+async def test_memos_of_objects_that_are_only_seen_in_reviews_are_bounded(
+    registry: webop.OperatorRegistry,
+) -> None:
+    settings = webop.OperatorSettings()
+    settings.admission.memo_limit = 2
+    counts: list[int] = []
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(memo: webop.Memo, **_: Any) -> None:
+        memo.count = memo.get("count", 0) + 1
+        counts.append(memo.count)
+
+    async with serve(registry=registry, settings=settings) as site:
+        for uid in ("u1", "u2", "u1", "u3", "u1", "u2"):  # u2 is the one not used for longest
+            body = build_object(uid=uid)
+            await site.review(body, body)
+    assert counts == [1, 1, 2, 1, 3, 1]
+
+
+@pytest.mark.feature("ADM-10")
+async def test_reviews_are_judged_at_the_same_time(registry: webop.OperatorRegistry) -> None:
+    both = asyncio.Barrier(2)
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    async def check(**_: Any) -> None:
+        await both.wait()
+
+    async with serve(registry=registry) as site, asyncio.timeout(5):
+        await asyncio.gather(site.review(), site.review())
+
+
+async def test_what_a_validating_handler_changes_is_dropped_as_api_servers_fail_otherwise(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    def check(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["checked"] = True
+        patch.fns.append(lambda body: body["spec"].update(more=True))
+
+    @webop.on.mutate("kopfexamples", registry=registry)
+    def change(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["changed"] = True
+
+    async with serve(registry=registry) as site:
+        assert "patch" not in await site.review(path="/check")
+        changes = read_patch(await site.review())
+    assert changes == [{"op": "add", "path": "/spec/changed", "value": True}]
+    assert "Webhook 'check' only validates, so its patch is ignored." in caplog.text
+
+
+async def test_what_a_handler_does_wrong_in_each_review_is_warned_of_once(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    def check(patch: webop.Patch, **_: Any) -> bool:
+        patch.spec["checked"] = True
+        return False
+
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> webop.Patch:
+        patch.spec["filled"] = True
+        return patch
+
+    async with serve(registry=registry) as site:
+        for _ in range(3):
+            assert (await site.review())["allowed"] is True
+    warnings = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    texts = [text.removeprefix("Webhook ").partition(":")[0] for text in sorted(warnings)]
+    assert texts == [
+        "'check' only validates, so its patch is ignored. To change objects, use @webop.on.mutate.",
+        "'check' returned a bool, which is ignored",
+        "'fill' returned a Patch, which is ignored",
+    ]
+
+
+@pytest.mark.feature("ADM-08")
+@pytest.mark.parametrize("field", ["name", "namespace", "uid"])
+@pytest.mark.parametrize("way", ["patch", "function"])
+@pytest.mark.parametrize("old", [None, build_object(uid="u1")])
+async def test_a_mutation_that_makes_another_object_of_it_is_refused_with_words(
+    registry: webop.OperatorRegistry, field: str, way: str, old: Any
+) -> None:
+    def rename(body: Any) -> None:
+        body["metadata"][field] = "other"
+
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        if way == "patch":
+            patch.metadata[field] = "other"
+        else:
+            patch.fns.append(rename)
+
+    async with serve(registry=registry) as site:
+        response = await site.review(build_object(**({"uid": "u1"} if old else {})), old)
+    assert response["allowed"] is False
+    expected = (
+        f"A mutating handler cannot change metadata.{field}: its patch would set it to 'other'."
+    )
+    assert response["status"] == {"message": expected, "code": 500}
+
+
+async def test_a_mutation_may_repeat_the_name_and_choose_one_that_would_be_generated(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch.metadata["name"] = "kex"
+
+    nameless = build_object(generateName="kex-")
+    del nameless["metadata"]["name"]
+    async with serve(registry=registry) as site:
+        assert read_patch(await site.review()) == []
+        changes = read_patch(await site.review(nameless))
+    assert changes == [{"op": "add", "path": "/metadata/name", "value": "kex"}]
+
+
+async def test_the_patch_of_a_mutation_is_logged_for_debugging_only(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["filled"] = True
+
+    async with serve(registry=registry) as site:
+        caplog.set_level(logging.DEBUG)
+        await site.review()
+    (record,) = [r for r in caplog.records if "/spec/filled" in r.getMessage()]
+    expected = 'Patching with: [{"op":"add","path":"/spec/filled","value":true}]'
+    assert (record.levelname, record.getMessage()) == ("DEBUG", expected)
+
+
+async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.on.mutate("kopfexamples", operation="DELETE", registry=registry)
+    def change(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["changed"] = True
+
+    async with serve(registry=registry) as site:
+        response = await site.review(None, build_object())
+    assert response["allowed"] is True
+    assert "patch" not in response
+    assert "The patch is ignored: a DELETE cannot change the object." in caplog.text
+
+
+@pytest.mark.feature("ADM-08")
+async def test_a_body_that_is_changed_in_place_is_warned_of_and_does_not_spoil_the_patch(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill_in(body: webop.Body, patch: webop.Patch, **_: Any) -> None:
+        body["spec"]["x"] = 1
+        body["metadata"]["labels"] = {"a": object()}
+        patch.spec["x"] = 1
+
+    @webop.on.mutate("kopfexamples", id="look", registry=registry)
+    def look(body: webop.Body, spec: webop.Spec, old: Any, new: Any, **_: Any) -> None:
+        seen.append((body.meta.labels, spec, old, new))
+
+    async with serve(registry=registry) as site:
+        for _ in range(2):
+            response = await site.review(build_object({"y": 2}), build_object({"y": 1}))
+    assert read_patch(response) == [{"op": "add", "path": "/spec/x", "value": 1}]
+    assert seen == [({}, {"y": 2}, build_object({"y": 1}), build_object({"y": 2}))] * 2
+    warnings = [r.getMessage() for r in caplog.records if "in place" in r.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("Webhook 'fill' changed the body in place, which has no effect: ")

@@ -1,0 +1,507 @@
+"""Reviews posted to the app: which handlers are for them, and what is refused before any."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.causes import FailedTest, Unhashable, UnreadableError
+from tests.kit.reviews import UID, build_object, build_review, read_patch, serve
+
+Json = dict[str, Any]
+POD: Json = {"resource": ("", "v1", "pods"), "kind": "Pod"}
+
+
+class Called(list[str]):
+    """The ids of handlers in the order of their calls."""
+
+    def build(self, name: str) -> Callable[..., None]:
+        """Return a handler that takes note of its call."""
+
+        def fn(**_: Any) -> None:
+            self.append(name)
+
+        return fn
+
+
+@pytest.fixture
+def called() -> Called:
+    return Called()
+
+
+@pytest.mark.feature("ADM-30", "D-52")
+async def test_the_root_is_for_all_handlers_that_match_in_order(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.mutate("kopfexamples", id="a", registry=registry)(called.build("a"))
+    webop.on.validate("kopfexamples", id="b", registry=registry)(called.build("b"))
+    webop.on.validate("pods", id="c", registry=registry)(called.build("c"))
+    webop.on.validate("kopfexamples", id="d", labels={"x": "y"}, registry=registry)(
+        called.build("d")
+    )
+    async with serve(registry=registry) as site:
+        await site.review()
+    assert called == ["a", "b"]
+
+
+@pytest.mark.feature("ADM-10", "HND-05")
+@pytest.mark.parametrize(
+    ("handler_id", "path"),
+    [
+        ("check", "/check"),
+        ("check", "/check/"),
+        ("check/spec.x", "/check/spec.x"),
+        ("f.<locals>.g", "/f.%3Clocals%3E.g"),
+        ("lambda:/some dir/file.py:12", "/lambda%3A/some%20dir/file.py%3A12"),
+        ("Prüfung", "/Pr%C3%BCfung"),
+        ("healthz", "/healthz"),
+    ],
+)
+async def test_the_path_names_the_handler(
+    registry: webop.OperatorRegistry, called: Called, handler_id: str, path: str
+) -> None:
+    webop.on.validate("kopfexamples", id=handler_id, registry=registry)(called.build("it"))
+    webop.on.validate("kopfexamples", id="other", registry=registry)(called.build("other"))
+    async with serve(registry=registry) as site:
+        await site.review(path=path)
+    assert called == ["it"]
+
+
+@pytest.mark.feature("ADM-45")
+async def test_handlers_are_found_by_what_stands_for_them_behind_a_service(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    from webop.admission.configurations.building import build_service_id  # noqa: PLC0415
+
+    for name in ("check_it", "check-it"):
+        webop.on.validate("kopfexamples", id=name, registry=registry)(called.build(name))
+    async with serve(registry=registry) as site:
+        for name in ("check_it", "check-it"):
+            await site.review(path=f"/{build_service_id(name)}")
+    assert called == ["check_it", "check-it"]
+
+
+@pytest.mark.feature("ADM-10")
+async def test_a_function_that_validates_and_mutates_has_a_path_for_either(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.validate("kopfexamples", id="fn", operation="UPDATE", registry=registry)
+    @webop.on.mutate("kopfexamples", id="fn", operation="CREATE", registry=registry)
+    def fn(patch: webop.Patch, **_: Any) -> None:
+        patch.spec["x"] = 1
+
+    async with serve(registry=registry) as site:
+        assert read_patch(await site.review(path="/mutate/fn"))
+        assert not read_patch(await site.review(path="/validate/fn"))  # only for updates
+        assert read_patch(await site.review(path="/fn"))
+
+
+@pytest.mark.feature("ADM-31")
+@pytest.mark.parametrize("path", ["/unknown", "/check/more", "/Check"])
+async def test_an_unknown_id_is_not_found_and_nothing_is_allowed(
+    registry: webop.OperatorRegistry, called: Called, path: str
+) -> None:
+    webop.on.validate("kopfexamples", id="check", registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        answer = await site.post(build_review(), path)
+    assert answer.status_code == 404
+    assert answer.json()["kind"] == "Status"
+    assert answer.json()["message"] == f"There is no webhook {path[1:]!r}; known: check."
+    assert not called
+
+
+@pytest.mark.feature("ADM-31")
+async def test_the_id_of_a_handler_of_another_resource_is_not_found_and_nothing_is_allowed(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.validate("pods", id="pods", registry=registry)(called.build("pods"))
+    webop.on.validate("kopfexamples", id="kexes", registry=registry)(called.build("kexes"))
+    async with serve(registry=registry) as site:
+        answer = await site.post(build_review(), "/pods")
+    assert answer.status_code == 404
+    assert "Webhook 'pods' is for pods, not for kopfexamples.v1.kopf.dev." in answer.text
+    assert not called
+
+
+@pytest.mark.feature("ADM-31")
+async def test_a_resource_of_no_handler_is_not_found_and_nothing_is_allowed(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.validate("pods", registry=registry)(called.build("pods"))
+    async with serve(registry=registry) as site:
+        answer = await site.post(build_review(), "/")
+    assert answer.status_code == 404
+    assert "There are no webhooks for kopfexamples.v1.kopf.dev." in answer.text
+
+
+async def test_with_no_cluster_short_names_are_not_known_and_the_refusal_says_so(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.validate("kex", id="check", registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        answer = await site.post(build_review(), "/check")
+    assert answer.status_code == 404
+    assert answer.json()["message"] == (
+        "Webhook 'check' is for kex, not for kopfexamples.v1.kopf.dev. "
+        "Without a cluster, resources are known by their plurals and kinds only."
+    )
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        ("kopfexamples",),
+        ("KopfExample",),
+        ("kopfexamples.kopf.dev",),
+        ("kopfexamples.v1.kopf.dev",),
+        ("kopf.dev", "v1", "kopfexamples"),
+        ("kopf.dev/v1", "kopfexamples"),
+        ("kopf.dev", webop.EVERYTHING),
+        (webop.EVERYTHING,),
+        (lambda resource: resource.group == "kopf.dev",),
+    ],
+)
+async def test_with_no_cluster_resources_are_known_by_their_plurals_and_kinds(
+    registry: webop.OperatorRegistry, called: Called, selector: tuple[Any, ...]
+) -> None:
+    webop.on.validate(*selector, registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        assert (await site.review())["allowed"]
+        answer = await site.post(build_review(**POD))
+    assert called[:1] == ["check"]
+    assert answer.status_code == (200 if selector == (webop.EVERYTHING,) else 404)
+
+
+BODY = build_object()
+REQUESTS: dict[str, tuple[Json | None, Json | None]] = {
+    "CREATE": (BODY, None),
+    "UPDATE": (BODY, BODY),
+    "DELETE": (None, BODY),
+    "CONNECT": (BODY, None),
+}
+
+
+@pytest.mark.feature("ADM-13", "ADM-14", "ADM-28", "D-17", "D-53")
+@pytest.mark.parametrize(
+    ("decorator", "options", "expected"),
+    [
+        (webop.on.validate, {}, "CREATE UPDATE DELETE CONNECT"),
+        (webop.on.mutate, {}, "CREATE UPDATE CONNECT"),
+        (webop.on.validate, {"operation": "CREATE"}, "CREATE"),
+        (webop.on.validate, {"operation": "DELETE"}, "DELETE"),
+        (webop.on.mutate, {"operation": "DELETE"}, "DELETE"),
+        (webop.on.mutate, {"operations": ["UPDATE", "DELETE"]}, "UPDATE"),
+        (webop.on.validate, {"operations": ["UPDATE", "DELETE"]}, "UPDATE DELETE"),
+        (webop.on.mutate, {"operations": ["CREATE", "CONNECT"]}, "CREATE CONNECT"),
+    ],
+)
+async def test_handlers_are_for_their_operations(
+    registry: webop.OperatorRegistry,
+    called: Called,
+    decorator: Any,
+    options: Json,
+    expected: str,
+) -> None:
+    decorator("kopfexamples", id="check", registry=registry, **options)(called.build("check"))
+    found = []
+    async with serve(registry=registry) as site:
+        for operation, (new, old) in REQUESTS.items():
+            called.clear()
+            response = await site.review(new, old, operation=operation, path="/check")
+            assert response["allowed"]
+            found += [operation] * len(called)
+    assert found == expected.split()
+
+
+@pytest.mark.feature("ADM-13", "HND-07")
+async def test_a_function_with_several_decorators_is_for_all_of_them_and_called_once(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    fn = called.build("check")
+    for operation in ("CREATE", "UPDATE"):
+        webop.on.validate("kopfexamples", id="check", operation=operation, registry=registry)(fn)
+    webop.on.validate("pods", id="check", registry=registry)(fn)
+    webop.on.validate("kopfexamples", id="check", labels={"x": "y"}, registry=registry)(fn)
+    async with serve(registry=registry) as site:
+        for new, old in ((BODY, None), (BODY, BODY), (None, BODY)):
+            await site.review(new, old, path="/check")
+        assert called == ["check", "check"]
+        await site.review(BODY, **POD)
+        assert called == ["check", "check", "check"]
+        await site.review(build_object(labels={"x": "y"}))
+        assert called == ["check", "check", "check", "check"]
+
+
+@pytest.mark.feature("ADM-15", "D-18", "D-53")
+@pytest.mark.parametrize(
+    ("subresource", "expected"),
+    [
+        (None, [None]),
+        ("status", ["status"]),
+        ("scale", ["scale"]),
+        ("*", [None, "status", "scale"]),
+    ],
+)
+async def test_handlers_are_for_their_subresource(
+    registry: webop.OperatorRegistry,
+    called: Called,
+    subresource: str | None,
+    expected: list[str | None],
+) -> None:
+    fn = called.build("check")
+    webop.on.validate("kopfexamples", subresource=subresource, registry=registry)(fn)
+    found: list[str | None] = []
+    async with serve(registry=registry) as site:
+        for name in (None, "status", "scale"):
+            called.clear()
+            assert (await site.review(subResource=name))["allowed"]
+            found += [name] * len(called)
+    assert found == expected
+
+
+def is_x(value: Any, **_: Any) -> bool:
+    return bool(value == "x")
+
+
+@pytest.mark.feature("ADM-19", "ADM-20", "FLT-02", "FLT-08", "FLT-11", "FLT-18", "FLT-19")
+@pytest.mark.parametrize(
+    ("options", "matching", "other"),
+    [
+        ({"labels": {"a": "x"}}, {"labels": {"a": "x"}}, {"labels": {"a": "y"}}),
+        ({"labels": {"a": webop.PRESENT}}, {"labels": {"a": ""}}, {"labels": {}}),
+        ({"labels": {"a": webop.ABSENT}}, {}, {"labels": {"a": "x"}}),
+        ({"labels": {"a": is_x}}, {"labels": {"a": "x"}}, {}),
+        ({"annotations": {"a": "x"}}, {"annotations": {"a": "x"}}, {"annotations": {"b": "x"}}),
+        ({"field": "spec.f"}, {"f": 0}, {"f": None}),
+        ({"field": "spec.f", "value": "x"}, {"f": "x"}, {"f": "y"}),
+        ({"field": "spec.f", "value": webop.ABSENT}, {}, {"f": "x"}),
+        ({"field": "spec.f", "value": is_x}, {"f": "x"}, {}),
+        ({"when": lambda spec, **_: spec.get("f") == "x"}, {"f": "x"}, {}),
+        ({"when": lambda userinfo, **_: "admin" in userinfo["username"]}, {}, None),
+        ({"when": lambda operation, dryrun, **_: operation == "CREATE" and not dryrun}, {}, None),
+        ({"labels": {"a": "x"}, "field": "spec.f"}, {"labels": {"a": "x"}, "f": 1}, {"f": 1}),
+    ],
+)
+async def test_what_is_filtered_out_is_allowed_without_the_handler(
+    registry: webop.OperatorRegistry,
+    options: dict[str, Any],
+    matching: Json,
+    other: Json | None,
+) -> None:
+    @webop.on.validate("kopfexamples", registry=registry, **options)
+    def check(**_: Any) -> None:
+        raise webop.AdmissionError("No.")
+
+    def build(traits: Json) -> Json:
+        metadata: Json = {key: traits[key] for key in ("labels", "annotations") if key in traits}
+        return build_object({"f": traits["f"]} if "f" in traits else {}, **metadata)
+
+    async with serve(registry=registry) as site:
+        assert not (await site.review(build(matching)))["allowed"]
+        if other is not None:
+            assert (await site.review(build(other)))["allowed"]
+
+
+@pytest.mark.feature("KWA-17", "HND-08")
+async def test_a_handler_of_a_field_gets_the_values_of_the_field(
+    registry: webop.OperatorRegistry,
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.validate("kopfexamples", field="spec.f", value=is_x, registry=registry)
+    def check(old: Any, new: Any, diff: Any, **_: Any) -> None:
+        seen.append((old, new, [tuple(item) for item in diff]))
+
+    x, y = build_object({"f": "x"}), build_object({"f": "y"})
+    async with serve(registry=registry) as site:
+        await site.review(x, y)
+        await site.review(y, x)
+        await site.review(x)
+    assert seen == [("y", "x", [("change", (), "y", "x")]), (None, "x", [("add", (), None, "x")])]
+
+
+async def test_a_filter_that_fails_is_a_refusal_with_the_reason(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.validate("kopfexamples", when=lambda **kw: kw["no-such"], registry=registry)(
+        called.build("check")
+    )
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert not response["allowed"]
+    assert response["status"] == {"message": "KeyError: 'no-such'", "code": 500}
+
+
+async def test_a_handler_without_a_hash_is_called(registry: webop.OperatorRegistry) -> None:
+    webop.on.validate("kopfexamples", id="check", registry=registry)(Unhashable())
+    async with serve(registry=registry) as site:
+        assert (await site.review())["allowed"]
+
+
+@pytest.mark.parametrize("exc", [UnreadableError(5), SystemExit(3), FailedTest("boo")], ids=repr)
+@pytest.mark.parametrize("is_in_patch", [False, True])
+async def test_a_filter_or_a_patch_function_with_an_odd_error_is_a_refusal(
+    registry: webop.OperatorRegistry, called: Called, exc: BaseException, is_in_patch: bool
+) -> None:
+    def fail(*_: Any, **__: Any) -> bool:
+        raise exc
+
+    @webop.on.mutate("kopfexamples", registry=registry, when=lambda **_: is_in_patch)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch.fns.append(fail)  # type: ignore[arg-type]
+
+    when = (lambda **_: True) if is_in_patch else fail
+    webop.on.validate("kopfexamples", when=when, registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        response = await site.review()
+    assert not response["allowed"]
+    assert type(exc).__name__ in response["status"]["message"]
+
+
+async def test_handlers_that_are_registered_by_startup_handlers_are_served(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    @webop.on.startup(registry=registry)
+    def declare(**_: Any) -> None:
+        webop.on.validate("kopfexamples", id="late", registry=registry)(called.build("late"))
+
+    async with serve(registry=registry) as site:
+        await site.review(path="/late")
+    assert called == ["late"]
+
+
+@pytest.mark.feature("ADM-31", "D-68")
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "The review is empty"),
+        (b"{", "The review is not valid JSON"),
+        (b"\xff", "The review is not valid JSON"),
+        (b"[]", "The review must be a JSON object, not list."),
+        (b"null", "The review must be a JSON object, not NoneType."),
+        (b"[" * 100_000, "The review is not valid JSON"),
+        (b"{}", "kind must be 'AdmissionReview', not None."),
+    ],
+)
+async def test_what_is_not_a_review_is_refused_with_the_reason(
+    registry: webop.OperatorRegistry, called: Called, content: bytes, reason: str
+) -> None:
+    webop.on.validate("kopfexamples", registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        answer = await site.http.post("/", content=content)
+    assert answer.status_code == 400
+    assert answer.json()["message"].startswith(reason)
+    assert answer.json()["code"] == 400
+
+
+ZEROS = "[" + "0," * 450_000 + "0]"
+LISTS = "[" + "[]," * 250_000 + "0]"
+
+
+def nest(depth: int) -> str:
+    return '{"x":' * depth + "1" + "}" * depth
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (nest(260), "The review is nested deeper than 254 levels."),
+        (nest(9_000), "The review is nested deeper than 254 levels."),
+        (LISTS, "The object takes about "),
+        (f"[{LISTS},{LISTS},{LISTS}]", "The review takes about "),
+        (f'"{"x" * 8_000_000}"', "The review is too large: "),
+        ("tru", "The review is not valid JSON: "),
+    ],
+)
+async def test_padding_does_not_get_a_bad_object_past_a_policy_of_ignore(
+    registry: webop.OperatorRegistry, called: Called, value: str, reason: str
+) -> None:
+    """For an API server, anything but 200 is a failed call, which is ignored then."""
+    webop.on.validate("kopfexamples", registry=registry, failure_policy="Ignore")(
+        called.build("check")
+    )
+    text = json.dumps(build_review(build_object({"bad": True, "x": "<>"}))).replace('"<>"', value)
+    async with serve(registry=registry) as site:
+        answer = await site.http.post("/", content=text)
+    assert answer.status_code == 200
+    response = answer.json()["response"]
+    assert response["allowed"] is False
+    assert response["uid"] == UID
+    assert response["status"]["message"].startswith(reason)
+    assert 400 <= response["status"]["code"] < 500
+    assert called == []
+
+
+async def test_an_object_can_have_hundreds_of_thousands_of_numbers(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.validate("kopfexamples", registry=registry)(called.build("check"))
+    text = json.dumps(build_review(build_object({"x": "<>"}), build_object({"x": "<>"})))
+    async with serve(registry=registry) as site:
+        answer = await site.http.post("/", content=text.replace('"<>"', ZEROS))
+    assert answer.json()["response"]["allowed"] is True
+    assert called == ["check"]
+
+
+async def test_a_review_with_a_wrong_field_denies_its_request(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.validate("kopfexamples", registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        response = await site.review(object=[], name="")
+    assert response["allowed"] is False
+    assert response["status"]["message"] == "request.object must be an object."
+    assert called == []
+
+
+async def test_a_refusal_repeats_no_more_than_a_line_of_what_was_asked_for(
+    registry: webop.OperatorRegistry, called: Called
+) -> None:
+    webop.on.validate("kopfexamples", registry=registry)(called.build("check"))
+    async with serve(registry=registry) as site:
+        answer = await site.post(build_review(), f"/{'x' * 30_000}")
+    assert answer.status_code == 404
+    assert len(answer.json()["message"]) < 200
+
+
+@pytest.mark.feature("ADM-19", "ADM-20")
+@pytest.mark.parametrize(
+    ("options", "old", "new", "is_called"),
+    [
+        ({"labels": {"a": "b"}}, {"labels": {"a": "b"}}, {}, True),
+        ({"labels": {"a": "b"}}, {}, {"labels": {"a": "b"}}, True),
+        ({"labels": {"a": "b"}}, {"labels": {"a": "c"}}, {"labels": {"a": "d"}}, False),
+        ({"labels": {"a": webop.PRESENT}}, {"labels": {"a": ""}}, {}, True),
+        ({"labels": {"a": webop.ABSENT}}, {}, {"labels": {"a": ""}}, True),
+        ({"labels": {"a": lambda value, **_: value == "b"}}, {"labels": {"a": "b"}}, {}, True),
+        ({"annotations": {"a": "b"}}, {"annotations": {"a": "b"}}, {}, True),
+        (  # an API server looks at one state at a time
+            {"labels": {"a": "b", "c": "d"}},
+            {"labels": {"a": "b"}},
+            {"labels": {"c": "d"}},
+            False,
+        ),
+        (
+            {"labels": {"a": "b"}, "annotations": {"a": "b"}},
+            {"labels": {"a": "b"}},
+            {"annotations": {"a": "b"}},
+            False,
+        ),
+    ],
+)
+async def test_a_handler_is_for_what_has_its_labels_before_or_after_the_request(
+    registry: webop.OperatorRegistry,
+    called: Called,
+    options: Any,
+    old: Json,
+    new: Json,
+    is_called: bool,
+) -> None:
+    webop.on.validate("kopfexamples", registry=registry, **options)(called.build("check"))
+    async with serve(registry=registry) as site:
+        assert (await site.review(build_object(**new), build_object(**old)))["allowed"]
+    assert called == ["check"] * is_called

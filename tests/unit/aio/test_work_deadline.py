@@ -1,0 +1,283 @@
+"""Tasks behind a fence take no step after its end, whatever has kept them from an earlier one."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextvars import copy_context
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.causes import build_body, build_change
+from webop.aio.work_deadline import Fence, Fenced, fence_child_tasks, read_clock
+from webop.calls.execution import attempt
+from webop.calls.progress import HandlerState
+from webop.calls.shared_options import CallOptions
+from webop.calls.threads import call_in_thread
+from webop.context.activity import Pausing
+from webop.handlers.model import ChangeHandler
+from webop.handlers.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
+from webop.settings import ExecutionSettings
+
+_LEASE = 0.15  # seconds
+
+
+class Steps:
+    """What tasks have done, by the clock of fences."""
+
+    def __init__(self) -> None:
+        self.moments: list[float] = []
+
+    def __call__(self) -> None:
+        self.moments.append(read_clock())
+
+    def after(self, moment: float) -> int:
+        return sum(taken > moment for taken in self.moments)
+
+
+@pytest.fixture
+def steps() -> Steps:
+    return Steps()
+
+
+@pytest.fixture
+def pausing() -> Pausing:
+    pausing = Pausing()
+    pausing.fence = Fence()
+    pausing.fence.ends_at = read_clock() + 60
+    return pausing
+
+
+@contextlib.asynccontextmanager
+async def doing(pausing: Pausing, coroutine: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Have something done behind the fence, and see that it ends in time."""
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        pausing.spawn(group, copy_context(), coroutine, name="work")
+        await asyncio.sleep(0.05)
+        assert pausing.fence is not None
+        pausing.fence.ends_at = read_clock() + _LEASE  # only now: a busy machine begins late
+        yield
+
+
+def is_at_work(pausing: Pausing) -> bool:
+    return not pausing.is_idle
+
+
+async def test_a_task_takes_no_step_after_the_loop_was_blocked_beyond_the_end(
+    pausing: Pausing, steps: Steps
+) -> None:
+    async def work() -> None:
+        while True:
+            steps()
+            await asyncio.sleep(0.01)
+
+    async with doing(pausing, work()):
+        taken = len(steps.moments)
+        time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
+    assert 0 < taken == len(steps.moments)
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_no_handler_is_called_in_a_step_in_which_the_loop_was_blocked_beyond_the_end(
+    pausing: Pausing, steps: Steps, is_sync: bool
+) -> None:
+    """A process can be stopped between the outcome of a handler and the call of the next one."""
+
+    def handle(**_: Any) -> None:
+        steps()
+
+    async def handle_async(**_: Any) -> None:
+        steps()
+
+    handler = ChangeHandler(id="fn", fn=handle if is_sync else handle_async, selector=None)
+    state = HandlerState(datetime.now(UTC), "create")
+    options = CallOptions(webop.OperatorSettings())
+    blocked: list[float] = []
+
+    async def work() -> None:
+        await attempt(handler, build_change(build_body()), state, options)
+        await asyncio.sleep(0.1)
+        time.sleep(2 * _LEASE)  # noqa: ASYNC251 - as if the process was stopped
+        blocked.append(read_clock())
+        await attempt(handler, build_change(build_body()), state, options)
+
+    async with doing(pausing, work()):
+        await pausing.finish(5)
+    assert (len(blocked), len(steps.moments)) == (1, 1)
+
+
+async def test_a_time_out_that_is_due_does_not_take_the_end_for_its_own(
+    pausing: Pausing, steps: Steps
+) -> None:
+    async def work() -> None:
+        while True:
+            try:
+                async with asyncio.timeout(0.02):
+                    await asyncio.sleep(10)
+            except TimeoutError:
+                steps()
+
+    async with doing(pausing, work()):
+        taken = len(steps.moments)
+        time.sleep(2 * _LEASE)  # noqa: ASYNC251
+    assert 0 < taken == len(steps.moments)
+
+
+async def test_an_error_of_what_is_awaited_is_no_way_around_the_end(
+    pausing: Pausing, steps: Steps
+) -> None:
+    failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        try:
+            await failing
+        except ValueError:
+            steps()
+
+    async with doing(pausing, work()):
+        failing.set_exception(ValueError())
+        time.sleep(2 * _LEASE)  # noqa: ASYNC251
+    assert steps.moments == []
+
+
+async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(
+    pausing: Pausing, steps: Steps
+) -> None:
+    cleaned: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            cleaned.append("at once")
+            await asyncio.sleep(0)
+            cleaned.append("later")
+
+    async with doing(pausing, work()):
+        time.sleep(2 * _LEASE)  # noqa: ASYNC251
+        pausing.cancel()
+    assert cleaned == ["at once"]
+
+
+async def test_tasks_that_are_started_behind_the_fence_are_behind_it_too(
+    pausing: Pausing, steps: Steps
+) -> None:
+    fence_child_tasks(asyncio.get_running_loop())
+    fence_child_tasks(asyncio.get_running_loop())  # once is enough
+
+    async def child() -> None:
+        while True:
+            steps()
+            await asyncio.sleep(0.01)
+
+    async def work() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child(), name="child")
+            await asyncio.wait_for(asyncio.gather(child(), child()), 10)
+
+    async with doing(pausing, work()):
+        taken = len(steps.moments)
+        time.sleep(2 * _LEASE)  # noqa: ASYNC251
+    assert 0 < taken == len(steps.moments)
+
+
+async def test_other_tasks_of_the_loop_are_not_behind_the_fence(
+    pausing: Pausing, steps: Steps
+) -> None:
+    fence_child_tasks(asyncio.get_running_loop())
+
+    assert pausing.fence is not None
+    pausing.fence.ends_at = read_clock()
+
+    async def other() -> None:
+        for _ in range(3):
+            steps()
+            await asyncio.sleep(0)
+
+    await asyncio.create_task(other())
+    assert steps.after(pausing.fence.ends_at) == 3
+
+
+async def test_a_task_factory_of_the_user_is_used_on(pausing: Pausing) -> None:
+    loop = asyncio.get_running_loop()
+    made: list[Any] = []
+
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **kwargs: Any) -> Any:
+        made.append(coroutine)
+        return asyncio.Task(coroutine, loop=loop, **kwargs)
+
+    loop.set_task_factory(make)
+    fence_child_tasks(loop)
+    await asyncio.create_task(asyncio.sleep(0))
+    async with doing(pausing, asyncio.sleep(0)):
+        assert [isinstance(coroutine, Fenced) for coroutine in made] == [False, True]
+    loop.set_task_factory(None)
+
+
+async def test_an_end_that_is_put_off_ends_nothing(pausing: Pausing, steps: Steps) -> None:
+    async def work() -> None:
+        for _ in range(5):
+            steps()
+            await asyncio.sleep(0.05)
+
+    async with doing(pausing, work()):
+        assert pausing.fence is not None
+        pausing.fence.ends_at += 60
+    assert len(steps.moments) == 5
+
+
+async def test_a_call_in_a_thread_is_counted_until_the_thread_has_ended_it(
+    pausing: Pausing,
+) -> None:
+    assert pausing.fence is not None
+    ended = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        pool = ExecutionSettings(executor=executor)
+        async with doing(pausing, call_in_thread(ended.wait, {}, pool)):
+            assert len(pausing.fence.threads) == 1
+            pausing.cancel()
+            while any(task.get_name() == "work" for task in asyncio.all_tasks()):
+                await asyncio.sleep(0.01)
+            assert is_at_work(pausing)  # nobody waits for the thread any more
+            ended.set()
+            while is_at_work(pausing):
+                await asyncio.sleep(0.01)
+        await call_in_thread(ended.wait, {}, pool)  # of somebody else
+        assert not pausing.fence.threads
+
+
+async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(pausing: Pausing) -> None:
+    flags: list[SyncDaemonStopped] = []
+
+    async def start() -> None:
+        flags.append(SyncDaemonStopped(Stopper()))
+
+    async with doing(pausing, start()):
+        (flag,) = flags
+        assert not flag
+        assert not flag.is_set()
+        time.sleep(2 * _LEASE)  # noqa: ASYNC251
+        assert bool(flag)
+        assert flag.is_set()
+        assert flag.wait(0)
+        assert not flag.is_set(DaemonStoppingReason.OPERATOR_EXITING)
+    assert not SyncDaemonStopped(Stopper())  # without a fence
+
+
+async def test_inspectors_of_tasks_see_the_coroutine(pausing: Pausing) -> None:
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        coroutine: Any = task.get_coro()
+        assert coroutine.cr_running
+        assert coroutine.__name__ == "work"
+
+    async with doing(pausing, work()):
+        pass

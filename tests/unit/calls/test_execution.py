@@ -1,0 +1,162 @@
+"""Who is called next, and when a chain of handlers takes a rest to store what it has done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.causes import build_body, build_change
+from webop import lifecycles
+from webop.calls.error_policy import Outcome
+from webop.calls.execution import deliver_results, execute
+from webop.calls.progress import Progress
+from webop.calls.shared_options import CallOptions
+from webop.handlers.model import ChangeHandler
+from webop.objects.patch import Patch
+
+SETTINGS = webop.OperatorSettings()
+
+
+class Chain:
+    """Handlers a, b, c that note their calls; some fail for now, some take long."""
+
+    def __init__(self, failing: str = "", slow: str = "") -> None:
+        self.called: list[str] = []
+        self.handlers = [
+            ChangeHandler(id=key, fn=self._build(key, failing, slow), selector=None)
+            for key in "abc"
+        ]
+        self.progress = Progress.start(self.handlers)
+
+    def _build(self, key: str, failing: str, slow: str) -> Callable[..., Any]:
+        async def fn(**_: Any) -> str:
+            self.called.append(key)
+            if key in slow:
+                await asyncio.sleep(0.05)
+            if key in failing:
+                raise webop.TemporaryError("not yet", delay=0)
+            return key
+
+        return fn
+
+    async def execute(self, **options: Any) -> list[str]:
+        """Execute once; return who was called."""
+        self.called = []
+        cause = build_change(build_body({}))
+        await execute(self.handlers, cause, self.progress, CallOptions(SETTINGS, **options))
+        return self.called
+
+
+@pytest.mark.feature("HND-14", "REF-30")
+@pytest.mark.parametrize(
+    ("lifecycle", "expected"),
+    [
+        (lifecycles.all_at_once, ["a", "b", "c"]),
+        (lifecycles.one_by_one, ["a"]),
+        (lifecycles.asap, ["a"]),
+    ],
+)
+async def test_a_lifecycle_says_who_is_called_before_the_rest_is_taken(
+    lifecycle: Callable[..., Any], expected: list[str]
+) -> None:
+    chain = Chain()
+    assert await chain.execute(lifecycle=lifecycle, window=0) == expected
+    if len(expected) == 1:
+        assert await chain.execute(lifecycle=lifecycle, window=0) == ["b"]
+        assert await chain.execute(lifecycle=lifecycle, window=0) == ["c"]
+    assert chain.progress.is_finished
+
+
+@pytest.mark.feature("REF-30")
+@pytest.mark.parametrize("lifecycle", [lifecycles.randomized, lifecycles.shuffled])
+async def test_random_lifecycles_call_all_in_the_end(lifecycle: Callable[..., Any]) -> None:
+    chain = Chain()
+    assert sorted(await chain.execute(lifecycle=lifecycle, window=10)) == ["a", "b", "c"]
+
+
+@pytest.mark.feature("HND-10", "HND-14")
+async def test_quick_handlers_share_a_window() -> None:
+    chain = Chain()
+    assert await chain.execute(lifecycle=lifecycles.asap, window=10) == ["a", "b", "c"]
+    assert chain.progress.is_finished
+
+
+@pytest.mark.feature("CON-04")
+async def test_what_a_slow_handler_has_done_is_stored_before_the_next_is_called() -> None:
+    chain = Chain(slow="a")
+    assert await chain.execute(lifecycle=lifecycles.asap, window=0.01) == ["a"]
+    assert not chain.progress.is_finished
+    assert await chain.execute(lifecycle=lifecycles.asap, window=10) == ["b", "c"]
+
+
+async def test_a_handler_that_fails_is_not_called_again_in_the_same_window() -> None:
+    chain = Chain(failing="ab")
+    assert await chain.execute(lifecycle=lifecycles.asap, window=10) == ["a", "b", "c"]
+    assert not chain.progress.is_finished
+    assert await chain.execute(lifecycle=lifecycles.asap, window=10) == ["a", "b"]
+
+
+@pytest.mark.feature("REF-30")
+async def test_asap_prefers_those_with_the_fewest_attempts() -> None:
+    chain = Chain(failing="a")
+    assert await chain.execute(lifecycle=lifecycles.asap, window=0) == ["a"]
+    assert await chain.execute(lifecycle=lifecycles.asap, window=0) == ["b"]
+    assert await chain.execute(lifecycle=lifecycles.asap, window=0) == ["c"]
+    assert await chain.execute(lifecycle=lifecycles.asap, window=0) == ["a"]
+
+
+@pytest.mark.feature("EMB-07", "REF-30")
+async def test_a_lifecycle_of_ones_own_gets_the_arguments_of_the_handlers() -> None:
+    seen: list[Any] = []
+
+    def last_first(handlers: Any, **kwargs: Any) -> Any:
+        seen.append(kwargs)
+        return handlers[-1:]
+
+    assert await Chain().execute(lifecycle=last_first, window=10) == ["c", "b", "a"]
+    assert {"spec", "name", "reason", "state"} <= seen[0].keys()
+
+
+async def test_a_lifecycle_cannot_stop_the_operator() -> None:
+    def leave(*_: Any, **__: Any) -> Any:
+        raise SystemExit(1)
+
+    with pytest.raises(RuntimeError, match="cannot stop the operator"):
+        await Chain().execute(lifecycle=leave, window=10)
+
+
+async def test_a_lifecycle_that_chooses_nobody_puts_an_end_to_it() -> None:
+    assert await Chain().execute(lifecycle=lambda *_, **__: [], window=10) == []
+
+
+@pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-04", "RST-07", "PAT-10")
+def test_results_are_put_into_the_status() -> None:
+    patch = Patch({"status": {"merged": {"mine": 1}, "replaced": "text"}})
+    results = {
+        "number": 5,
+        "zero": 0,
+        "text": "",
+        "list": [1, {"a": 2}],
+        "dict": {"a": {"b": 1}},
+        "nothing": None,
+        "merged": {"theirs": 2},
+        "replaced": {"a": 1},
+        "fn/spec.field": "x",
+    }
+    outcomes = {key: Outcome(final=True, result=value) for key, value in results.items()}
+    outcomes["failed"] = Outcome(final=True, result=1, exception=ValueError())
+    deliver_results(outcomes, patch)
+    assert patch["status"] == {
+        "number": 5,
+        "zero": 0,
+        "text": "",
+        "list": [1, {"a": 2}],
+        "dict": {"a": {"b": 1}},
+        "merged": {"mine": 1, "theirs": 2},
+        "replaced": {"a": 1},
+        "fn/spec.field": "x",
+    }

@@ -1,0 +1,361 @@
+"""How users' functions are called: in the loop or in threads, with what, for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import gc
+import threading
+import traceback
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.causes import (
+    FailedTest,
+    Unhashable,
+    UnreadableError,
+    build_body,
+    build_change,
+)
+from webop.calls.error_policy import Outcome
+from webop.calls.execution import attempt
+from webop.calls.invocation import is_async
+from webop.calls.progress import HandlerState
+from webop.calls.shared_options import CallOptions
+from webop.handlers.causes import Cause
+from webop.handlers.model import ChangeHandler
+
+BODY = build_body({"a": 2}, labels={"l": "1"})
+
+
+async def call(
+    fn: Callable[..., Any],
+    *,
+    cause: Cause | None = None,
+    state: HandlerState | None = None,
+    settings: webop.OperatorSettings | None = None,
+    **options: Any,
+) -> Outcome:
+    handler = ChangeHandler(id="fn", fn=fn, selector=None, **options)
+    return await attempt(
+        handler,
+        cause or build_change(BODY),
+        state or HandlerState(datetime.now(UTC), "create"),
+        CallOptions(settings or webop.OperatorSettings()),
+    )
+
+
+def sync(**_: Any) -> str:
+    return threading.current_thread().name
+
+
+async def coroutine(**_: Any) -> str:
+    return threading.current_thread().name
+
+
+@functools.wraps(coroutine)
+def wrapping(**kwargs: Any) -> Any:
+    return coroutine(**kwargs)
+
+
+class Callables:
+    async def method(self, **_: Any) -> str:
+        return threading.current_thread().name
+
+    async def __call__(self, **_: Any) -> str:
+        return threading.current_thread().name
+
+
+@pytest.mark.feature("ASY-01", "ASY-02", "ASY-04", "HND-04")
+@pytest.mark.parametrize(
+    ("fn", "expected"),
+    [
+        (sync, False),
+        (functools.partial(sync, x=1), False),
+        (lambda **_: threading.current_thread().name, False),
+        (coroutine, True),
+        (functools.partial(coroutine, x=1), True),
+        (functools.partial(functools.partial(coroutine, x=1), y=2), True),
+        (wrapping, True),
+        (Callables().method, True),
+        (functools.partial(Callables().method, x=1), True),
+        (Callables(), True),
+        (Unhashable(), False),
+    ],
+)
+async def test_async_functions_run_in_the_loop_and_others_in_threads(
+    fn: Callable[..., Any], expected: bool
+) -> None:
+    assert is_async(fn) is expected
+    outcome = await call(fn)
+    assert (outcome.result == threading.current_thread().name) is expected
+    assert outcome.exception is None
+
+
+@pytest.mark.feature("ASY-02", "CFG-26", "CFG-27")
+async def test_sync_functions_run_in_the_executor_of_the_settings() -> None:
+    settings = webop.OperatorSettings()
+    settings.execution.max_workers = 1
+    outcome = await call(sync, settings=settings)
+    assert str(outcome.result).startswith("webop-handlers")
+
+
+variable: ContextVar[str] = ContextVar("variable")
+
+
+@pytest.mark.feature("ASY-03")
+async def test_context_variables_are_carried_into_the_threads() -> None:
+    variable.set("from outside")
+    outcome = await call(lambda **_: variable.get())
+    assert outcome.result == "from outside"
+
+
+@pytest.mark.feature("ASY-03", "HIE-09")
+@pytest.mark.parametrize("is_sync", [True, False])
+async def test_the_owner_of_the_moment_is_known_in_handlers_only(is_sync: bool) -> None:
+    def adopt(**_: Any) -> Any:
+        child: dict[str, Any] = {}
+        webop.label(child)
+        return child
+
+    async def adopt_async(**kwargs: Any) -> Any:
+        return adopt(**kwargs)
+
+    outcome = await call(adopt if is_sync else adopt_async)
+    assert outcome.result == {"metadata": {"labels": {"l": "1"}}}
+    with pytest.raises(LookupError):
+        adopt()
+
+
+@pytest.mark.feature("KWA-01", "KWA-02", "KWA-03", "KWA-04", "HND-11")
+async def test_a_handler_gets_its_param_and_its_standing() -> None:
+    started = datetime.now(UTC) - timedelta(seconds=100)
+    outcome = await call(
+        lambda **kwargs: kwargs, state=HandlerState(started, retries=3), param={"any": "thing"}
+    )
+    kwargs = outcome.result
+    assert kwargs["param"] == {"any": "thing"}
+    assert kwargs["retry"] == 3
+    assert kwargs["started"] == started
+    assert 100 <= kwargs["runtime"].total_seconds() < 110
+    assert (await call(lambda param, **_: param is None)).result is True
+
+
+@pytest.mark.feature("EVT-16", "KWA-15")
+async def test_a_handler_of_a_field_gets_the_change_of_the_field() -> None:
+    cause = build_change(build_body({"a": {"x": 2}}), build_body({"a": {"x": 1}}))
+    outcome = await call(
+        lambda old, new, diff, **_: (old, new, diff), cause=cause, field=("spec", "a")
+    )
+    assert outcome.result == ({"x": 1}, {"x": 2}, (("change", ("x",), 1, 2),))
+
+
+@pytest.mark.feature("HND-28", "KWA-19", "ERR-01")
+async def test_a_handler_without_room_for_other_arguments_fails_as_any_other() -> None:
+    outcome = await call(lambda spec: spec)
+    assert isinstance(outcome.exception, TypeError)
+    assert not outcome.final
+
+
+@pytest.mark.feature("ERR-09", "ERR-10", "D-08")
+async def test_an_async_handler_that_runs_for_too_long_is_cut_off() -> None:
+    cleaned = asyncio.Event()
+
+    async def hang(**_: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+
+    outcome = await call(hang, timeout=1.0)
+    assert isinstance(outcome.exception, webop.HandlerTimeoutError)
+    assert outcome.final
+    assert cleaned.is_set()
+
+
+@pytest.mark.feature("ERR-09")
+async def test_the_time_of_earlier_attempts_counts() -> None:
+    async def hang(**_: Any) -> None:
+        await asyncio.Event().wait()
+
+    state = HandlerState(datetime.now(UTC) - timedelta(seconds=99.95), retries=1)
+    outcome = await call(hang, state=state, timeout=100)
+    assert isinstance(outcome.exception, webop.HandlerTimeoutError)
+
+
+@pytest.mark.feature("ERR-06", "D-08")
+async def test_a_time_out_of_the_handlers_own_is_an_error_as_any_other() -> None:
+    async def give_up(**_: Any) -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    outcome = await call(give_up, timeout=100)
+    assert isinstance(outcome.exception, TimeoutError)
+    assert not outcome.final
+
+
+@pytest.mark.feature("ERR-01")
+@pytest.mark.parametrize("is_sync", [True, False])
+@pytest.mark.parametrize(
+    "exc",
+    [
+        ValueError("boo"),
+        SystemExit(1),
+        asyncio.CancelledError(),
+        GeneratorExit(),
+        StopIteration(),
+        StopAsyncIteration(),
+        ExceptionGroup("boo", [ValueError()]),
+        BaseExceptionGroup("boo", [KeyboardInterrupt()]),
+        FailedTest("boo"),
+        UnreadableError(5),
+    ],
+    ids=repr,
+)
+async def test_nothing_that_a_handler_raises_gets_out(exc: BaseException, is_sync: bool) -> None:
+    def fail(**_: Any) -> None:
+        raise exc
+
+    async def fail_async(**_: Any) -> None:
+        raise exc
+
+    outcome = await call(fail if is_sync else fail_async, backoff=5)
+    assert isinstance(outcome.exception, Exception)
+    assert "str() failed" not in "".join(traceback.format_exception_only(outcome.exception))
+    assert (outcome.final, outcome.delay) == (False, 5)
+
+
+@pytest.mark.feature("ERR-01")
+@pytest.mark.parametrize("timeout", [None, 100])
+@pytest.mark.parametrize("is_awaiting", [True, False])
+async def test_a_handler_that_cancels_itself_fails_and_cancels_nothing_else(
+    timeout: float | None, *, is_awaiting: bool
+) -> None:
+    async def cancel(**_: Any) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if is_awaiting:
+            await asyncio.sleep(0)
+        return "done"
+
+    outcome = await call(cancel, timeout=timeout, backoff=5)
+    assert (outcome.final, outcome.delay) == (False, 5)
+    await asyncio.sleep(0)  # it is not cancelled
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+@pytest.mark.feature("ERR-01")
+async def test_a_task_group_of_a_handler_leaves_nothing_behind() -> None:
+    """In Python 3.11, one whose body fails as well leaves the task cancelled."""
+
+    async def fail() -> None:
+        raise ValueError
+
+    async def handle(**_: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                raise KeyError
+
+    outcome = await call(handle)
+    assert isinstance(outcome.exception, ExceptionGroup)
+    await asyncio.sleep(0)
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+@pytest.mark.feature("ERR-01")
+async def test_the_cancellation_of_the_caller_reaches_an_async_handler() -> None:
+    seen: list[str] = []
+
+    async def handle(**_: Any) -> None:
+        seen.append("begun")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            seen.append("cancelled")
+            raise
+
+    calling = asyncio.create_task(call(handle))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    assert seen == ["begun", "cancelled"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_cancelled_call_waits_for_its_thread_once(count: int) -> None:
+    begun, released = threading.Event(), threading.Event()
+
+    def handle(**_: Any) -> None:
+        begun.set()
+        released.wait(10)
+        raise ValueError("nobody hears of it")
+
+    calling = asyncio.create_task(call(handle))
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+    for _ in range(count):
+        calling.cancel()
+        await asyncio.sleep(0.02)
+    assert calling.done() == (count == 2)
+    released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+
+
+@pytest.mark.feature("ERR-01")
+async def test_a_cancelled_task_of_the_handlers_own_is_its_failure() -> None:
+    async def await_cancelled(**_: Any) -> None:
+        task = asyncio.create_task(asyncio.Event().wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    outcome = await call(await_cancelled)
+    assert isinstance(outcome.exception, Exception)
+
+
+async def test_a_handler_is_cancelled_with_the_operator() -> None:
+    entered = asyncio.Event()
+
+    async def hang(**_: Any) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(call(hang))
+    await entered.wait()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+def test_functions_of_deleted_objects_are_forgotten() -> None:
+    """Sub-handlers are often closures, which hold the object."""
+
+    def make(held: list[int]) -> Callable[[], list[int]]:
+        return lambda: held
+
+    fn = make([1])
+    assert not is_async(fn)
+    reference = weakref.ref(fn)
+    del fn
+    gc.collect()
+    assert reference() is None

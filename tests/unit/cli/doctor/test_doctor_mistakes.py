@@ -1,0 +1,131 @@
+"""Operators that could not start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.kit.cli_runner import invoke
+
+OPERATOR = """
+import webop
+{startup}
+@webop.on.create("kopfexamples")
+def fn(nam, **_): ...
+"""
+
+
+def write_config(tmp_path: Path) -> str:
+    """Write a kubeconfig of a server that is not there; return its path."""
+    config = tmp_path / "config"
+    config.write_text(
+        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "users: [{name: a, user: {token: x}}]\n"
+        "contexts: [{name: a, context: {cluster: a, user: a}}]\n"
+        "current-context: a\n"
+    )
+    return str(config)
+
+
+@pytest.mark.parametrize("startup", ["", "webop.on.startup(id='one')(lambda **_: None)"])
+def test_handlers_that_cannot_be_called_are_told_without_a_traceback(
+    tmp_path: Path, startup: str
+) -> None:
+    path = tmp_path / "handlers.py"
+    path.write_text(OPERATOR.format(startup=startup))
+    result = invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
+    assert result.output.startswith("Error: The handler fn() requires 'nam', but create handlers")
+    assert result.exit_code == 1
+
+
+HANGING = """
+import asyncio, contextlib, threading, webop
+
+@webop.on.startup()
+def wait(**_): threading.Event().wait()
+
+@webop.on.startup()
+async def swallow(**_):
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+@webop.on.startup()
+async def block(**_): threading.Event().wait()
+"""
+
+
+def test_the_doctor_ends_though_startup_handlers_do_not(tmp_path: Path) -> None:
+    path = tmp_path / "handlers.py"
+    path.write_text(HANGING)
+    done = subprocess.run(
+        [sys.executable, "-m", "webop", "doctor", "--startup-timeout=0.3", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "KUBECONFIG": write_config(tmp_path)},
+    )
+    assert "the startup handlers failed here: they did not end within 0.3 s" in done.stdout
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("webop.TemporaryError('No database yet.', delay=30)", "No database yet."),
+        ("ValueError('No such variable.')", "No such variable."),
+        ("client.list('pods')", "Startup handlers have no client here."),
+    ],
+)
+def test_the_last_error_of_a_startup_handler_that_is_tried_again_is_reported(
+    tmp_path: Path, error: str, text: str
+) -> None:
+    path = tmp_path / "handlers.py"
+    path.write_text(f"import webop\n@webop.on.startup()\ndef start(client, **_): raise {error}\n")
+    env = {"KUBECONFIG": write_config(tmp_path)}
+    result = invoke("doctor", "--startup-timeout=0.3", str(path), env=env)
+    assert "did not end within 0.3 s; the last error: " in result.output
+    assert text in result.stdout
+    deadline = time.monotonic() + 10  # it is not called again by anybody
+    while any(thread.name.startswith("webop-startup") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_cleanup_handlers_run_in_the_event_loop_of_the_startup_handlers(tmp_path: Path) -> None:
+    path, trace = tmp_path / "handlers.py", tmp_path / "trace"
+    path.write_text(
+        "import pathlib, webop\n"
+        "from asyncio import get_running_loop\n"
+        "@webop.on.startup()\nasync def start(memo, **_): memo.loop = get_running_loop()\n"
+        "@webop.on.cleanup()\nasync def end(memo, **_):\n"
+        f"    pathlib.Path({str(trace)!r}).write_text(str(memo.loop is get_running_loop()))\n"
+    )
+    invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
+    assert trace.read_text() == "True"
+
+
+@pytest.mark.parametrize(("variables", "has_colours"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_no_color_turns_the_colours_of_a_terminal_off(
+    tmp_path: Path, variables: dict[str, str], has_colours: bool
+) -> None:
+    path = tmp_path / "handlers.py"
+    path.write_text("import webop\n@webop.on.startup()\ndef fn(**_): 1/0\n")
+    env = {"KUBECONFIG": write_config(tmp_path), **variables}
+    result = invoke("doctor", "--no-startup", str(path), env=env, color=True)
+    assert ("\x1b[" in result.stdout) is has_colours
+
+
+def test_a_stopped_cluster_of_this_machine_is_told_how_to_start_again(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "clusters" / "mine" / "kubeconfig.yaml"
+    variables = {"KUBECONFIG": str(kubeconfig), "WEBOP_CACHE": str(tmp_path)}
+    result = invoke("doctor", env=variables)
+    assert f"There is no kubeconfig at {kubeconfig}" in result.output
+    assert "start it again: webop cluster start --name mine\n" in result.output

@@ -1,0 +1,144 @@
+"""``webop manifests --helm``: Helm accepts the chart, and renders the plain manifests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.manifests.test_command import _PODS, _SERVER, _WEBHOOK, Maker
+from webop.controlplane.cache import get_root, hold_lock
+
+Json = dict[str, Any]
+
+_VERSION = "v4.3.1"
+_BOTH = _PODS + _WEBHOOK + _SERVER
+_CASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "without webhooks": (_PODS, ()),
+    "with webhooks": (_BOTH, ()),
+    "with most options": (
+        _BOTH,
+        (
+            *("--home", "ops", "--create-namespace", "--metrics", "monitoring"),
+            *("--pod-network", "10.4.0.0/14", "--peering", "teams", "--rules", "secrets:get"),
+            *("--image", "registry.example.com:5000/a/b:1.2.3", "--managed", "hooks.example.com"),
+            *("--env", "A={{ .Values.name }}", "--env", "B=}} {{", "--env", "C=1e3"),
+        ),
+    ),
+    "with one replica": (_PODS, ("--replicas", "1", "--name", "y")),
+    "without a Lease": (_PODS, ("--no-lease",)),
+    "in some namespaces": (_BOTH, ("-n", "team-a", "-n", "team-b", "--home", "ops")),
+    "in its own namespace": (_BOTH, ("-n", "team-a")),
+}
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Maker:
+    return Maker(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    """Helm; it is built once, where Go is."""
+    if (found := shutil.which("helm")) is not None:
+        return found
+    folder = get_root() / "tools" / f"helm-{_VERSION}"
+    if not (folder / "helm").exists():
+        if shutil.which("go") is None:
+            pytest.skip("There is neither helm nor go.")
+        with hold_lock(f"tools/{folder.name}", "lock"):
+            subprocess.run(
+                ["go", "install", "-trimpath", f"helm.sh/helm/v4/cmd/helm@{_VERSION}"],
+                env={**os.environ, "GOBIN": str(folder)},
+                check=True,
+            )
+    return str(folder / "helm")
+
+
+def render(helm: str, chart: Path, *options: str) -> list[Json]:
+    """Return the objects of a chart, as Helm would install them."""
+    subprocess.run([helm, "lint", "--strict", "--quiet", str(chart)], check=True)
+    command = [helm, "template", "release", str(chart), *options]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+
+def sort(documents: list[Json]) -> list[Json]:
+    return sorted(documents, key=lambda one: (one["kind"], str(one["metadata"])))
+
+
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("case", _CASES.values(), ids=_CASES)
+def test_a_chart_has_the_objects_of_the_plain_manifests(
+    make: Maker, helm: str, tmp_path: Path, case: tuple[str, tuple[str, ...]]
+) -> None:
+    handlers, options = case
+    plain = make(handlers, *options).documents
+    chart = tmp_path / "chart"
+    assert make(handlers, *options, "--helm", str(chart)).text == ""
+    assert sort(render(helm, chart, "--namespace", "default")) == sort(plain)
+
+
+@pytest.mark.timeout(1500)
+def test_the_values_of_a_chart_are_options_of_the_command(
+    make: Maker, helm: str, tmp_path: Path
+) -> None:
+    plain = make(
+        _BOTH, "--name", "guard", "--home", "here", "--image", "other:2", "--replicas", "5"
+    )
+    chart = tmp_path / "chart"
+    make(_BOTH, "--helm", str(chart))
+    values = "name=guard,image=other:2,replicas=5"
+    assert sort(render(helm, chart, "--namespace", "here", "--set", values)) == sort(
+        plain.documents
+    )
+    values += ",namespace=here"
+    assert sort(render(helm, chart, "--namespace", "there", "--set", values)) == sort(
+        plain.documents
+    )
+    resources = "resources.limits.memory=1Gi,resources.requests.cpu=null"
+    rendered = render(helm, chart, "--set", resources)
+    (deployment,) = [one for one in rendered if one["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {
+        "requests": {"memory": "96Mi", "ephemeral-storage": "64Mi"},
+        "limits": {"memory": "1Gi", "ephemeral-storage": "256Mi"},
+    }
+
+
+def test_a_chart_is_made_again_in_place_and_replaces_only_its_own_files(
+    make: Maker, tmp_path: Path
+) -> None:
+    chart = tmp_path / "chart"
+    templates = chart / "templates"
+    (tmp_path / "ca.crt").write_text("CA")
+    make(_WEBHOOK + _SERVER, "--helm", str(chart), "--ca", str(tmp_path / "ca.crt"))
+    assert (templates / "webhooks.yaml").exists()
+    (templates / "mine.yaml").write_text("kind: Mine\n")
+    printed = make(_PODS, "--name", "other").text
+    for folder in (chart, templates):
+        (folder / "other.yaml").write_text(printed)
+    make(_PODS, "--helm", str(chart), "--image", "registry:5000/pages:2.0.0")
+    assert not yaml.safe_load((templates / "webhooks.yaml").read_text())
+    for folder in (chart, templates):
+        assert (folder / "other.yaml").read_text() == printed
+    assert (templates / "mine.yaml").read_text() == "kind: Mine\n"
+    about = yaml.safe_load((chart / "Chart.yaml").read_text())
+    assert (about["name"], about["version"], about["appVersion"]) == (
+        "my-operator",
+        "2.0.0",
+        "2.0.0",
+    )
+    values = (chart / "values.yaml").read_text()
+    assert "Do not edit" not in values
+    assert "Set others with helm: --set NAME=VALUE" in values
+    (chart / "values.yaml").write_text("name: mine\n")
+    assert "this command did not make it" in make.fail(_PODS, "--helm", str(chart))
+    assert (chart / "values.yaml").read_text() == "name: mine\n"
+    both = make.fail(_PODS, "--helm", str(chart), "--kustomize", str(chart))
+    assert both == "--kustomize and --helm exclude each other."

@@ -1,0 +1,230 @@
+"""``webop migrate``: what it says about files of operators for Kopf, line by line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.kit.cli_runner import invoke
+
+PLAIN = "import kopf\n"
+LAST = (
+    "Files that import kopf: 1. Write 'import webop as kopf' there, "
+    "or run them unchanged: webop run --aliased"
+)
+QUIET = "settings.posting.loggers = False\n"
+
+
+def migrate(folder: Path, code: str = PLAIN, **files: str) -> tuple[int, list[str]]:
+    """Write files, with dots for underscores; return the exit code and the lines without paths."""
+    (folder / "handlers.py").write_text(code)
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    result = invoke("migrate", str(folder))
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return result.exit_code, result.output.replace(f"{folder}/", "").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "from kopf._cogs.structs.bodies import Body, RawEvent",
+            [
+                "kopf._cogs.structs.bodies.Body is private to Kopf. Use webop.Body.",
+                "kopf._cogs.structs.bodies.RawEvent is private to Kopf. Use webop.RawEvent.",
+            ],
+        ),
+        (
+            "import kopf.structs.patches as p",
+            ["kopf.structs.patches is private to Kopf, and webop has no equivalent."],
+        ),
+        (
+            "from kopf._core.reactor.running import spawn_tasks",
+            ["kopf._core.reactor.running.spawn_tasks is private to Kopf. Use webop.spawn_tasks."],
+        ),
+        (
+            "import kopf\nx: kopf._core.intents.causes.X",
+            ["kopf._core.intents.causes.X is private to Kopf, and webop has no equivalent."],
+        ),
+        ("import kopf as k\nk.Metta", ["webop has no Metta. Did you mean webop.Meta?"]),
+        ("from kopf import on\nimport kopf\nkopf.on.creation", ["webop has no on.creation."]),
+        (
+            "import kopf, pkg_resources\npkg_resources.get_distribution('kopf').version",
+            ["get_distribution('kopf') fails if Kopf is not installed. Use webop.__version__."],
+        ),
+        (
+            "import kopf\nfrom importlib.metadata import version\nversion('kopf')",
+            ["version('kopf') fails if Kopf is not installed. Use webop.__version__."],
+        ),
+        (
+            "import kopf\nsettings.batching.error_delayz = 1",
+            ["webop has no settings.batching.error_delayz; setting it raises an error."],
+        ),
+        ("import kopf\nsettings.bathing.x = 1", ["webop has no group of settings 'bathing'."]),
+    ],
+)
+def test_what_must_change_is_said_with_its_line_and_the_public_name(
+    tmp_path: Path, code: str, said: list[str]
+) -> None:
+    exit_code, lines = migrate(tmp_path, f"{code}\n{QUIET}")
+    number = len(code.splitlines())
+    assert lines[:-2] == [f"handlers.py:{number}: must change: {text}" for text in said]
+    assert lines[-2] == f"{len(said)} of these must change."
+    assert exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "@kopf.on.create('pods', timeout=5)\nasync def fn(**_): ...",
+            "timeout= also ends a running async handler; Kopf checks it between attempts only.",
+        ),
+        (
+            "@kopf.timer('pods', interval=1)\ndef fn(**_):\n    raise kopf.PermanentError('no')",
+            "PermanentError ends a timer for its object; in Kopf, the timer continues.",
+        ),
+        (
+            "@kopf.on.create('pods', field='spec.x')\ndef fn(**_): ...",
+            "field= and value= of creation handlers check the current state; Kopf, also the old.",
+        ),
+        (
+            "@kopf.on.validate('pods', subresource='*')\ndef fn(**_): ...",
+            'subresource="*" includes the object itself; in Kopf, only its subresources.',
+        ),
+        (
+            "settings.admission.server = kopf.WebhookServer(addr='0.0.0.0')",
+            "Without port=, WebhookServer uses port 9443; Kopf's, a random port.",
+        ),
+        ("settings.batching.batch_window = 1", "settings.batching.batch_window has no effect."),
+    ],
+)
+def test_what_works_in_another_way_is_said_and_stands_in_nobodys_way(
+    tmp_path: Path, code: str, said: str
+) -> None:
+    exit_code, lines = migrate(tmp_path, f"{QUIET}import kopf\n{code}\n")
+    assert lines[0] == f"handlers.py:3: differs: {said}"
+    assert lines[1] == "Nothing must change."
+    assert exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@kopf.on.create('pods', timeout=5)\ndef fn(**_): ...",
+        "@kopf.on.update('pods', field='spec.x')\ndef fn(**_): ...",
+        "from kopf.testing import KopfRunner\nkopf.cli.main",
+        "kopf.Reason.CREATE\nkopf.lifecycles.asap",
+        "other.settings\nsettings.peering.name = 'x'\nsettings.execution.max_workers = 5",
+        "kopf.WebhookServer(port=9443)\n[1][0].real",
+    ],
+)
+def test_nothing_is_said_of_what_is_the_same(tmp_path: Path, code: str) -> None:
+    exit_code, lines = migrate(tmp_path, f"{QUIET}import kopf\n{code}\n")
+    assert lines[:-1] == ["Nothing must change."]
+    assert exit_code == 0
+
+
+def test_events_are_named_where_the_loggers_are_not_set(tmp_path: Path) -> None:
+    exit_code, lines = migrate(tmp_path)
+    assert "Set settings.posting.loggers = False to disable it." in lines[0]
+    assert exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("pin", "fits"),
+    [
+        ("pydantic==1.10.13", False),
+        ("pydantic[email]<2", False),
+        ("pydantic~=1.10", False),
+        ("pydantic = '^1.8'", False),
+        ('"PyYAML<=6.0.1",', False),
+        ("pydantic==1.*", False),
+        ("pydantic==2.*", True),
+        ("pydantic<2.10", False),
+        ("pydantic<2.10.0", False),
+        ("pydantic<2.12", False),
+        ("pydantic<2.13", True),
+        ("pydantic<3", True),
+        ("pydantic~=2.3", True),
+        ("pydantic = '^2.0'", True),
+        ("pydantic>=1.5", True),
+        ("# pydantic==1.10", True),
+        ("requests==1.0", True),
+    ],
+)
+def test_a_pin_below_what_webop_needs_must_change(tmp_path: Path, pin: str, fits: bool) -> None:
+    exit_code, lines = migrate(tmp_path, PLAIN + QUIET, requirements_txt=f"\n{pin}\n")
+    assert exit_code == int(not fits)
+    assert fits or lines[0].lower().startswith("requirements.txt:2: must change: webop needs py")
+
+
+def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
+    image = "FROM python:3.9-slim\nENV KOPF_RUN_NAMESPACE=x\nCMD kopf run -A handlers.py\n"
+    exit_code, lines = migrate(
+        tmp_path, PLAIN + QUIET, Dockerfile=image, requirements_txt="kopf==1.37\n"
+    )
+    assert lines == [
+        "Dockerfile:1: must change: webop needs Python 3.11 or newer.",
+        "Dockerfile:2: must change: Rename KOPF_RUN_NAMESPACE to WEBOP_RUN_NAMESPACE.",
+        "Dockerfile:3: differs: Replace 'kopf run' by 'webop run'; the options are the same.",
+        "requirements.txt:1: differs: Require webop instead of kopf.",
+        "2 of these must change.",
+        LAST,
+    ]
+    assert exit_code == 1
+
+
+def test_a_folder_without_an_operator_is_not_said_to_fit(tmp_path: Path) -> None:
+    exit_code, lines = migrate(tmp_path, "import sys\n")
+    assert lines == ["Error: No file imports kopf. Name the folder with the code of the operator."]
+    assert exit_code == 1
+
+
+def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
+    exit_code, lines = migrate(tmp_path, "import kopf\ndef\n")
+    assert lines[0].startswith(
+        "handlers.py:2: must change: Cannot parse this file as Python: invalid"
+    )
+    assert exit_code == 1
+
+
+@pytest.mark.parametrize("operator", [" + ", ".", " if a else ", "().a"])
+def test_a_long_chain_of_operands_hides_nothing(tmp_path: Path, operator: str) -> None:
+    chain = operator.join(["a"] * 1200)
+    _, lines = migrate(tmp_path, f"import kopf\n{QUIET}x = {chain}\nkopf.Metta\n")
+    assert lines[:-2] == [
+        "handlers.py:4: must change: webop has no Metta. Did you mean webop.Meta?"
+    ]
+
+
+@pytest.mark.parametrize(
+    "code", ["print 'x'\n", "\0", "{{ cookiecutter.x }}=\n", f"x = {'1 + ' * 9999}1\n"]
+)
+def test_a_file_of_another_purpose_that_is_no_python_does_not_end_the_reading(
+    tmp_path: Path, code: str
+) -> None:
+    exit_code, lines = migrate(tmp_path, PLAIN + QUIET, another_py=code)
+    assert lines[0].startswith("another.py:1: differs: Cannot parse this file as Python: ")
+    assert lines[-2:] == ["Nothing must change.", LAST]
+    assert exit_code == 0
+
+
+def test_links_to_nowhere_and_pipes_are_not_read(tmp_path: Path) -> None:
+    for name in ("dead.py", "requirements.txt"):
+        (tmp_path / name).symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "folder").symlink_to(tmp_path)
+    assert migrate(tmp_path, PLAIN + QUIET) == (0, ["Nothing must change.", LAST])
+
+
+def test_environments_and_hidden_folders_are_not_read(tmp_path: Path) -> None:
+    for folder in ("env", ".git", "node_modules"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.py").write_text("from kopf._cogs import x\n")
+    (tmp_path / "env" / "pyvenv.cfg").touch()
+    exit_code, _ = migrate(tmp_path)
+    assert exit_code == 0

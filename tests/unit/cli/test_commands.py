@@ -1,0 +1,194 @@
+"""``webop`` itself: its help, its version, its exit codes, and commands that are misspelt."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import re
+import sys
+import threading
+from pathlib import Path
+
+import click
+import pytest
+import uvloop
+from click.testing import CliRunner
+
+import webop
+from tests.kit.cli_runner import invoke, run_once
+from tests.kit.processes import HANDLERS
+from webop.cli import CLIControls, main
+from webop.cli.commands.run import run as run_command
+
+
+@pytest.mark.feature("CLI-03")
+def test_the_help_shows_all_commands_under_headings() -> None:
+    output = invoke("--help").output
+    for name in main.list_commands(click.Context(main)):
+        assert re.search(rf"^  {name} +[A-Z].{{1,58}}\.$", output, re.MULTILINE)
+        assert f"webop {name} " in invoke(name, "--help").output
+    assert re.findall(r"^(\w.*):$", output, re.MULTILINE) == [
+        *("Options", "Operators", "Inspection", "Deployment", "Tools")
+    ]
+    assert output == invoke("-h").output
+
+
+@pytest.mark.feature("CLI-03")
+def test_without_a_command_the_help_is_shown() -> None:
+    assert "Operators:" in invoke().output
+
+
+@pytest.mark.feature("CLI-03")
+def test_the_version_is_told_whatever_the_environment_has() -> None:
+    version = importlib.metadata.version("webop")
+    assert invoke("--version").output == f"webop, version {version}\n"
+    assert invoke("run", "--help", env={"WEBOP_VERSION": "0.0.7"}).exit_code == 0
+
+
+DOCUMENTED = (
+    *("-m", "--module", "-n", "--namespace", "-A", "--all-namespaces", "-L", "--liveness"),
+    *("-v", "--verbose", "-d", "--debug", "-q", "--quiet", "--log-format", "--log-refkey"),
+    *("--log-prefix", "--no-log-prefix", "--standalone", "--dev", "-p", "--priority"),
+    *("-P", "--peering", "--lease"),
+)
+
+
+@pytest.mark.feature("CLI-01", "CLI-03", "CLI-04", "CLI-05", "CLI-06", "CLI-07", "CLI-08", "CLI-09")
+@pytest.mark.feature("CLI-10", "CLI-11", "CLI-12", "CLI-13")
+def test_the_help_of_run_has_its_options_under_headings() -> None:
+    output = invoke("run", "--help").output
+    headings = ("Handlers", "Scope", "Other operators", "Probes", "Logging", "Other options")
+    positions = [output.index(f"\n{heading}:\n") for heading in headings]
+    assert positions == sorted(positions)
+    names = {name for param in run_command.params for name in (*param.opts, *param.secondary_opts)}
+    assert {name for name in names if name not in output} == {"paths"}
+    assert set(DOCUMENTED) <= names
+    for part in ("Examples:", "Environment:", "WEBOP_RUN_<OPTION>", "Exit codes:", "130, 143"):
+        assert part in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rum", "Did you mean 'run'?"),
+        ("handler", "Did you mean 'handlers'?"),
+        ("handlers.py", "Did you mean 'webop run handlers.py'?"),
+        ("whatever", "The commands are: "),
+    ],
+)
+def test_a_command_that_is_misspelt_is_told_with_the_nearest(name: str, expected: str) -> None:
+    result = invoke(name)
+    assert result.exit_code == 2
+    assert f"There is no command {name!r}. {expected}" in result.output
+
+
+FAILING = "import webop\n@webop.on.startup()\ndef start(**_):\n    raise {error}\n"
+REFUSING = f"{HANDLERS}\n@webop.on.login()\ndef login(**_):\n    raise webop.PermanentError('no')\n"
+
+
+@pytest.mark.feature("CLI-18")
+@pytest.mark.parametrize(
+    ("code", "options", "exit_code"),
+    [
+        ("import nonexistent_module", ["-A"], 1),
+        (FAILING.format(error="webop.PermanentError('no database')"), ["-A"], 1),
+        (HANDLERS, ["-A"], 1),
+        (REFUSING, ["-A"], 1),
+        (HANDLERS, ["-A", "--liveness=ftp://localhost"], 1),
+        (HANDLERS, ["-A", "--no-such-option"], 2),
+        (HANDLERS, ["-A", "-n", "x"], 2),
+        (HANDLERS, ["--help"], 0),
+    ],
+    ids=[
+        "import",
+        "startup",
+        "credentials",
+        "login",
+        "liveness",
+        "option",
+        "scope",
+        "help",
+    ],
+)
+def test_the_exit_code_tells_failures_from_mistakes_in_the_command(
+    code: str, options: list[str], exit_code: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "failing_handlers.py"
+    path.write_text(code)
+    nowhere = {"KUBECONFIG": str(tmp_path / "nowhere"), "KUBERNETES_SERVICE_HOST": ""}
+    controls = CLIControls(registry=webop.OperatorRegistry())
+    result = invoke("run", *options, str(path), controls=controls, env=nowhere)
+    assert result.exit_code == exit_code, result.output
+    assert ("Error: " in result.output) == bool(exit_code)
+
+
+def test_the_reason_of_the_end_is_json_if_the_log_is(tmp_path: Path) -> None:
+    result = invoke("run", "-A", "--log-format=json", str(tmp_path / "nowhere.py"))
+    assert result.exit_code == 1
+    line = json.loads(result.output)
+    assert line["severity"] == "error"
+    assert "There is no file" in line["message"]
+
+
+@pytest.mark.feature("CLI-18")
+def test_the_exit_code_of_a_graceful_end_is_0() -> None:
+    assert run_once("-A").result.exit_code == 0
+
+
+@pytest.mark.feature("CLI-17")
+def test_the_command_line_runs_on_uvloop_if_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert isinstance(run_once("-A").loop, uvloop.Loop)
+    monkeypatch.setitem(sys.modules, "uvloop", None)  # as if it was not installed
+    assert not isinstance(run_once("-A").loop, uvloop.Loop)
+
+
+@pytest.mark.feature("CLI-17")
+def test_code_runs_on_the_loop_of_python_if_it_asks_for_nothing_else() -> None:
+    registry, stop_flag = webop.OperatorRegistry(), threading.Event()
+    loops = []
+
+    @webop.on.startup(registry=registry)
+    async def look(**_: object) -> None:
+        loops.append(asyncio.get_running_loop())
+        stop_flag.set()
+
+    webop.run(registry=registry, clusterwide=True, stop_flag=stop_flag)
+    assert not isinstance(loops[0], uvloop.Loop)
+
+
+@pytest.mark.feature("CLI-19")
+def test_the_command_line_runs_on_the_loop_that_is_handed_in() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        assert run_once("-A", controls=CLIControls(loop=loop)).loop is loop
+        assert not loop.is_closed()
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_script_of_a_shell(shell: str) -> None:
+    result = invoke("completion", shell)
+    assert result.exit_code == 0
+    assert f"_WEBOP_COMPLETE={shell}_complete" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["webop", "ha"], ["plain,handlers"]),
+        (["webop", "run", "--lea"], ["plain,--lease"]),
+        (["webop", "run", "han"], ["file,han"]),
+        (["webop", "handlers", "--output", "j"], ["plain,json"]),
+    ],
+)
+def test_commands_options_and_files_are_completed(words: list[str], expected: list[str]) -> None:
+    variables = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    result = CliRunner().invoke(
+        main, prog_name="webop", env={"_WEBOP_COMPLETE": "bash_complete", **variables}
+    )
+    assert result.output.splitlines() == expected

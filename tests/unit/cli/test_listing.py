@@ -1,0 +1,205 @@
+"""``webop handlers``: what files register, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.cli_runner import invoke
+from webop.cli.commands.handlers import shorten_paths
+from webop.cli.tables import build_table
+
+CODE = """
+import functools
+import webop
+
+print('imported')
+
+def is_big(**_): ...
+
+def is_mine(resource): ...
+
+@webop.on.startup()
+def configure(**_): ...
+
+@webop.on.cleanup()
+def clean(**_): ...
+
+@webop.on.login(errors=webop.ErrorsMode.PERMANENT)
+def log_in(**_): ...
+
+@webop.on.probe(id='now')
+def probe(**_): ...
+
+@webop.on.create('crontabs.v1.example.com', labels={'app': 'web', 'tier': webop.PRESENT}, retries=5)
+@webop.on.update('crontabs', field='spec.size', old=1, new=webop.ABSENT, when=is_big)
+def change(**_): ...
+
+webop.on.resume(kind='Pod', deleted=True)(functools.partial(change, how='so'))
+
+@webop.on.delete(webop.EVERYTHING, optional=True)
+def remove(**_): ...
+
+@webop.on.field('pods', field='metadata.labels', annotations={'a/b': is_big}, value='x y')
+async def follow(**_): ...
+
+@webop.on.event(group='example.com', category='all', param={'a': [1, 2]})
+def spy(**_): ...
+
+@webop.index(is_mine)
+def by_name(**_): ...
+
+@webop.timer('pods', interval=5, sharp=True, initial_delay=is_big)
+def tick(**_): ...
+
+@webop.daemon('pods', cancellation_timeout=3)
+def watch(**_): ...
+
+@webop.on.validate('pods', operations=['UPDATE', 'CREATE'], persistent=True, subresource='*')
+def check(**_): ...
+
+@webop.on.mutate('pods', match_conditions=[{'name': 'mine', 'expression': 'true'}])
+def fill(**_): ...
+"""
+# kind, resource, id, filters and options
+LISTED = [
+    ("startup", "-", "configure", ""),
+    ("cleanup", "-", "clean", ""),
+    ("login", "-", "log_in", "errors=PERMANENT"),
+    ("probe", "-", "now", ""),
+    ("validate", "pods", "check", "operations=CREATE|UPDATE, subresource=*, persistent=True"),
+    ("mutate", "pods", "fill", "match_conditions={'name': 'mine', 'expression': 'true'}"),
+    (
+        *("update", "crontabs", "change/spec.size"),
+        "field=spec.size, old=1, new=ABSENT, when=is_big()",
+    ),
+    (
+        *("create", "crontabs.v1.example.com", "change"),
+        "labels[app]=web, labels[tier]=PRESENT, retries=5",
+    ),
+    ("resume", "kind=Pod", "change", "deleted=True"),
+    ("delete", "EVERYTHING", "remove", "optional=True"),
+    (
+        *("field", "pods", "follow/metadata.labels"),
+        "annotations[a/b]=is_big(), field=metadata.labels, value='x y'",
+    ),
+    ("event", "group=example.com category=all", "spy", "param={'a': [1, 2]}"),
+    ("index", "function=is_mine()", "by_name", ""),
+    ("timer", "pods", "tick", "initial_delay=is_big(), interval=5, sharp=True"),
+    ("daemon", "pods", "watch", "cancellation_timeout=3"),
+]
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / f"{tmp_path.name}.py"  # a module is imported once in a process
+    path.write_text(CODE)
+    return path
+
+
+def list_as_json(*args: str) -> list[dict[str, Any]]:
+    result = invoke("handlers", "--output=json", *args)
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
+
+
+def test_the_table_has_a_line_for_each_handler(path: Path) -> None:
+    lines = invoke("handlers", path.name).stdout.splitlines()
+    columns = [lines[0].index(name) + 1 for name in (" RESOURCE", " ID", " SOURCE", " FILTERS AND")]
+    cells = [
+        [
+            line[begin:end].strip()
+            for begin, end in zip([0, *columns], [*columns, None], strict=True)
+        ]
+        for line in lines[1:]
+    ]
+    assert [(kind, resource, id, rest) for kind, resource, id, _, rest in cells] == LISTED
+    for cell in cells:
+        source, _, number = cell[3].partition(":")
+        assert source == path.name
+        assert CODE.splitlines()[int(number) - 1].startswith(("@", "webop.on.resume"))
+
+
+def test_json_has_everything_that_scripts_may_want(path: Path) -> None:
+    found = {(item["handler"], item["id"]): item for item in list_as_json("-m", path.stem)}
+    assert list(found) == [(kind, id) for kind, _, id, _ in LISTED]
+    assert found["create", "change"] == {
+        "handler": "create",
+        "id": "change",
+        "resource": {"group": "example.com", "version": "v1", "name": "crontabs"},
+        "filters": {"labels": {"app": "web", "tier": {"marker": "PRESENT"}}},
+        "options": {"retries": 5},
+        "function": f"{path.stem}.change",
+        "source": {"file": str(path), "line": CODE.splitlines().index("def change(**_): ...") - 1},
+    }
+    assert found["update", "change/spec.size"]["filters"] == {
+        "field": ["spec", "size"],
+        "old": 1,
+        "new": {"marker": "ABSENT"},
+        "when": {"function": f"{path.stem}.is_big"},
+    }
+    assert found["validate", "check"]["options"]["operations"] == ["CREATE", "UPDATE"]
+    assert found["startup", "configure"]["resource"] is None
+
+
+def test_a_resource_of_the_core_group_has_no_dot_at_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "handlers_of_pods.py"
+    file.write_text("import webop\nwebop.on.event('', 'v1', 'pods')(lambda **_: 0)")
+    (_, line) = invoke("handlers", str(file)).stdout.splitlines()
+    assert line.split()[:2] == ["event", "pods.v1"]
+
+
+def test_what_cannot_be_listed_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "kopf", raising=False)  # other tests import it
+    assert invoke("handlers").exit_code == 2
+    result = invoke("handlers", "nowhere.py")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "nowhere.py" in result.stderr
+    path.write_text("import nonexistent_module")
+    assert "nonexistent_module" in invoke("handlers", path.name).stderr
+    path.write_text("")
+    assert invoke("handlers", path.name).stdout == "There are no handlers.\n"
+    assert list_as_json(path.name) == []
+
+
+ROWS = [("ID", "DETAILS"), ("a-long-name-of-something", "one two three four"), ("b", "")]
+
+
+def test_a_table_for_programs_has_a_line_for_each_row() -> None:
+    assert build_table(ROWS).splitlines() == [
+        "ID                        DETAILS",
+        "a-long-name-of-something  one two three four",
+        "b",
+    ]
+
+
+def test_a_table_for_a_terminal_is_as_wide_as_that() -> None:
+    assert build_table(ROWS, 24).splitlines() == [
+        "ID           DETAILS",
+        "a-long-      one two",
+        "name-of-     three four",
+        "something",
+        "b",
+    ]
+
+
+def test_files_are_named_by_what_tells_them_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path / "package" / "one.py")
+    files = ["/a/b/one.py", "/a/c/two.py", "/a/d/two.py", "/e/three.py", here]
+    assert shorten_paths(files) == {
+        "/a/b/one.py": "b/one.py",
+        "/a/c/two.py": "c/two.py",
+        "/a/d/two.py": "d/two.py",
+        "/e/three.py": "three.py",
+        here: "package/one.py",
+    }

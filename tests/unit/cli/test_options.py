@@ -1,0 +1,178 @@
+"""The options of ``webop run``: where they come from, what is stronger, what they lead to."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import webop
+from tests.kit.cli_runner import invoke, run_once
+from webop.cli import CLIControls, LogFormatParamType
+
+
+def read(settings: webop.OperatorSettings, path: str) -> Any:
+    group, name = path.split(".")
+    return getattr(getattr(settings, group), name)
+
+
+@pytest.mark.feature("CLI-10", "CLI-11", "CLI-12", "CLI-13", "CLI-08")
+@pytest.mark.parametrize(
+    ("args", "path", "value"),
+    [
+        (["-A"], "peering.clusterwide", True),
+        (["--all-namespaces"], "peering.clusterwide", True),
+        (["-n", "a", "-n", "b-*"], "peering.clusterwide", False),
+        (["-A"], "peering.priority", 0),
+        (["-A", "-p", "7"], "peering.priority", 7),
+        (["-A", "--priority=-7"], "peering.priority", -7),
+        (["-A", "--dev"], "peering.priority", 666),
+        (["-A", "--dev", "-p", "7"], "peering.priority", 666),
+        (["-A", "--standalone"], "peering.standalone", True),
+        (["-A"], "peering.standalone", False),
+        (["-A", "-P", "mine"], "peering.name", "mine"),
+        (["-A", "--peering=mine"], "peering.mandatory", True),
+        (["-A"], "peering.mandatory", False),
+        (["-A", "--lease", "mine"], "leadership.lease_name", "mine"),
+    ],
+)
+def test_options_set_what_they_are_about(args: list[str], path: str, value: Any) -> None:
+    assert read(run_once(*args).settings, path) == value
+
+
+@pytest.mark.feature("CLI-13")
+@pytest.mark.parametrize(
+    ("args", "priority"),
+    [(["--dev"], 666), (["-p", "7"], 7), (["--dev", "-p", "7"], 666), ([], None)],
+)
+def test_handlers_find_the_priority_in_the_context_of_the_command(
+    tmp_path: Path, args: list[str], priority: int | None
+) -> None:
+    path = tmp_path / "asks_for_the_priority.py"
+    path.write_text(
+        "import click\nraise ValueError(f'{click.get_current_context().params[\"priority\"]=}')"
+    )
+    result = invoke("run", "-A", *args, str(path))
+    assert f"={priority}" in f"{result.output}{result.exception}"
+
+
+@pytest.mark.feature("CLI-16", "CLI-11")
+@pytest.mark.parametrize(
+    ("name", "text", "path", "value"),
+    [
+        ("ALL_NAMESPACES", "1", "peering.clusterwide", True),
+        ("CLUSTERWIDE", "true", "peering.clusterwide", True),
+        ("NAMESPACES", "a b-*,!b-c", "peering.clusterwide", False),
+        ("NAMESPACE", "a", "peering.clusterwide", False),
+        ("PRIORITY", "7", "peering.priority", 7),
+        ("DEV", "yes", "peering.priority", 666),
+        ("DEV", "no", "peering.priority", 0),
+        ("STANDALONE", "1", "peering.standalone", True),
+        ("STANDALONE", "", "peering.standalone", False),
+        ("PEERING", "mine", "peering.name", "mine"),
+        ("PEERING_NAME", "mine", "peering.mandatory", True),
+        ("LEASE", "mine", "leadership.lease_name", "mine"),
+    ],
+)
+def test_options_come_from_the_environment_too(name: str, text: str, path: str, value: Any) -> None:
+    scope = [] if "NAMESPACE" in name or name == "CLUSTERWIDE" else ["-A"]
+    run = run_once(*scope, env={f"WEBOP_RUN_{name}": text})
+    assert read(run.settings, path) == value
+    assert "unknown environment variable" not in run.result.output
+
+
+@pytest.mark.feature("CLI-16", "CFG-50")
+@pytest.mark.parametrize(
+    ("args", "variables", "path", "value"),
+    [
+        (["-A"], {"WEBOP_RUN_NAMESPACES": "a"}, "peering.clusterwide", True),
+        (["-n", "a"], {"WEBOP_RUN_ALL_NAMESPACES": "1"}, "peering.clusterwide", False),
+        (["-A", "-p7"], {"WEBOP_RUN_PRIORITY": "5"}, "peering.priority", 7),
+        (["-A", "-p7"], {"WEBOP_RUN_DEV": "1"}, "peering.priority", 7),
+        (["-A", "--dev"], {"WEBOP_RUN_PRIORITY": "5"}, "peering.priority", 666),
+        (["-A", "-Pmine"], {"WEBOP_RUN_PEERING": "theirs"}, "peering.name", "mine"),
+        (["-A"], {"WEBOP_PEERING__PRIORITY": "5"}, "peering.priority", 5),
+        (["-A", "-p7"], {"WEBOP_PEERING__PRIORITY": "5"}, "peering.priority", 7),
+        (["-A"], {"WEBOP_PEERING__STANDALONE": "1"}, "peering.standalone", True),
+    ],
+)
+def test_the_command_line_is_stronger_than_the_environment(
+    args: list[str], variables: dict[str, str], path: str, value: Any
+) -> None:
+    assert read(run_once(*args, env=variables).settings, path) == value
+
+
+@pytest.mark.feature("CLI-19", "CFG-50")
+def test_settings_that_are_handed_in_stay_as_they_are_but_for_what_options_say() -> None:
+    settings = webop.OperatorSettings()
+    settings.peering.priority, settings.peering.name = 5, "mine"
+    settings.peering.standalone = settings.peering.clusterwide = True
+    settings.leadership.lease_name = "mine"
+    before = {name: dict(getattr(settings, name)) for name in type(settings).model_fields}
+    run = run_once(
+        "-A", controls=CLIControls(settings=settings), env={"WEBOP_POSTING__LEVEL": "10"}
+    )
+    assert run.settings is settings
+    assert {name: dict(getattr(settings, name)) for name in before} == before
+    run_once("-A", "-p7", controls=CLIControls(settings=settings))
+    assert settings.peering.priority == 7
+
+
+@pytest.mark.feature("SCP-15", "CLI-18")
+@pytest.mark.parametrize(
+    ("args", "variables", "expected"),
+    [
+        (["-A", "-n", "a"], {}, "exclude each other"),
+        ([], {"WEBOP_RUN_NAMESPACES": "a", "WEBOP_RUN_CLUSTERWIDE": "1"}, "exclude each other"),
+        (["-A", "--peerign=x"], {}, "Did you mean"),
+        (["-A", "--priority=high"], {}, "'high' is not a valid integer"),
+        (["-A"], {"WEBOP_RUN_PRIORITY": "high"}, "'high' is not a valid integer"),
+        (["-A", "--lease"], {}, "--lease"),
+        (["-n", ""], {}, "-n/--namespace is empty"),
+    ],
+)
+def test_mistakes_in_options_are_told(
+    args: list[str], variables: dict[str, str], expected: str
+) -> None:
+    result = invoke("run", *args, env=variables)
+    assert result.exit_code == 2
+    assert expected.lower() in result.output.lower()
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("variable", "nearest"),
+    [("WEBOP_RUN_NAMESPACE_", "WEBOP_RUN_NAMESPACE"), ("WEBOP_POSTNG__LEVEL", "POSTING__LEVEL")],
+)
+def test_variables_that_mean_nothing_are_told_once(variable: str, nearest: str) -> None:
+    output = run_once("-A", env={variable: "x"}).result.output
+    (line,) = (line for line in output.splitlines() if variable in line)
+    assert "WARNING" in line
+    assert f"{nearest}?" in line
+
+
+@pytest.mark.feature("REF-77", "CLI-19")
+def test_controls_are_a_dataclass_with_the_documented_fields() -> None:
+    names = ["ready_flag", "stop_flag", "vault", "registry", "settings", "loop"]
+    assert dataclasses.is_dataclass(CLIControls)
+    parameters = inspect.signature(CLIControls).parameters
+    assert list(parameters) == names
+    assert {parameter.default for parameter in parameters.values()} == {None}
+    assert list(dataclasses.asdict(CLIControls())) == names
+
+
+@pytest.mark.feature("REF-78", "CLI-20", "CLI-06")
+def test_log_formats_are_chosen_by_their_names() -> None:
+    assert issubclass(LogFormatParamType, click.Choice)
+    convert = LogFormatParamType().convert
+    assert list(inspect.signature(convert).parameters) == ["value", "param", "ctx"]
+    assert [convert(name, None, None) for name in ("plain", "full", "json")] == list(
+        webop.LogFormat
+    )
+    assert convert(webop.LogFormat.JSON, None, None) is webop.LogFormat.JSON
+    with pytest.raises(click.BadParameter, match="xml"):
+        convert("xml", None, None)

@@ -1,0 +1,472 @@
+"""The keeper of the login: when login handlers are run, and what becomes of what they bring."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import webop
+from tests.kit.exec_plugins import PluginFolder, is_running
+from tests.kit.fake_cluster import Networking
+from tests.kit.httpx_client import answer_by
+from tests.kit.operators import eventually
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.context.memos import Memo, Memos
+from webop.context.operator_context import OperatorContext
+from webop.errors import APIUnauthorizedError
+from webop.events.loggers import Poster
+from webop.handlers.model import Activity
+from webop.runtime.authentication import Authenticator
+
+ACTIVITY = "webop.activities.authentication"
+
+
+def build_info(token: str = "t", **values: Any) -> ConnectionInfo:
+    return ConnectionInfo("https://host", token=token, **values)
+
+
+def build_keeper(
+    registry: webop.OperatorRegistry, *, keeps_trying: bool = False, **networking: Any
+) -> Authenticator:
+    settings = webop.OperatorSettings()
+    for name, value in networking.items():
+        setattr(settings.networking, name, value)
+    context = OperatorContext(
+        settings=settings,
+        registry=registry,
+        memos=Memos(Memo()),
+        lifecycle=webop.lifecycles.asap,
+        identity="me",
+        poster=Poster(settings),
+    )
+    return Authenticator(context, Vault(), keeps_trying=keeps_trying)
+
+
+@contextlib.asynccontextmanager
+async def keeping(keeper: Authenticator) -> AsyncIterator[asyncio.Task[None]]:
+    """Run a keeper while somebody needs the cluster."""
+    keeper.wanted.set()
+    task = asyncio.create_task(keeper.run(needs_cluster=lambda: True), name="keeper under test")
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def provide(registry: webop.OperatorRegistry, *infos: ConnectionInfo | None) -> list[int]:
+    """Register a login handler that brings these, one after another; return its calls."""
+    calls: list[int] = []
+
+    @webop.on.login(registry=registry, id="my_login")
+    def my_login(**_: Any) -> ConnectionInfo | None:
+        calls.append(len(calls))
+        return infos[min(len(calls), len(infos)) - 1]
+
+    return calls
+
+
+async def refuse_whatever_comes(vault: Vault) -> None:
+    info = await vault.get()
+    while True:
+        info = await vault.invalidate(info)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
+    """A plugin in the kubeconfig of those that have no login handlers."""
+    folder = PluginFolder(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(folder.kubeconfig))
+    return folder
+
+
+@pytest.mark.feature("AUT-03")
+async def test_nobody_logs_in_before_the_cluster_is_needed(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls = provide(registry, build_info())
+    keeper = build_keeper(registry)
+    task = asyncio.create_task(keeper.run(needs_cluster=lambda: False))
+    await asyncio.sleep(0)
+    assert not calls
+    keeper.wanted.set()
+    await keeper.logged_in.wait()
+    assert (await keeper.vault.get()).token == "t"
+    task.cancel()
+
+
+@pytest.mark.feature("AUT-14", "AUT-17")
+async def test_calls_wait_for_the_next_login_and_go_on_with_what_it_brings(
+    registry: webop.OperatorRegistry,
+) -> None:
+    gate = asyncio.Event()
+    tokens = iter(["old", "new"])
+
+    @webop.on.login(registry=registry)
+    async def my_login(**_: Any) -> ConnectionInfo:
+        token = next(tokens)
+        if token == "new":
+            await gate.wait()
+        return build_info(token)
+
+    keeper = build_keeper(registry)
+    async with keeping(keeper):
+        old = await keeper.vault.get()
+        calls = [asyncio.create_task(keeper.vault.invalidate(old)) for _ in range(3)]
+        calls.append(asyncio.create_task(keeper.vault.get()))
+        done, _ = await asyncio.wait(calls, timeout=0.05)
+        assert not done
+        gate.set()
+        assert [(await call).token for call in calls] == ["new"] * 4
+
+
+@pytest.mark.feature("AUT-18", "AUT-25")
+async def test_the_same_refused_credentials_end_the_operator_and_say_why(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls = provide(registry, build_info())
+    keeper = build_keeper(registry)
+    async with keeping(keeper) as task:
+        refusal = APIUnauthorizedError("Cannot list x: HTTP 401: Unauthorized", status=401)
+        waiting = keeper.vault.invalidate(await keeper.vault.get(), error=refusal)
+        with pytest.raises(webop.LoginError) as e:
+            await waiting
+        with pytest.raises(webop.LoginError) as e2:
+            await task
+    assert str(e.value) == str(e2.value)
+    for part in ("HTTP 401", "refused before", "@webop.on.login()"):
+        assert part in str(e.value)
+    assert calls == [0, 1]
+
+
+@pytest.mark.feature("AUT-03", "AUT-18")
+async def test_login_handlers_that_bring_nothing_are_named(
+    registry: webop.OperatorRegistry,
+) -> None:
+    provide(registry, None)
+    async with keeping(build_keeper(registry)) as task:
+        with pytest.raises(webop.LoginError, match="returned nothing: my_login"):
+            await task
+
+
+@pytest.mark.feature("AUT-03")
+async def test_a_login_handler_that_brings_something_else_is_named(
+    registry: webop.OperatorRegistry,
+) -> None:
+    provide(registry, "token")  # type: ignore[arg-type]
+    async with keeping(build_keeper(registry)) as task:
+        with pytest.raises(
+            webop.LoginError, match="'my_login' must return a ConnectionInfo or None, got str"
+        ):
+            await task
+
+
+@pytest.mark.feature("AUT-14", "AUT-18")
+async def test_a_login_that_brings_what_has_expired_is_told(
+    registry: webop.OperatorRegistry,
+) -> None:
+    provide(registry, build_info(expiration=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)))
+    async with keeping(build_keeper(registry)) as task:
+        with pytest.raises(webop.LoginError, match="expired at 2020-01-01"):
+            await task
+
+
+@pytest.mark.feature("AUT-05")
+async def test_a_login_handler_that_fails_for_good_is_told_to_those_who_wait(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.login(registry=registry, retries=1)
+    def my_login(**_: Any) -> None:
+        raise ValueError("no luck")
+
+    keeper = build_keeper(registry)
+    getting = asyncio.create_task(keeper.vault.get())
+    async with keeping(keeper) as task:
+        with pytest.raises(webop.ActivityError, match="my_login"):
+            await task
+    with pytest.raises(webop.LoginError, match="no luck"):
+        await getting
+
+
+@pytest.mark.feature("AUT-19")
+async def test_credentials_are_tried_by_nothing_but_the_calls_themselves(
+    registry: webop.OperatorRegistry,
+) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        token = request.headers["authorization"].removeprefix("Bearer ")
+        seen.append((request.url.path, token))
+        return httpx.Response(401 if token == "old" else 200, json={})
+
+    calls = provide(registry, build_info("old"), build_info("new"))
+    keeper = build_keeper(registry)
+    client = Client(keeper.vault, Networking(), transport_factory=answer_by(answer))
+    async with client, keeping(keeper):
+        await keeper.logged_in.wait()
+        assert (calls, seen) == ([0], [])
+        await client.request("GET", "/one")
+        await client.request("GET", "/two")
+    assert seen == [("/one", "old")] * 2 + [("/one", "new"), ("/two", "new")]
+    assert calls == [0, 1]
+
+
+@pytest.fixture
+def _silenced() -> Iterator[None]:
+    activity = logging.getLogger(ACTIVITY)
+    activity.disabled = True
+    yield
+    activity.disabled = False
+
+
+async def log_in_twice(registry: webop.OperatorRegistry) -> None:
+    provide(registry, build_info("old"), build_info("new"))
+    keeper = build_keeper(registry)
+    async with keeping(keeper):
+        await keeper.vault.invalidate(await keeper.vault.get())
+
+
+@pytest.mark.feature("AUT-20")
+async def test_logins_are_logged_by_one_logger_and_not_at_all_above_debugging(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "webop")
+    await log_in_twice(registry)
+    found = {(record.name, record.levelno) for record in caplog.records}
+    assert found == {(ACTIVITY, logging.DEBUG)}
+
+
+@pytest.mark.feature("AUT-20")
+@pytest.mark.usefixtures("_silenced")
+async def test_the_log_of_logins_can_be_silenced_by_its_name(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "webop")
+    await log_in_twice(registry)
+    assert not caplog.records
+
+
+async def test_a_plugin_that_takes_its_time_does_not_hold_up_the_loop(
+    registry: webop.OperatorRegistry, plugin: PluginFolder
+) -> None:
+    plugin.write_script("sleep 1", f"cat {plugin.folder}/answer")
+    plugin.write_answer(token="t")
+    plugin.write_kubeconfig()
+    webop.on.login(registry=registry)(webop.login_with_kubeconfig)
+    keeper = build_keeper(registry)
+    gaps: list[float] = []
+    async with keeping(keeper):
+        while not keeper.logged_in.is_set():
+            start = time.monotonic()
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - start)
+    assert sum(gaps) > 0.9
+    assert max(gaps) < 0.9
+
+
+async def test_a_plugin_that_nobody_waits_for_any_more_is_stopped(
+    registry: webop.OperatorRegistry, plugin: PluginFolder
+) -> None:
+    plugin.write_script(f"echo $$ > {plugin.folder}/pid", "sleep 300")
+    plugin.write_kubeconfig()
+    webop.on.login(registry=registry)(webop.login_with_kubeconfig)
+    pid = plugin.folder / "pid"
+    async with keeping(build_keeper(registry)):
+        await eventually(lambda: pid.exists() and pid.read_text().strip())
+    await eventually(lambda: not is_running(int(pid.read_text())))
+
+
+@pytest.mark.feature("AUT-17")
+async def test_a_source_that_fails_for_a_moment_is_tried_again_when_it_worked_before(
+    registry: webop.OperatorRegistry, plugin: PluginFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin.write_answer(token="old")
+    path = plugin.write_kubeconfig()
+    keeper = build_keeper(registry, error_backoffs=[0.02] * 500)
+    async with keeping(keeper):
+        old = await keeper.vault.get()
+        good = path.read_text()
+        path.write_text("{")
+        waiting = asyncio.create_task(keeper.vault.invalidate(old))
+        await eventually(lambda: "Retrying the login in 0.02 s" in caplog.text)
+        plugin.write_answer(token="new")
+        path.write_text(good)
+        assert (await waiting).token == "new"
+    assert "is not YAML" in caplog.text
+
+
+async def test_a_source_that_goes_on_failing_ends_the_operator(
+    registry: webop.OperatorRegistry, plugin: PluginFolder
+) -> None:
+    plugin.write_answer(token="old")
+    path = plugin.write_kubeconfig()
+    keeper = build_keeper(registry, error_backoffs=0.01)
+    async with keeping(keeper) as task:
+        old = await keeper.vault.get()
+        path.write_text("[]")
+        with pytest.raises(webop.LoginError, match=r"not a kubeconfig"):
+            await keeper.vault.invalidate(old)
+        with pytest.raises(webop.LoginError, match=r"not a kubeconfig"):
+            await task
+
+
+async def test_the_first_login_fails_at_once_and_leaves_the_registry_as_it_is(
+    registry: webop.OperatorRegistry, plugin: PluginFolder
+) -> None:
+    plugin.write_script("echo 'session expired' >&2", "exit 1")
+    plugin.write_kubeconfig()
+    async with keeping(build_keeper(registry)) as task:
+        with pytest.raises(webop.LoginError) as e:
+            await asyncio.wait_for(task, 10)
+    assert str(e.value).count("session expired") == 1
+    assert "\n" not in str(e.value)
+    assert not registry.select_activities(Activity.AUTHENTICATION)
+
+
+async def test_an_operator_that_can_do_without_a_cluster_says_what_is_missing(
+    registry: webop.OperatorRegistry, plugin: PluginFolder, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin.write_kubeconfig(command="no-such-plugin")
+    keeper = build_keeper(registry, keeps_trying=True)
+    async with keeping(keeper) as task:
+        await eventually(lambda: keeper.problem)
+        assert not task.done()
+        assert not keeper.logged_in.is_set()
+    assert "The exec plugin failed" in keeper.problem
+    assert "no-such-plugin" not in keeper.problem  # anybody can read it
+    assert "no-such-plugin" in caplog.text
+    assert "only admission" in caplog.text
+
+
+@pytest.mark.feature("AUT-17", "AUT-18")
+async def test_new_tokens_that_are_refused_at_once_are_asked_for_with_pauses_and_not_for_ever(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = provide(registry, *(build_info(str(number)) for number in range(100)))
+    keeper = build_keeper(registry, error_backoffs=[0.01, 0.02, 0.03])
+    async with keeping(keeper) as task:
+        with pytest.raises(webop.LoginError, match="keeps returning credentials that are refused"):
+            await refuse_whatever_comes(keeper.vault)
+        with pytest.raises(webop.LoginError, match="keeps returning credentials that are refused"):
+            await task
+    assert len(calls) == 5  # the first one, one more at once, one after each pause
+    assert [message.split()[-2] for message in caplog.messages] == ["0.01", "0.02", "0.03"]
+
+
+class Server:
+    """Accepts the tokens that are good at the moment; counts the requests that it refuses."""
+
+    def __init__(self, keeper: Authenticator, *good: str) -> None:
+        self.good = set(good)
+        self.refused = 0
+        factory = answer_by(self._answer)
+        self.client = Client(keeper.vault, Networking(), transport_factory=factory)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        is_good = request.headers["authorization"].removeprefix("Bearer ") in self.good
+        self.refused += not is_good
+        return httpx.Response(200 if is_good else 401, json={})
+
+
+@pytest.mark.feature("AUT-17")
+async def test_a_token_that_was_refused_for_a_while_is_taken_when_it_is_good_again(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls = provide(registry, build_info("t"))
+    keeper = build_keeper(registry, error_backoffs=[0.1] * 50)
+    server = Server(keeper, "t")
+    async with server.client, keeping(keeper) as task:
+        await server.client.request("GET", "/x")
+        server.good.clear()
+        asking = asyncio.create_task(server.client.request("GET", "/x"))
+        await eventually(lambda: len(calls) > 3)
+        server.good.add("t")
+        await asking
+        assert not task.done()
+
+
+@pytest.mark.feature("AUT-17")
+async def test_a_token_from_before_is_taken_again_after_another_one_was_refused(
+    registry: webop.OperatorRegistry,
+) -> None:
+    provide(registry, *map(build_info, ("old", "new", "old")))
+    keeper = build_keeper(registry, error_backoffs=[0.1])
+    server = Server(keeper, "old")
+    async with server.client, keeping(keeper):
+        await server.client.request("GET", "/x")
+        server.good = {"new"}
+        await server.client.request("GET", "/x")
+        server.good = {"old"}
+        await server.client.request("GET", "/x")
+    assert server.refused == 4  # each change: once, and once more to be sure
+
+
+@pytest.mark.feature("AUT-17", "AUT-18")
+async def test_a_token_that_stays_refused_is_tried_with_pauses_and_ends_the_operator(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = provide(registry, build_info("t"))
+    keeper = build_keeper(registry, error_backoffs=[0.01, 0.02])
+    server = Server(keeper, "t")
+    async with server.client, keeping(keeper) as task:
+        await server.client.request("GET", "/x")
+        server.good.clear()
+        with pytest.raises(webop.LoginError, match=r"HTTP 401.*keeps returning"):
+            await server.client.request("GET", "/x")
+        with pytest.raises(webop.LoginError, match="keeps returning"):
+            await task
+    assert len(calls) == 5  # the first one, two more at once, one after each pause
+    assert server.refused == 2 * 5
+    assert [message.split()[-2] for message in caplog.messages] == ["0.01", "0.02"]
+
+
+async def test_an_operator_that_can_do_without_a_cluster_logs_in_soon_after_a_short_failure(
+    registry: webop.OperatorRegistry,
+) -> None:
+    provide(registry, None, None, build_info())
+    keeper = build_keeper(registry, keeps_trying=True)
+    async with keeping(keeper):
+        await eventually(keeper.logged_in.is_set, timeout=4)
+
+
+async def test_an_operator_that_can_do_without_a_cluster_tries_a_refused_token_again(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    provide(registry, build_info("t"))
+    keeper = build_keeper(registry, keeps_trying=True, error_backoffs=[0.01])
+    server = Server(keeper)
+    async with server.client, keeping(keeper):
+        with pytest.raises(webop.LoginError, match="only credentials that were refused before"):
+            await server.client.request("GET", "/x")
+        await eventually(lambda: keeper.problem)
+        server.good.add("t")
+        await eventually(keeper.logged_in.is_set)
+        await server.client.request("GET", "/x")
+        assert not keeper.problem
+    assert caplog.text.count("only admission") == 1
+
+
+@pytest.mark.feature("AUT-03", "AUT-04")
+async def test_a_login_handler_that_brings_something_else_is_named_though_others_do_better(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    provide(registry, build_info())
+
+    @webop.on.login(registry=registry, id="careless")
+    def careless(**_: Any) -> str:
+        return "token"
+
+    keeper = build_keeper(registry)
+    async with keeping(keeper):
+        await keeper.vault.get()
+    assert "'careless' must return a ConnectionInfo or None, got str" in caplog.text

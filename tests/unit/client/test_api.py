@@ -1,0 +1,624 @@
+"""The client: requests, retries, credentials, and verbs over resources."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import json
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.kit.fake_cluster import RESOURCE, FakeCluster, Networking, answer_status
+from tests.kit.httpx_client import HTTPXTransport, answer_by
+from tests.kit.virtual_time import in_virtual_time
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.http.requests import Call
+from webop.errors import (
+    APIConflictError,
+    APIConnectionError,
+    APIError,
+    APIForbiddenError,
+    APINotFoundError,
+    APIServerError,
+    APIStatusError,
+    APITooManyRequestsError,
+    APIUnauthorizedError,
+    APIUnprocessableError,
+    LoginError,
+)
+from webop.objects.resources import Resource
+from webop.version import __version__
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+CRON = Resource("batch", "v1", "cronjobs", namespaced=True)
+NODES = Resource("", "v1", "nodes", namespaced=False)
+
+
+def connect(
+    handler: Handler, options: Networking | None = None, vault: Vault | None = None
+) -> Client:
+    return Client(
+        vault or Vault({"x": ConnectionInfo(server="https://host:6443/base/", token="secret")}),
+        options or Networking(),
+        transport_factory=answer_by(handler),
+    )
+
+
+class Recorder:
+    """Answers with what is given, the last one repeated; remembers the requests."""
+
+    def __init__(self, *answers: httpx.Response | Exception | object) -> None:
+        self.answers = list(answers)
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, int):
+            return answer_status(answer, message=f"server says {answer}")()
+        if isinstance(answer, httpx.Response):
+            return answer
+        return httpx.Response(200, content=orjson.dumps(answer))
+
+    @property
+    def request(self) -> httpx.Request:
+        return self.requests[-1]
+
+
+async def test_a_request_carries_who_asks_and_what_is_wanted() -> None:
+    server = Recorder({"gitVersion": "v1"})
+    async with connect(server) as client:
+        result = await client.request("GET", "/version", params={"a": "b c"})
+    assert result == {"gitVersion": "v1"}
+    assert str(server.request.url) == "https://host:6443/base/version?a=b+c"
+    assert server.request.headers["user-agent"] == f"webop/{__version__}"
+    assert server.request.headers["accept"] == "application/json"
+    assert server.request.headers["authorization"] == "Bearer secret"
+    assert "content-type" not in server.request.headers
+
+
+async def test_a_body_is_json_unless_said_otherwise() -> None:
+    server = Recorder({})
+    async with connect(server) as client:
+        await client.request("POST", "/x", body={"a": "ü"})
+        assert server.request.headers["content-type"] == "application/json"
+        assert server.request.content == '{"a":"ü"}'.encode()
+        await client.request("PATCH", "/x", body=[], content_type="application/apply-patch+yaml")
+        assert server.request.headers["content-type"] == "application/apply-patch+yaml"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (types.MappingProxyType({"a": types.MappingProxyType({"b": 1})}), {"a": {"b": 1}}),
+        ({1: "x"}, {"1": "x"}),
+        ({"big": 2**70}, {"big": 2**70}),
+    ],
+)
+async def test_bodies_can_be_whatever_json_can_hold(body: object, expected: object) -> None:
+    server = Recorder({})
+    async with connect(server) as client:
+        await client.request("POST", "/x", body=body)
+    assert json.loads(server.request.content) == expected
+
+
+@pytest.mark.parametrize("body", [{"a": object()}, {"a": {1, 2}}])
+async def test_bodies_that_json_cannot_hold_are_not_sent(body: object) -> None:
+    server = Recorder({})
+    async with connect(server) as client:
+        with pytest.raises(TypeError):
+            await client.request("POST", "/x", body=body)
+    assert not server.requests
+
+
+async def test_an_empty_answer_is_none() -> None:
+    async with connect(Recorder(httpx.Response(200))) as client:
+        assert await client.request("DELETE", "/x") is None
+
+
+@pytest.mark.parametrize(
+    ("status", "cls"),
+    [
+        (302, APIStatusError),
+        (400, APIStatusError),
+        (403, APIForbiddenError),
+        (404, APINotFoundError),
+        (409, APIConflictError),
+        (422, APIUnprocessableError),
+        (429, APITooManyRequestsError),
+    ],
+)
+@pytest.mark.feature("CFG-52", "D-25", "D-56")
+async def test_errors_of_the_client_escalate_at_once(
+    status: int, cls: type[APIStatusError]
+) -> None:
+    server = Recorder(status)
+    async with connect(server, Networking(error_backoffs=[1, 1, 1])) as client:
+        with pytest.raises(cls, match=f"Cannot get /x: HTTP {status}: server says {status}") as e:
+            await client.request("GET", "/x")
+    assert e.value.status == status
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        500,
+        503,
+        httpx.ConnectError("refused"),
+        httpx.ReadError("reset"),
+        OSError("broken"),
+        httpx.Response(200, content=b"<html>"),
+    ],
+)
+@pytest.mark.feature("CFG-52", "CFG-53", "CFG-55")
+@in_virtual_time
+async def test_errors_of_the_server_are_retried_until_the_pauses_are_over(error: object) -> None:
+    server = Recorder(error)
+    async with connect(server, Networking(error_backoffs=[10, 20, 30])) as client:
+        begin = asyncio.get_running_loop().time()
+        with pytest.raises((APIServerError, APIConnectionError), match="Cannot get /x: "):
+            await client.request("GET", "/x")
+        assert asyncio.get_running_loop().time() - begin == pytest.approx(60, abs=0.5)
+    assert len(server.requests) == 4
+
+
+class Endless:
+    """Has nothing but iter()."""
+
+    def __iter__(self) -> Iterator[float]:
+        return itertools.repeat(1.0)
+
+
+@pytest.mark.parametrize(
+    ("backoffs", "failures", "is_success"),
+    [
+        (1.5, 1, True),
+        (1.5, 2, False),
+        ((), 1, False),
+        ([], 1, False),
+        ((1, 2), 2, True),
+        (Endless(), 1000, True),
+    ],
+)
+@pytest.mark.feature("CFG-34", "CFG-53")
+@in_virtual_time
+async def test_pauses_can_be_a_number_or_any_iterable(
+    backoffs: float | list[float], failures: int, is_success: bool
+) -> None:
+    server = Recorder(*[503] * failures, {"a": 1})
+    async with connect(server, Networking(error_backoffs=backoffs)) as client:
+        try:
+            assert await client.request("GET", "/x") == {"a": 1}
+        except APIServerError:
+            assert not is_success
+        else:
+            assert is_success
+
+
+@pytest.mark.feature("CFG-54")
+@in_virtual_time
+async def test_a_success_resets_the_pauses_and_others_are_not_blocked() -> None:
+    server = Recorder(503, {}, 503, {})
+    async with connect(server, Networking(error_backoffs=[5])) as client:
+        begin = asyncio.get_running_loop().time()
+        retried = asyncio.create_task(client.request("GET", "/x"))
+        await asyncio.sleep(1)
+        await client.request("GET", "/y")
+        assert asyncio.get_running_loop().time() - begin < 2
+        await client.request("GET", "/z")
+        await retried
+
+
+@in_virtual_time
+async def test_the_options_are_read_live() -> None:
+    server = Recorder(503)
+    options = Networking(error_backoffs=())
+    async with connect(server, options) as client:
+        options.error_backoffs = [1, 1]
+        with pytest.raises(APIServerError):
+            await client.request("GET", "/x")
+    assert len(server.requests) == 3
+
+
+@pytest.mark.feature("CFG-35")
+@pytest.mark.parametrize(
+    ("backoff", "is_enforced", "wish", "expected"),
+    [
+        (1, False, "7", 7),
+        (10, False, "7", 10),
+        (1, False, "9999", 60),
+        (1, True, "7", 7),
+        (10, True, "7", 7),
+        (10, True, "9999", 9999),
+    ],
+)
+@in_virtual_time
+async def test_the_server_can_ask_for_a_pause(
+    backoff: float, is_enforced: bool, wish: str, expected: float
+) -> None:
+    server = Recorder(answer_status(503, retry_after=wish)(), {})
+    options = Networking(error_backoffs=[backoff], enforce_retry_after=is_enforced)
+    async with connect(server, options) as client:
+        begin = asyncio.get_running_loop().time()
+        await client.request("GET", "/x")
+        assert asyncio.get_running_loop().time() - begin == pytest.approx(expected, abs=0.5)
+
+
+@pytest.mark.feature("CFG-32", "CFG-33")
+@in_virtual_time
+async def test_the_timeouts_of_requests() -> None:
+    requests = []
+
+    async def hang(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        await asyncio.sleep(10_000)
+        raise AssertionError
+
+    vault = Vault({"x": ConnectionInfo(server="https://host")})
+    options = Networking(request_timeout=30, connect_timeout=3)
+    client = Client(vault, options, transport_factory=answer_by(hang))
+    for timeout, expected in ((None, 30), (5, 5)):
+        begin = asyncio.get_running_loop().time()
+        with pytest.raises(APIConnectionError, match="no response in time"):
+            await client.request("GET", "/x", timeout=timeout)
+        assert asyncio.get_running_loop().time() - begin == pytest.approx(expected, abs=0.5)
+    assert requests[0].extensions["timeout"]["connect"] == 3
+
+
+def forbid(*tokens: str) -> Handler:
+    """Answer with 401 to these tokens."""
+    refused = {f"Bearer {token}" for token in tokens}
+    return lambda request: httpx.Response(
+        401 if request.headers["authorization"] in refused else 200, content=b"{}"
+    )
+
+
+@pytest.mark.feature("AUT-16")
+@pytest.mark.parametrize("is_retried", [True, False])
+@in_virtual_time
+async def test_one_stray_401_is_forgiven(is_retried: bool) -> None:
+    server = Recorder(401, {}, 401, {})
+    vault = Vault({"x": ConnectionInfo(server="https://host", token="t")})
+    async with connect(server, vault=vault) as client:
+        for _ in range(2):
+            begin = asyncio.get_running_loop().time()
+            assert await client.perform(Call("GET", "/x", is_retried=is_retried)) == {}
+            assert 0.3 <= asyncio.get_running_loop().time() - begin < 1.1
+    assert not vault.is_empty()
+    assert len(server.requests) == 4
+
+
+@in_virtual_time
+async def test_an_answer_of_a_proxy_in_between_is_no_proof_of_good_credentials() -> None:
+    server = Recorder(401, 503, 401, {})
+    infos = [ConnectionInfo("https://host", token=token) for token in ("old", "new")]
+    vault = Vault({"x": dataclasses.replace(infos[0], priority=1), "y": infos[1]})
+    async with connect(server, Networking(error_backoffs=[1]), vault) as client:
+        assert await client.request("GET", "/x") == {}
+    tokens = [request.headers["authorization"] for request in server.requests]
+    assert tokens == ["Bearer old"] * 3 + ["Bearer new"]
+
+
+@in_virtual_time
+async def test_a_moment_of_401_for_many_requests_at_once_is_forgiven() -> None:
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 0.25
+
+    def handler(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(401 if loop.time() < end else 200, content=b"{}")
+
+    vault = Vault({"x": ConnectionInfo(server="https://host", token="t")})
+    async with connect(handler, vault=vault) as client, asyncio.TaskGroup() as group:
+        for _ in range(20):
+            group.create_task(client.request("GET", "/x"))
+            await asyncio.sleep(0.02)
+    assert not vault.is_empty()
+
+
+@in_virtual_time
+async def test_a_server_behind_the_api_server_that_refuses_everybody_does_not_end_the_login() -> (
+    None
+):
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(401 if request.url.path == "/apis/odd" else 200, content=b"{}")
+
+    vault = Vault({"x": ConnectionInfo(server="https://host", token="t")})
+
+    async def ask_for_others(client: Client) -> None:
+        while True:
+            await client.request("GET", "/x")
+            await asyncio.sleep(0.05)
+
+    async with connect(handler, Networking(error_backoffs=[1, 2]), vault) as client:
+        others = asyncio.create_task(ask_for_others(client))
+        with pytest.raises(APIUnauthorizedError):
+            await client.request("GET", "/apis/odd")
+        others.cancel()
+    assert not vault.is_empty()
+
+
+@pytest.mark.feature("AUT-16")
+@in_virtual_time
+async def test_refused_credentials_are_replaced_by_the_next_ones() -> None:
+    infos = {str(i): ConnectionInfo(server="https://host", token=str(i)) for i in range(10)}
+    vault = Vault(infos)
+    async with connect(forbid(*"012345689"), vault=vault) as client:
+        for _ in range(20):
+            assert await client.request("GET", "/x") == {}
+    assert infos["7"] in vault
+
+
+@pytest.mark.feature("AUT-17")
+async def test_requests_freeze_until_there_are_new_credentials() -> None:
+    vault = Vault({"x": ConnectionInfo(server="https://host", token="old")})
+    async with connect(forbid("old"), vault=vault) as client, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(client.request("GET", "/x")) for _ in range(5)]
+        await vault.wait_for_emptiness()
+        await vault.populate({"x": ConnectionInfo(server="https://host", token="new")})
+    assert [task.result() for task in tasks] == [{}] * 5
+
+
+@pytest.mark.feature("AUT-18")
+async def test_requests_fail_when_there_are_no_new_credentials() -> None:
+    info = ConnectionInfo(server="https://host", token="old")
+    vault = Vault({"x": info})
+    async with connect(Recorder(401), vault=vault) as client:
+        task = asyncio.create_task(client.request("GET", "/x"))
+        await vault.wait_for_emptiness()
+        await vault.populate({"x": info})
+        with pytest.raises(LoginError, match=r"no credentials.*server says 401") as e:
+            await task
+        assert isinstance(e.value.__cause__, APIUnauthorizedError)
+
+
+async def test_connections_of_outdated_credentials_are_closed_after_their_last_request() -> None:
+    events: list[str] = []
+    started, proceed = asyncio.Event(), asyncio.Event()
+
+    class Transport(HTTPXTransport):
+        def __init__(self, info: ConnectionInfo) -> None:
+            super().__init__(httpx.MockTransport(self.answer), info.server)
+            self.token = info.token
+
+        async def answer(self, request: httpx.Request) -> httpx.Response:
+            if request.url.path == "/slow":
+                started.set()
+                await proceed.wait()
+            events.append(f"{self.token} {request.url.path}")
+            return httpx.Response(200, content=b"{}")
+
+        async def aclose(self) -> None:
+            events.append(f"{self.token} closed")
+
+    old, new = (ConnectionInfo(server="https://host", token=token) for token in ("old", "new"))
+    vault = Vault({"x": old})
+    client = Client(vault, Networking(), transport_factory=Transport)
+    slow = asyncio.create_task(client.request("GET", "/slow"))
+    await started.wait()
+    await client.request("GET", "/1")
+    await vault.populate({"x": new})
+    await client.request("GET", "/2")
+    proceed.set()
+    await slow
+    assert events == ["old /1", "new /2", "old /slow", "old closed"]
+    await client.aclose()
+    assert events[-1] == "new closed"
+
+
+async def test_no_request_is_sent_through_connections_that_were_closed_before_it() -> None:
+    """New credentials are replaced while those who open them still close the old ones."""
+    closed: set[str | None] = set()
+    late: list[str] = []
+    closing, proceed = asyncio.Event(), asyncio.Event()
+
+    class Transport(HTTPXTransport):
+        def __init__(self, info: ConnectionInfo) -> None:
+            super().__init__(httpx.MockTransport(self.answer), info.server)
+            self.token = info.token
+
+        async def answer(self, request: httpx.Request) -> httpx.Response:
+            if self.token in closed:
+                late.append(f"{self.token} {request.url.path}")
+            return httpx.Response(200, content=b"{}")
+
+        async def aclose(self) -> None:
+            if self.token == "old":
+                closing.set()
+                await proceed.wait()
+            closed.add(self.token)
+
+    infos = {token: ConnectionInfo(server="https://h", token=token) for token in ("old", "b", "c")}
+    vault = Vault({"x": infos["old"]})
+    client = Client(vault, Networking(), transport_factory=Transport)
+    await client.request("GET", "/1")
+    await vault.populate({"x": infos["b"]})
+    first = asyncio.create_task(client.request("GET", "/2"))
+    await closing.wait()
+    second = asyncio.create_task(client.request("GET", "/3"))
+    await vault.populate({"x": infos["c"]})
+    await second
+    await client.request("GET", "/4")
+    proceed.set()
+    await first
+    assert late == []
+    await client.aclose()
+    assert closed == {"old", "b", "c"}
+
+
+OBJECT = {"metadata": {"name": "x"}}
+Verb = Callable[[Client], Any]
+
+
+@pytest.mark.parametrize(
+    ("verb", "method", "path", "content", "content_type"),
+    [
+        (lambda c: c.get(CRON, "ns", "x"), "GET", "/namespaces/ns/cronjobs/x", b"", None),
+        (
+            lambda c: c.create(CRON, "ns", OBJECT),
+            "POST",
+            "/namespaces/ns/cronjobs",
+            OBJECT,
+            "application/json",
+        ),
+        (
+            lambda c: c.replace(CRON, "ns", "x", OBJECT),
+            "PUT",
+            "/namespaces/ns/cronjobs/x",
+            OBJECT,
+            "application/json",
+        ),
+        (lambda c: c.delete(CRON, "ns", "x"), "DELETE", "/namespaces/ns/cronjobs/x", b"", None),
+        (
+            lambda c: c.delete(CRON, "ns", "x", {"propagationPolicy": "Foreground"}),
+            "DELETE",
+            "/namespaces/ns/cronjobs/x",
+            {"propagationPolicy": "Foreground"},
+            "application/json",
+        ),
+        (
+            lambda c: c.patch(CRON, "ns", "x", {"a": None}),
+            "PATCH",
+            "/namespaces/ns/cronjobs/x",
+            {"a": None},
+            "application/merge-patch+json",
+        ),
+        (
+            lambda c: c.patch(CRON, "ns", "x", {"status": {}}, "status"),
+            "PATCH",
+            "/namespaces/ns/cronjobs/x/status",
+            {"status": {}},
+            "application/merge-patch+json",
+        ),
+        (
+            lambda c: c.patch(CRON, "ns", "x", ({"op": "remove", "path": "/a"},)),
+            "PATCH",
+            "/namespaces/ns/cronjobs/x",
+            [{"op": "remove", "path": "/a"}],
+            "application/json-patch+json",
+        ),
+    ],
+)
+async def test_verbs_over_resources(
+    verb: Verb, method: str, path: str, content: Any, content_type: str | None
+) -> None:
+    server = Recorder(OBJECT)
+    async with connect(server) as client:
+        assert await verb(client) == OBJECT
+    assert server.request.method == method
+    assert server.request.url.path == "/base/apis/batch/v1" + path
+    sent = server.request.content
+    assert (orjson.loads(sent) if sent else b"") == content
+    assert server.request.headers.get("content-type") == content_type
+
+
+async def test_cluster_scoped_resources_have_no_namespace_in_the_path() -> None:
+    server = Recorder(OBJECT)
+    async with connect(server) as client:
+        await client.get(NODES, None, "x")
+    assert server.request.url.path == "/base/api/v1/nodes/x"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda c, **options: c.get(CRON, "ns", "x", **options),
+        lambda c, **options: c.patch(CRON, "ns", "x", {}, **options),
+        lambda c, **options: c.patch(CRON, "ns", "x", [], **options),
+    ],
+)
+async def test_answers_come_without_managed_fields_if_these_are_not_wanted(
+    ask: Callable[..., Any],
+) -> None:
+    metadata = {"name": "x", "managedFields": [{"manager": "m"}]}
+    async with connect(Recorder({"metadata": metadata})) as client:
+        assert await ask(client) == {"metadata": metadata}
+        assert await ask(client, keeps_managed_fields=False) == {"metadata": {"name": "x"}}
+
+
+async def test_a_request_about_an_object_is_sent_once_if_it_is_not_to_be_retried() -> None:
+    server = Recorder(503)
+    async with connect(server, Networking(error_backoffs=[0, 0])) as client:
+        with pytest.raises(APIServerError):
+            await client.patch(CRON, "ns", "x", {}, is_retried=False, is_queued=True)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.feature("PAT-13")
+async def test_patching_an_object_that_is_gone_is_no_error() -> None:
+    gone = {"kind": "Status", "reason": "NotFound", "details": {"name": "x", "kind": "cronjobs"}}
+    server = Recorder(httpx.Response(404, content=orjson.dumps(gone)))
+    async with connect(server) as client:
+        assert await client.patch(CRON, "ns", "x", {}) is None
+        assert await client.patch(CRON, "ns", "x", []) is None
+
+
+async def test_patching_a_subresource_that_does_not_exist_is_an_error() -> None:
+    server = Recorder(httpx.Response(404, content=b"404 page not found\n"))
+    async with connect(server) as client:
+        with pytest.raises(APINotFoundError, match="page not found"):
+            await client.patch(CRON, "ns", "x", {}, "status")
+
+
+async def test_a_list_is_read_page_by_page() -> None:
+    cluster = FakeCluster("a", "b", "c")
+    async with cluster.connect() as client:
+        pages = [page async for page in client.list_pages(RESOURCE, "ns", {"limit": "2"})]
+    assert [[item["metadata"]["name"] for item in page.items] for page in pages] == [
+        ["a", "b"],
+        ["c"],
+    ]
+    assert pages[-1].resource_version == "103"
+    assert [dict(r.url.params) for r in cluster.requests] == [
+        {"limit": "2"},
+        {"limit": "2", "continue": "2"},
+    ]
+
+
+@pytest.mark.parametrize("answer", [[], {"kind": "List"}, {"metadata": None}, "text"])
+async def test_a_list_that_is_no_list_is_an_error(answer: object) -> None:
+    async with connect(Recorder(answer)) as client:
+        with pytest.raises(APIConnectionError, match="not a list"):
+            async for _ in client.list_pages(CRON):
+                pass
+
+
+async def test_a_stream_gives_lines() -> None:
+    answer = httpx.Response(200, content=b"a\n\nbc\nd")
+    async with connect(Recorder(answer)) as client, client.stream("/logs") as stream:
+        assert [lines async for lines in stream] == [[b"a", b"", b"bc"], [b"d"]]
+
+
+async def test_all_errors_are_of_one_tree() -> None:
+    answers: Iterable[object] = (
+        404,
+        500,
+        httpx.PoolTimeout("x"),
+        httpx.Response(200, content=b"?"),
+    )
+    for answer in answers:
+        async with connect(Recorder(answer)) as client:
+            with pytest.raises(APIError):
+                await client.request("GET", "/x")
+
+
+def test_the_client_accepts_any_mapping_as_a_patch() -> None:
+    patch: Mapping[str, object] = types.MappingProxyType({"a": types.MappingProxyType({})})
+
+    async def run() -> bytes:
+        server = Recorder({})
+        async with connect(server) as client:
+            await client.patch(CRON, "ns", "x", patch)
+        return server.request.content
+
+    assert asyncio.run(run()) == b'{"a":{}}'

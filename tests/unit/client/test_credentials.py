@@ -1,0 +1,374 @@
+"""Credentials, and the vault that hands them out."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.fake_cluster import Networking
+from webop.client.api import Client
+from webop.client.auth.urls import find_server_problem
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.errors import LoginError
+
+SERVER = "https://host"
+PAST = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+FUTURE = dt.datetime(2999, 1, 1, tzinfo=dt.UTC)
+
+
+def build_info(token: str = "t", **values: Any) -> ConnectionInfo:
+    return ConnectionInfo(SERVER, token=token, **values)
+
+
+@pytest.mark.feature("AUT-11", "REF-20")
+def test_only_the_server_is_required_and_the_order_is_the_documented_one() -> None:
+    assert ConnectionInfo("https://host") == ConnectionInfo(server="https://host")
+    values = ("s", "ca", None, True, "u", "p", "b", "t", "c", None, "k", None, "ns", 1, FUTURE)
+    info = ConnectionInfo(*values)
+    assert info.expiration == FUTURE
+    assert info.default_namespace == "ns"
+    assert info.priority == 1
+    assert info.certificate_path == "c"
+    assert info.private_key_path == "k"
+
+
+@pytest.mark.feature("AUT-12")
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, None),
+        ({"username": "u", "password": "p"}, "Basic dTpw"),
+        ({"username": "ü", "password": "p"}, "Basic w7w6cA=="),
+        ({"username": "u"}, None),
+        ({"token": "t"}, "Bearer t"),
+        ({"token": "t", "scheme": "Digest"}, "Digest t"),
+        ({"scheme": "Negotiate"}, "Negotiate"),
+        ({"username": "u", "password": "p", "token": "t"}, "Basic dTpw"),
+    ],
+)
+def test_the_authorization_header(values: dict[str, str], expected: str | None) -> None:
+    assert ConnectionInfo(SERVER, **values).authorization == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.feature("AUT-24", "D-32")
+@pytest.mark.parametrize("name", ["ca", "certificate", "private_key"])
+def test_a_path_and_data_for_the_same_thing_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}_path and {name}_data"):
+        ConnectionInfo(SERVER, **{f"{name}_path": "x", f"{name}_data": "x"})  # type: ignore[arg-type]
+
+
+def test_secrets_are_not_shown() -> None:
+    info = ConnectionInfo(SERVER, username="u", password="pp", token="tt", private_key_data="kk")
+    assert "pp" not in repr(info)
+    assert "tt" not in repr(info).replace("https", "")
+    assert "kk" not in repr(info)
+
+
+@pytest.mark.feature("AUT-14")
+@pytest.mark.parametrize(
+    "expiration",
+    [
+        dt.datetime(2020, 1, 1),  # noqa: DTZ001 - naive on purpose
+        dt.datetime(2020, 1, 1, tzinfo=dt.UTC),
+        dt.datetime(2020, 1, 1, 5, tzinfo=dt.timezone(dt.timedelta(hours=5))),
+    ],
+)
+def test_naive_expiration_times_are_utc(expiration: dt.datetime) -> None:
+    assert build_info(expiration=expiration).expires_at == 1577836800
+    assert build_info().expires_at == float("inf")
+
+
+@pytest.mark.feature("AUT-04", "AUT-15")
+async def test_credentials_are_drawn_at_random() -> None:
+    vault = Vault({str(i): build_info(str(i)) for i in range(3)})
+    assert {(await vault.get()).token for _ in range(200)} == {"0", "1", "2"}
+
+
+async def test_credentials_of_the_highest_priority_are_preferred() -> None:
+    low, high = build_info("low"), build_info("high", priority=10)
+    vault = Vault({"low": low, "high": high})
+    assert {(await vault.get()).token for _ in range(50)} == {"high"}
+    assert await vault.invalidate(high) is low
+
+
+@pytest.mark.feature("AUT-14")
+async def test_expired_credentials_are_ignored_and_removed() -> None:
+    expired, valid = build_info("1", expiration=PAST), build_info("2", expiration=FUTURE)
+    vault = Vault({"1": expired, "2": valid})
+    assert {(await vault.get()).token for _ in range(20)} == {"2"}
+    assert expired not in vault
+    assert valid in vault
+    assert not vault.is_empty()
+    assert Vault({"1": expired}).is_empty()
+
+
+@pytest.mark.feature("AUT-14", "AUT-17")
+async def test_expired_credentials_can_be_renewed() -> None:
+    soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.05)
+    vault = Vault({"x": build_info("t", expiration=soon)})
+    await vault.get()
+    await asyncio.sleep(0.06)
+    getting = asyncio.create_task(vault.get())
+    await vault.wait_for_emptiness()
+    await vault.populate({"x": build_info("t", expiration=FUTURE)})
+    assert (await getting).expiration == FUTURE
+
+
+@pytest.mark.feature("AUT-17", "AUT-26")
+async def test_an_empty_vault_waits_for_the_first_login() -> None:
+    vault = Vault()
+    getting = asyncio.create_task(vault.get())
+    await vault.wait_for_emptiness()
+    assert vault.is_empty()
+    await vault.populate({"x": build_info()})
+    assert await getting == build_info()
+    assert await vault.get() is await vault.get()
+
+
+@pytest.mark.feature("AUT-17")
+async def test_the_same_refused_credentials_are_not_accepted_again() -> None:
+    old, new = build_info("old"), build_info("new")
+    vault = Vault({"x": old})
+    waiting = asyncio.create_task(vault.invalidate(old))
+    await vault.wait_for_emptiness()
+    await vault.populate({"x": build_info("old"), "y": new})
+    assert await waiting is new
+    assert {(await vault.get()).token for _ in range(20)} == {"new"}
+
+
+async def test_a_later_expiration_makes_no_refused_credentials_better() -> None:
+    old = build_info("old", expiration=FUTURE)
+    vault = Vault({"x": old})
+    waiting = asyncio.create_task(vault.invalidate(old))
+    await vault.wait_for_emptiness()
+    await vault.populate({"x": build_info("old", expiration=FUTURE + dt.timedelta(days=1))})
+    with pytest.raises(LoginError):
+        await waiting
+
+
+@pytest.mark.feature("AUT-18", "AUT-25", "REF-19")
+async def test_without_new_credentials_everybody_fails() -> None:
+    info, error = build_info(), RuntimeError("401")
+    vault = Vault({"x": info})
+    waiting = [asyncio.create_task(vault.invalidate(info, error=error)) for _ in range(3)]
+    await vault.wait_for_emptiness()
+    await vault.populate({})
+    for task in waiting:
+        with pytest.raises(LoginError, match="login handler") as e:
+            await task
+        assert e.value.__cause__ is error
+    with pytest.raises(LoginError):
+        await vault.get()
+
+
+async def test_a_login_that_comes_late_is_as_good() -> None:
+    vault = Vault()
+    await vault.populate({})
+    with pytest.raises(LoginError):
+        await vault.get()
+    await vault.populate({"x": build_info()})
+    assert await vault.get() == build_info()
+
+
+async def test_many_reports_about_the_same_credentials_cause_one_login() -> None:
+    old, new = build_info("old"), build_info("new")
+    vault = Vault({"x": old})
+    waiting = [asyncio.create_task(vault.invalidate(old)) for _ in range(3)]
+    await vault.wait_for_emptiness()
+    await vault.populate({"x": new})
+    assert [await task for task in waiting] == [new] * 3
+    assert await vault.invalidate(old) is new
+    assert new in vault
+
+
+async def test_the_same_credentials_from_a_repeated_login_keep_their_identity() -> None:
+    vault = Vault({"x": build_info("1")})
+    first = await vault.get()
+    await vault.populate({"x": build_info("1")})
+    assert await vault.get() is first
+
+
+@pytest.mark.feature("AUT-16", "AUT-17")
+async def test_another_content_of_the_same_files_makes_other_credentials(tmp_path: Path) -> None:
+    paths = {"certificate_path": tmp_path / "c", "private_key_path": tmp_path / "k"}
+    infos = [ConnectionInfo(SERVER, **paths) for _ in range(3)]  # type: ignore[arg-type]
+    for path in paths.values():
+        path.write_text("old")
+    vault = Vault({"x": infos[0]})
+    old = await vault.get()
+    waiting = asyncio.create_task(vault.invalidate(old))
+    await vault.wait_for_emptiness()
+    assert not vault.is_usable(infos[1])
+    (tmp_path / "c").write_text("new")
+    assert vault.is_usable(infos[1])
+    await vault.populate({"x": infos[1]})
+    new = await waiting
+    assert new is not old
+    await vault.invalidate(old)  # a late report is not about what is in the files now
+    assert vault.is_usable(infos[2])
+    await vault.populate({"x": infos[2]})
+    assert await vault.get() is new
+
+
+async def test_the_same_credentials_from_two_sources_are_refused_together() -> None:
+    one, two = build_info("t"), build_info("t", scheme="Bearer", insecure=False)
+    vault = Vault({"1": one, "2": two, "3": build_info("other")})
+    assert (await vault.invalidate(one)).token == "other"
+    assert two not in vault
+
+
+async def test_credentials_can_name_files_that_are_not_there_yet(tmp_path: Path) -> None:
+    info = ConnectionInfo(SERVER, ca_path=tmp_path / "gone")
+    assert Vault({"x": info}).is_usable(info)
+
+
+@pytest.mark.feature("AUT-18")
+@pytest.mark.parametrize(
+    ("source", "reason", "expected"),
+    [
+        ({}, "", "HTTP 401. Check that"),
+        ({}, "Because.", r"HTTP 401\. Because\.$"),
+        (
+            {"x": build_info("old")},
+            "",
+            "HTTP 401. The login returned only credentials that were refused before",
+        ),
+        ({"x": build_info("new", expiration=PAST)}, "", "HTTP 401. .* expired at 2020-01-01"),
+    ],
+)
+async def test_why_there_is_nothing_is_told(
+    source: dict[str, ConnectionInfo], reason: str, expected: str
+) -> None:
+    old = build_info("old")
+    vault = Vault({"x": old})
+    waiting = asyncio.create_task(vault.invalidate(old, error=RuntimeError("HTTP 401.")))
+    await vault.wait_for_emptiness()
+    await vault.populate(source, reason=reason)
+    with pytest.raises(LoginError, match=expected):
+        await waiting
+    assert "HTTP 401" in vault.explain_emptiness()
+    await vault.populate({"x": build_info("new")})
+    assert "HTTP 401" not in vault.explain_emptiness()
+
+
+@pytest.mark.parametrize(
+    ("server", "is_fine"),
+    [
+        ("https://host", True),
+        ("http://127.0.0.1:8001/prefix", True),
+        ("https://[::1]:6443", True),
+        ("host:6443", False),
+        ("https://", False),
+        ("https://host:port", False),
+        ("https://[::1", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_the_server_has_to_be_a_url(server: object, is_fine: bool) -> None:
+    assert (find_server_problem(server) == "") is is_fine
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"expiration": "2030-01-01T00:00:00Z"}, "expiration must be a datetime, got str"),
+        ({"expiration": 1893456000.0}, "expiration must be a datetime, got float"),
+        ({"priority": "high"}, "priority must be a number, got str"),
+        ({"token": b"secret"}, "token must be a string, got bytes"),
+    ],
+)
+def test_values_of_wrong_types_are_told_where_they_are_given(
+    values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message) as e:
+        ConnectionInfo("https://host", **values)
+    assert "secret" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        (ConnectionInfo("https://host", token="a\n"), "token cannot be sent: it has line breaks"),
+        (ConnectionInfo("https://host", token="tokén"), "token cannot be sent: .* ASCII"),
+        (ConnectionInfo("https://host", proxy_url="foo"), "proxy 'foo' is not a URL"),
+    ],
+)
+async def test_credentials_that_no_request_can_be_made_with_are_told_instead_of_a_traceback(
+    info: ConnectionInfo, message: str
+) -> None:
+    vault = Vault({"x": info})
+    async with Client(vault, Networking()) as client:
+        call = asyncio.create_task(client.request("GET", "/api"))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        with pytest.raises(LoginError, match=message):
+            await call
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "socks5://user:secret@host:1",
+        "http://user:secret@host:99999",
+        "http://user:secret/@host:1",
+        "user:sec@secret@host:1",
+        "http://user:secret@",
+    ],
+)
+@pytest.mark.parametrize("where", ["server", "proxy", "environment"])
+async def test_the_password_in_a_bad_url_is_not_told(
+    url: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = ConnectionInfo("https://host", trust_env=True)
+    if where == "environment":
+        monkeypatch.setenv("https_proxy", url if "//" in url else f"socks5://{url}")
+    elif where == "server":
+        info = ConnectionInfo(url)
+    else:
+        info = ConnectionInfo("https://host", proxy_url=url)
+        assert "secret" not in repr(info)
+    vault = Vault({"x": info})
+    async with Client(vault, Networking()) as client:
+        call = asyncio.create_task(client.request("GET", "/api"))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        with pytest.raises(LoginError, match=r"\*\*\*@.* is not a URL") as e:
+            await call
+    assert "secret" not in str(e.value)
+
+
+async def test_credentials_for_what_is_no_url_are_told_when_they_are_used() -> None:
+    vault = Vault({"x": ConnectionInfo("host:6443")})
+    async with Client(vault, Networking()) as client:
+        call = asyncio.create_task(client.request("GET", "/api"))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        with pytest.raises(LoginError, match="'host:6443' is not a URL such as https://host"):
+            await call
+
+
+@pytest.mark.feature("AUT-03")
+async def test_only_connection_infos_are_accepted() -> None:
+    with pytest.raises(TypeError, match="ConnectionInfo or None"):
+        await Vault().populate({"x": "token"})  # type: ignore[dict-item]
+
+
+async def test_the_namespace_is_that_of_the_best_credentials_that_have_one() -> None:
+    vault = Vault()
+    namespaces = [vault.default_namespace]
+    lesser = dataclasses.replace(build_info("1"), default_namespace="no", priority=1)
+    bare = dataclasses.replace(build_info("2"), priority=2)
+    full = dataclasses.replace(build_info("3"), default_namespace="yes", priority=2)
+    await vault.populate({"a": lesser, "b": bare, "c": full})
+    namespaces.append(vault.default_namespace)
+    assert namespaces == [None, "yes"]
+
+
+def test_a_vault_does_not_show_secrets() -> None:
+    assert repr(Vault({"x": build_info("secret")})) == "<Vault: 1 valid, 0 refused>"

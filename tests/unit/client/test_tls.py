@@ -1,0 +1,266 @@
+"""TLS with the API server: verification, client certificates, and no keys left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import datetime as dt
+import ipaddress
+import ssl
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.kit.fake_cluster import FakeCluster, Networking, answer_status
+from tests.kit.fake_server import FakeServer
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.errors import APIConnectionError, LoginError
+
+
+class Pair(NamedTuple):
+    """A certificate and its key, in PEM."""
+
+    cert: str
+    key: str
+
+
+def build_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def issue(name: str, issuer: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None) -> Pair:
+    """Issue a certificate, or a CA's own one. As on many clusters, there are no key identifiers."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer_name, issuer_key = issuer or (build_name(name), key)
+    now = dt.datetime.now(dt.UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(build_name(name))
+        .issuer_name(issuer_name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+    )
+    if issuer is not None:
+        address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+        builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    cert = builder.sign(issuer_key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    key_bytes = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Pair(cert.public_bytes(pem).decode(), key_bytes.decode())
+
+
+@pytest.fixture(scope="module")
+def ca() -> Pair:
+    return issue("ca")
+
+
+def issue_by(ca: Pair, name: str) -> Pair:
+    key = serialization.load_pem_private_key(ca.key.encode(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return issue(name, (build_name("ca"), key))
+
+
+@contextlib.asynccontextmanager
+async def serving(ca: Pair, folder: Path, *, needs_client_certificate: bool) -> AsyncIterator[str]:
+    pair = issue_by(ca, "server")
+    (folder / "server.pem").write_text(pair.cert + pair.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=ca.cert)
+    context.load_cert_chain(folder / "server.pem")
+    # Like the real API server: Python 3.13 would demand key identifiers of clients, Go does not.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if needs_client_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200), 100)
+    server = FakeServer(cluster, context)
+    await server.start()
+    try:
+        yield f"https://127.0.0.1:{server.port}"
+    finally:
+        await server.kill()
+
+
+async def is_served(info: ConnectionInfo) -> bool:
+    async with Client(Vault({"x": info}), Networking()) as client:
+        try:
+            await client.request("GET", "/version")
+        except APIConnectionError:
+            return False
+    return True
+
+
+def encode(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.feature("AUT-13")
+async def test_the_server_is_verified_unless_told_otherwise(ca: Pair, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text(ca.cert)
+    stranger = issue("stranger")
+    values: list[tuple[dict[str, Any], bool]] = [
+        ({}, False),
+        ({"insecure": True}, True),
+        ({"ca_data": stranger.cert}, False),
+        ({"ca_data": ca.cert}, True),
+        ({"ca_data": ca.cert.encode()}, True),
+        ({"ca_data": encode(ca.cert)}, True),
+        ({"ca_data": encode(ca.cert).encode()}, True),
+        ({"ca_path": str(tmp_path / "ca.pem")}, True),
+        ({"ca_path": tmp_path / "ca.pem"}, True),
+        ({"ca_path": bytes(tmp_path / "ca.pem")}, True),
+    ]
+    async with serving(ca, tmp_path, needs_client_certificate=False) as server:
+        for kwargs, expected in values:
+            assert await is_served(ConnectionInfo(server=server, **kwargs)) is expected, kwargs
+
+
+async def test_a_certificate_of_another_ca_is_not_told_as_an_error_of_the_operating_system(
+    ca: Pair, tmp_path: Path
+) -> None:
+    """The errno of TLS for it is that of "Operation not permitted"."""
+    async with serving(ca, tmp_path, needs_client_certificate=False) as server:
+        info = ConnectionInfo(server=server, ca_data=issue("stranger").cert)
+        async with Client(Vault({"x": info}), Networking()) as client:
+            with pytest.raises(APIConnectionError, match=r"not trusted: .* Check the CA") as e:
+                await client.request("GET", "/version")
+    assert "permitted" not in str(e.value)
+
+
+async def test_https_that_is_answered_without_tls_is_told_so() -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        info = ConnectionInfo(server=f"https://127.0.0.1:{port}")
+        async with Client(Vault({"x": info}), Networking()) as client:
+            with pytest.raises(APIConnectionError, match=f"no TLS connection to 127.0.0.1:{port}"):
+                await client.request("GET", "/version")
+
+
+@pytest.mark.feature("AUT-13")
+async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> None:
+    pair, stranger = issue_by(ca, "client"), issue("stranger")
+    (tmp_path / "both.pem").write_text(pair.key + pair.cert)
+    (tmp_path / "cert.pem").write_text(pair.cert)
+    (tmp_path / "key.pem").write_text(pair.key)
+    cert_path, key_path = tmp_path / "cert.pem", str(tmp_path / "key.pem")
+    values: list[tuple[dict[str, Any], bool]] = [
+        ({}, False),
+        ({"certificate_data": stranger.cert, "private_key_data": stranger.key}, False),
+        ({"certificate_data": pair.cert, "private_key_data": pair.key}, True),
+        ({"certificate_data": encode(pair.cert), "private_key_data": encode(pair.key)}, True),
+        ({"certificate_data": pair.cert, "private_key_path": key_path}, True),
+        ({"certificate_path": cert_path, "private_key_data": pair.key.encode()}, True),
+        ({"certificate_path": cert_path, "private_key_path": key_path}, True),
+        ({"certificate_path": tmp_path / "both.pem"}, True),
+    ]
+    async with serving(ca, tmp_path, needs_client_certificate=True) as server:
+        for kwargs, expected in values:
+            info = ConnectionInfo(server=server, ca_data=ca.cert, **kwargs)
+            assert await is_served(info) is expected, kwargs
+
+
+def test_paths_can_start_at_home(ca: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "ca.pem").write_text(ca.cert)
+    context = ConnectionInfo("https://host", ca_path="~/ca.pem").as_ssl_context()
+    assert len(context.get_ca_certs()) == 1
+
+
+def test_private_keys_are_not_left_in_files(
+    ca: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pair = issue_by(ca, "client")
+    descriptors = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc").exists() else 0
+    info = ConnectionInfo("https://host", certificate_data=pair.cert, private_key_data=pair.key)
+    info.as_ssl_context()
+    assert not list(tmp_path.iterdir())
+    if descriptors:
+        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"ca_data": "garbage"}, "the CA certificate is neither PEM nor base64"),
+        ({"ca_data": "YWJj"}, "the CA certificate is neither PEM nor base64"),
+        ({"ca_path": "/absent/ca.pem"}, "/absent/ca.pem"),
+        ({"certificate_data": "YWJj"}, "the client certificate is neither"),
+        ({"certificate_path": "/absent/c.pem"}, "/absent/c.pem"),
+        ({"private_key_path": "/absent/k.pem"}, "/absent/k.pem"),
+    ],
+)
+def test_unusable_credentials_are_explained(values: dict[str, Any], reason: str) -> None:
+    with pytest.raises(LoginError, match=f"'https://host' cannot be used: .*{reason}"):
+        ConnectionInfo("https://host", **values).as_ssl_context()
+
+
+async def test_unusable_credentials_are_excluded(ca: Pair, tmp_path: Path) -> None:
+    async with serving(ca, tmp_path, needs_client_certificate=False) as server:
+        good = ConnectionInfo(server, insecure=True)
+        bad = [ConnectionInfo(server, ca_data=f"{index}") for index in range(10)]
+        vault = Vault({str(index): info for index, info in enumerate([*bad, good])})
+        async with Client(vault, Networking()) as client:
+            for _ in range(30):
+                await client.request("GET", "/version")
+            task = asyncio.create_task(vault.invalidate(good))
+            await vault.wait_for_emptiness()
+            await vault.populate({"x": bad[0]})
+            with pytest.raises(LoginError):
+                await task
+
+
+async def test_the_reason_is_told_when_no_credentials_are_left() -> None:
+    vault = Vault({"x": ConnectionInfo("https://host", ca_data="garbage")})
+    async with Client(vault, Networking()) as client:
+        task = asyncio.create_task(client.request("GET", "/version"))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        with pytest.raises(LoginError, match=r"neither PEM nor base64 of PEM\. Check"):
+            await task
+
+
+def test_a_key_without_a_certificate_is_explained(ca: Pair) -> None:
+    with pytest.raises(LoginError, match="no client certificate"):
+        ConnectionInfo("https://host", private_key_data=ca.key).as_ssl_context()
+
+
+def test_a_certificate_without_a_key_is_explained(ca: Pair) -> None:
+    with pytest.raises(LoginError, match="a client certificate, but no private key"):
+        ConnectionInfo("https://x", certificate_data=ca.cert).as_ssl_context()
+
+
+def test_a_key_of_another_certificate_is_explained(ca: Pair) -> None:
+    other = issue("other")
+    with pytest.raises(LoginError, match="cannot be used"):
+        ConnectionInfo(
+            "https://host", certificate_data=ca.cert, private_key_data=other.key
+        ).as_ssl_context()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+async def test_a_ca_bundle_may_have_comments_in_any_language(
+    ca: Pair, tmp_path: Path, encoding: str
+) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_bytes("# Főtanúsítvány, Autorité\n".encode(encoding, "replace") + ca.cert.encode())
+    async with serving(ca, tmp_path, needs_client_certificate=False) as url:
+        assert await is_served(ConnectionInfo(url, ca_path=path))
+        assert await is_served(ConnectionInfo(url, ca_data=path.read_bytes()))

@@ -1,0 +1,269 @@
+"""The default transport over real sockets, and the watch over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from tests.kit.fake_cluster import FakeCluster, Mirror, Networking, Watching, answer_status
+from tests.kit.fake_server import FakeServer, HalfChunkError
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.http.streams import StreamLimits
+from webop.errors import APIConnectionError, APIServerError
+
+
+@contextlib.asynccontextmanager
+async def serving(cluster: FakeCluster) -> AsyncIterator[FakeServer]:
+    server = FakeServer(cluster)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.kill()
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def cut_in_a_line(cluster: FakeCluster) -> None:
+    cluster.send_raw(b'{"type":"MODIF')
+    cluster.cut()
+
+
+FAULTS: dict[str, Callable[[FakeCluster], None]] = {
+    "end": lambda cluster: cluster.cut(),
+    "reset": lambda cluster: cluster.cut(httpx.ReadError("reset")),
+    "half a chunk": lambda cluster: cluster.cut(HalfChunkError()),
+    "half a line": cut_in_a_line,
+    "silence": lambda cluster: cluster.mute(),
+}
+
+
+@pytest.mark.parametrize("is_compacted", [False, True], ids=["history kept", "history lost"])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
+    fault: Callable[[FakeCluster], None], is_compacted: bool
+) -> None:
+    cluster = FakeCluster("kept", "changed", "deleted")
+    mirror = Mirror()
+    async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
+        await wait_until(lambda: bool(cluster.feeds))
+        fault(cluster)
+        cluster.delete("deleted")
+        cluster.apply("changed", value=1)
+        cluster.apply("created")
+        if is_compacted:
+            cluster.compact()
+        await mirror.catch_up(cluster)
+        assert mirror.deleted == ["deleted"]
+        task.cancel()
+
+
+async def test_the_memory_equals_the_cluster_after_a_kill_and_restart_of_the_server() -> None:
+    cluster = FakeCluster("kept", "changed", "deleted")
+    mirror = Mirror()
+    async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client))
+        await wait_until(lambda: bool(cluster.feeds))
+        await server.kill()
+        cluster.delete("deleted")
+        cluster.apply("changed", value=1)
+        cluster.compact()
+        await wait_until(lambda: mirror.status.failures > 0)
+        await server.start()
+        await mirror.catch_up(cluster)
+        assert mirror.deleted == ["deleted"]
+        task.cancel()
+
+
+async def test_events_are_read_however_they_are_cut_into_pieces() -> None:
+    cluster = FakeCluster("a")
+    mirror = Mirror()
+    async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client))
+        await wait_until(lambda: bool(cluster.feeds))
+        feed = cluster.feeds.pop()
+        for value in range(20):
+            cluster.apply("a", value=value)
+        data = b"".join(line for _, line in cluster.history[1:])
+        for start in range(0, len(data), 7):
+            feed.put(data[start : start + 7])
+        await mirror.catch_up(cluster)
+        assert mirror.objects["a"]["spec"]["value"] == 19
+        assert len(mirror.items) == 3 + 20
+        task.cancel()
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+async def test_connections_are_reused_and_closed_in_the_end() -> None:
+    cluster = FakeCluster("a")
+    cluster.refuse("all", answer_status(200), 100)
+    async with serving(cluster) as server:
+        async with server.connect() as client:
+            for _ in range(10):
+                await client.request("GET", "/version")
+            assert len(server.connections) == 1
+        await wait_until(lambda: not server.connections)
+    gc.collect()
+
+
+async def test_many_streams_do_not_starve_the_requests() -> None:
+    cluster = FakeCluster("a")
+    params = {"watch": "true", "resourceVersion": "0"}
+    async with (
+        serving(cluster) as server,
+        server.connect() as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        for _ in range(150):
+            await stack.enter_async_context(client.stream("/apis", params))
+        cluster.refuse("all", answer_status(200))
+        assert await client.request("GET", "/version", timeout=10)
+
+
+@pytest.mark.feature("CFG-32")
+async def test_a_request_without_an_answer_fails_by_the_timeout() -> None:
+    cluster = FakeCluster("a")
+    params = {"watch": "true", "resourceVersion": "101"}
+    options = Networking(request_timeout=0.05)
+    async with serving(cluster) as server, server.connect(options) as client:
+        with pytest.raises(APIConnectionError, match="no response in time"):
+            await client.request("GET", "/apis", params=params)
+
+
+async def test_a_stream_that_stays_silent_ends_with_a_timeout() -> None:
+    cluster = FakeCluster("a")
+    params = {"watch": "true", "resourceVersion": "0"}
+    limits = StreamLimits(silence=0.5)
+    async with (
+        serving(cluster) as server,
+        server.connect() as client,
+        client.stream("/apis", params, limits=limits) as lines,
+    ):
+        assert len(await anext(lines)) == 1
+        with pytest.raises(TimeoutError):
+            await anext(lines)
+
+
+async def test_a_stream_ends_in_silence_when_its_total_time_is_over() -> None:
+    cluster = FakeCluster("a")
+    params = {"watch": "true", "resourceVersion": "0"}
+    limits = StreamLimits(total=0.5)
+    async with (
+        serving(cluster) as server,
+        server.connect() as client,
+        client.stream("/apis", params, limits=limits) as lines,
+    ):
+        assert [len(batch) async for batch in lines] == [1]
+
+
+@pytest.mark.feature("CFG-52")
+async def test_a_server_that_is_not_there_is_a_connection_error() -> None:
+    server = FakeServer(FakeCluster())
+    await server.start()
+    await server.kill()
+    async with server.connect(Networking(error_backoffs=[0.01])) as client:
+        with pytest.raises(APIConnectionError, match=r"Cannot get /version: .*refused"):
+            await client.request("GET", "/version")
+        with pytest.raises(APIConnectionError, match="refused"):
+            async with client.stream("/version"):
+                pass
+
+
+async def test_an_error_with_a_stream_is_read_and_explained() -> None:
+    cluster = FakeCluster("a")
+    cluster.refuse("watch", answer_status(503, "Unavailable", "starting up"))
+    async with serving(cluster) as server, server.connect() as client:
+        with pytest.raises(APIServerError, match="starting up"):
+            async with client.stream("/apis", {"watch": "true"}):
+                pass
+
+
+async def test_a_request_can_be_cancelled_and_the_next_one_works() -> None:
+    cluster = FakeCluster("a")
+    params = {"watch": "true", "resourceVersion": "101"}
+    async with serving(cluster) as server, server.connect() as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.request("GET", "/apis", params=params)
+        cluster.refuse("all", lambda: httpx.Response(200, content=orjson.dumps({"ok": 1})))
+        assert await client.request("GET", "/version") == {"ok": 1}
+
+
+@pytest.mark.feature("CFG-35")
+@pytest.mark.parametrize("way", ["credentials", "environment, by settings", "environment"])
+async def test_requests_go_through_a_proxy_if_told_so(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server:
+        proxy = f"http://127.0.0.1:{server.port}"
+        if way != "credentials":
+            monkeypatch.setenv("http_proxy", proxy)
+            proxy = ""
+        info = ConnectionInfo(
+            "http://cluster.test", proxy_url=proxy or None, trust_env=way == "environment"
+        )
+        options = Networking(trust_env=way == "environment, by settings")
+        async with Client(Vault({"x": info}), options) as client:
+            assert await client.request("GET", "/version")
+    assert str(cluster.requests[0].url) == "http://cluster.test/version"
+
+
+@pytest.mark.feature("CFG-35")
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_a_netrc_is_read_if_the_environment_is_trusted(
+    is_trusted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login alice password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server:
+        info = ConnectionInfo(f"http://127.0.0.1:{server.port}", trust_env=is_trusted)
+        async with Client(Vault({"x": info}), Networking()) as client:
+            assert await client.request("GET", "/version")
+    expected = "Basic YWxpY2U6c2VjcmV0" if is_trusted else None
+    assert cluster.requests[0].headers.get("Authorization") == expected
+
+
+async def test_a_user_in_the_url_is_sent_instead_of_one_in_the_netrc(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login alice password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server:
+        info = ConnectionInfo(f"http://bob:secret@127.0.0.1:{server.port}", trust_env=True)
+        async with Client(Vault({"x": info}), Networking()) as client:
+            assert await client.request("GET", "/version")
+    [lines] = [request.headers.get_list("Authorization") for request in cluster.requests]
+    assert lines == ["Basic Ym9iOnNlY3JldA=="]
+
+
+async def test_proxies_of_the_environment_are_not_used_unless_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server, server.connect() as client:
+        assert await client.request("GET", "/version")

@@ -1,0 +1,704 @@
+"""The watch under all faults: afterwards, the memory of its consumer equals the cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+
+import httpx
+import orjson
+import pytest
+
+from tests.kit.fake_cluster import (
+    RESOURCE,
+    FakeCluster,
+    Feed,
+    Mirror,
+    Networking,
+    Watching,
+    answer_status,
+    build_status,
+    following,
+    wait_until,
+)
+from tests.kit.virtual_time import in_virtual_time
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.watch import ListingFinished, ListingStarted, State, WatchStatus, watch
+
+Fault = Callable[[FakeCluster], None]
+
+IN_BOTH_MODES = pytest.mark.parametrize(
+    "is_streaming", [False, True], ids=["pages", "streaming list"]
+)
+
+
+def fail(error: Exception) -> Callable[[], httpx.Response]:
+    def answer() -> httpx.Response:
+        raise error
+
+    return answer
+
+
+def cut_with(error: Exception | None) -> Fault:
+    return lambda cluster: cluster.cut(error)
+
+
+def send_and_cut(data: bytes) -> Fault:
+    def fault(cluster: FakeCluster) -> None:
+        cluster.send_raw(data)
+        cluster.cut()
+
+    return fault
+
+
+def send_event(event: object) -> Fault:
+    def fault(cluster: FakeCluster) -> None:
+        # Nothing comes after it on this connection: the client must not wait for more.
+        cluster.send(event)
+        cluster.mute()
+
+    return fault
+
+
+def cut_and_refuse(what: str, answer: Callable[[], httpx.Response], times: int = 1) -> Fault:
+    def fault(cluster: FakeCluster) -> None:
+        cluster.refuse(what, answer, times)
+        cluster.cut(httpx.ReadError("reset"))
+
+    return fault
+
+
+def cut_and_list_with(answer: Callable[[], httpx.Response]) -> Fault:
+    def fault(cluster: FakeCluster) -> None:
+        cluster.refuse("watch", answer_status(410, "Expired"))
+        cluster.refuse("list", answer)
+        cluster.cut(httpx.ReadError("reset"))
+
+    return fault
+
+
+FAULTS: dict[str, Fault] = {
+    "end": cut_with(None),
+    "reset": cut_with(httpx.ReadError("Connection reset by peer")),
+    "protocol error": cut_with(httpx.RemoteProtocolError("bad chunk")),
+    "unknown error of the transport": cut_with(RuntimeError("Session is closed")),
+    "silence": FakeCluster.mute,
+    "truncated line": send_and_cut(b'{"type":"MODIFIED","object":{"metadata":{"na'),
+    "broken line": send_event("not an event"),
+    "a line of garbage": send_and_cut(b"\xff\x00 garbage\n"),
+    "an event of null": send_event(None),
+    "no metadata": send_event({"type": "MODIFIED", "object": {"spec": {}}}),
+    "metadata of null": send_event({"type": "ADDED", "object": {"metadata": None}}),
+    "no name": send_event({"type": "ADDED", "object": {"metadata": {}}}),
+    "no object": send_event({"type": "MODIFIED"}),
+    "error event 500": send_event(
+        {"type": "ERROR", "object": build_status(500, "InternalError", "etcd is sad")}
+    ),
+    "error event 410": send_event(
+        {"type": "ERROR", "object": build_status(410, "Expired", "too old resource version")}
+    ),
+    "error event of garbage": send_event({"type": "ERROR", "object": None}),
+    "refused connection": cut_and_refuse("all", fail(httpx.ConnectError("refused")), 5),
+    "timed-out connection": cut_and_refuse("all", fail(TimeoutError()), 2),
+    "503 for long": cut_and_refuse("all", answer_status(503, message="overloaded"), 20),
+    "500 on watch": cut_and_refuse("watch", answer_status(500), 3),
+    "429": cut_and_refuse("all", answer_status(429, retry_after="3"), 2),
+    "403 flap": cut_and_refuse("all", answer_status(403, "Forbidden", "no"), 4),
+    "404": cut_and_refuse("all", answer_status(404), 2),
+    "one stray 401": cut_and_refuse("watch", answer_status(401)),
+    "one stray 401 on a list": cut_and_list_with(answer_status(401)),
+    "JSON that is no list": cut_and_list_with(
+        lambda: httpx.Response(200, content=orjson.dumps(build_status(200, "", "")))
+    ),
+    "502 for long": cut_and_refuse("all", answer_status(502, message="bad gateway"), 9),
+    "not JSON, on any request": cut_and_refuse(
+        "all", lambda: httpx.Response(200, content=b"<html>captive portal</html>\n"), 3
+    ),
+    "a redirect": cut_and_refuse("all", lambda: httpx.Response(302), 2),
+    "410 on a list": cut_and_refuse("list", answer_status(410, "Expired"), 2),
+}
+
+
+@pytest.mark.feature("RES-18")
+@IN_BOTH_MODES
+@pytest.mark.parametrize("is_compacted", [False, True], ids=["history kept", "history lost"])
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@in_virtual_time
+async def test_the_memory_equals_the_cluster_after_a_fault(
+    fault: Fault, is_compacted: bool, is_streaming: bool
+) -> None:
+    cluster = FakeCluster("kept", "changed", "deleted")
+    async with following(cluster, Watching(streaming_list=is_streaming)) as mirror:
+        await mirror.catch_up(cluster)
+
+        fault(cluster)
+        cluster.delete("deleted")
+        cluster.apply("changed", value=1)
+        cluster.apply("created")
+        if is_compacted:
+            cluster.compact()
+
+        await mirror.catch_up(cluster)
+        assert mirror.deleted == ["deleted"]
+
+        # And it is as alive as before.
+        await wait_until(lambda: bool(cluster.feeds))
+        cluster.delete("kept")
+        await mirror.catch_up(cluster)
+        assert mirror.deleted == ["deleted", "kept"]
+        assert mirror.status.state is State.WATCHING
+        assert mirror.status.failures == 0
+        assert mirror.status.error == ""
+
+
+@IN_BOTH_MODES
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+@in_virtual_time
+async def test_it_recovers_from_a_fault_that_repeats(fault: Fault, is_streaming: bool) -> None:
+    cluster = FakeCluster("kept", "deleted")
+    async with following(cluster, Watching(streaming_list=is_streaming)) as mirror:
+        for _ in range(4):
+            fault(cluster)
+            await asyncio.sleep(200)
+        cluster.delete("deleted")
+        await mirror.catch_up(cluster)
+        assert mirror.deleted == ["deleted"]
+
+
+@in_virtual_time
+async def test_it_tells_how_it_is_going() -> None:
+    cluster = FakeCluster(*(f"x{i}" for i in range(600)))
+    async with cluster.connect() as client:
+        status = WatchStatus()
+        items = watch(client, RESOURCE, None, Watching(), status)
+        async with contextlib.aclosing(items):
+            for _ in range(601):
+                await anext(items)
+            assert (status.state, status.is_connected) == (State.LISTING, False)
+            await anext(items)
+            assert (status.state, status.is_connected) == (State.WATCHING, False)
+            assert status.version == "700"
+            cluster.apply("y")
+            await anext(items)
+            assert (status.state, status.is_connected) == (State.WATCHING, True)
+            assert (status.version, status.failures, status.error) == ("701", 0, "")
+    async with following(cluster) as mirror:
+        cluster.refuse("watch", answer_status(503, message="overloaded"), 2)
+        cluster.cut()
+        await wait_until(lambda: mirror.status.failures == 2)
+        assert not mirror.status.is_connected
+        assert "overloaded" in mirror.status.error
+        await wait_until(lambda: mirror.status.is_connected)
+        cluster.bookmark()
+        await wait_until(lambda: not mirror.status.failures)
+
+
+@in_virtual_time
+async def test_metrics_see_a_watch_its_age_and_its_restarts_as_long_as_it_runs() -> None:
+    cluster = FakeCluster("x")
+    async with cluster.connect() as client:
+        items = watch(client, RESOURCE, None, Watching())
+        name = RESOURCE.plural_name
+        async with contextlib.aclosing(items):
+            for _ in range(3):
+                await anext(items)
+            cluster.apply("y")
+            await anext(items)
+            await asyncio.sleep(20)
+            ((status, resource),) = client.watches.items()
+            assert resource is RESOURCE
+            assert status.get_age() >= 20
+            for number, error in enumerate((None, ConnectionResetError())):
+                cluster.cut(error)
+                cluster.apply(f"z{number}")
+                await anext(items)
+            assert status.get_age() < 20
+            assert client.counters.restarts == {(name, "ended"): 1, (name, "failed"): 1}
+        assert not client.watches
+
+
+@pytest.mark.feature("EVT-02", "EVT-03")
+@in_virtual_time
+async def test_a_listing_is_marked_and_its_objects_have_no_type() -> None:
+    cluster = FakeCluster("a", "b")
+    async with following(cluster) as mirror:
+        cluster.apply("c")
+        await mirror.catch_up(cluster)
+        started, first, second, finished, added = mirror.items
+        assert started == ListingStarted()
+        assert finished == ListingFinished("102")
+        assert isinstance(first, tuple)
+        assert isinstance(second, tuple)
+        assert isinstance(added, tuple)
+        assert [kind for kind, _ in (first, second, added)] == [None, None, "ADDED"]
+        assert first[1]["metadata"]["name"] == "a"
+        assert first[1]["kind"] == "KopfExample"
+
+
+@in_virtual_time
+async def test_a_disconnect_continues_without_a_new_listing() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.apply("a", value=1)
+        await mirror.catch_up(cluster)
+        cluster.cut(httpx.ReadError("reset"))
+        cluster.apply("a", value=2)
+        await mirror.catch_up(cluster)
+        assert mirror.items.count(ListingStarted()) == 1
+        assert cluster.requests[-1].url.params["resourceVersion"] == "102"
+
+
+@in_virtual_time
+async def test_a_bookmark_moves_the_version_only() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.version = 5000
+        cluster.compacted = 4999
+        cluster.bookmark()
+        cluster.cut()
+        await wait_until(lambda: len(cluster.feeds) > 0)
+        assert cluster.requests[-1].url.params["allowWatchBookmarks"] == "true"
+        assert cluster.requests[-1].url.params["resourceVersion"] == "5000"
+        assert len(mirror.items) == 3
+
+
+@in_virtual_time
+async def test_an_event_of_an_unknown_type_is_ignored() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.send({"type": "FUTURE", "object": {"metadata": {"name": "x"}}})
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+        assert mirror.status.failures == 0
+
+
+@in_virtual_time
+async def test_listed_objects_without_a_name_are_skipped() -> None:
+    cluster = FakeCluster("a")
+    cluster.objects["?"] = {"spec": {}}
+    async with following(cluster) as mirror:
+        assert list(mirror.objects) == ["a"]
+
+
+@in_virtual_time
+async def test_a_long_list_is_read_in_pages() -> None:
+    cluster = FakeCluster(*(f"x{i}" for i in range(1001)))
+    async with following(cluster) as mirror:
+        await mirror.catch_up(cluster)
+        assert [r.url.params.get("limit") for r in cluster.requests] == ["500"] * 3 + [None]
+
+
+@in_virtual_time
+async def test_a_broken_listing_starts_anew() -> None:
+    cluster = FakeCluster(*(f"x{i}" for i in range(700)))
+    first_page = {"metadata": {"resourceVersion": "800", "continue": "500"}, "items": []}
+    cluster.refuse("list", lambda: httpx.Response(200, content=orjson.dumps(first_page)))
+    cluster.refuse("list", answer_status(410, "Expired", "The provided continue is too old"))
+    async with following(cluster) as mirror:
+        assert mirror.items.count(ListingStarted()) == 2
+        await mirror.catch_up(cluster)
+
+
+@in_virtual_time
+async def test_lines_longer_than_any_chunk_are_put_together() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        feed = cluster.feeds.pop()
+        cluster.apply("a", value="x" * 1_500_000)
+        line = cluster.history[-1][1] + cluster.history[0][1]
+        for start in range(0, len(line), 16384):
+            feed.put(line[start : start + 16384])
+        await mirror.wait_for(lambda: len(mirror.items) == 5)
+        _, raw = mirror.items[3]  # type: ignore[misc]
+        assert len(raw["spec"]["value"]) == 1_500_000
+
+
+@pytest.mark.feature("CFG-17")
+@in_virtual_time
+async def test_silence_is_noticed_after_the_inactivity_timeout() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster, Watching(inactivity_timeout=20)):
+        cluster.mute()
+        begin = asyncio.get_running_loop().time()
+        await wait_until(lambda: bool(cluster.feeds))
+        assert 20 <= asyncio.get_running_loop().time() - begin <= 20 + 2
+
+
+@pytest.mark.feature("CFG-17")
+@in_virtual_time
+async def test_a_busy_consumer_is_not_taken_for_a_silent_server() -> None:
+    cluster, feed = FakeCluster("a"), Feed()
+    async with cluster.connect() as client:
+        items = watch(client, RESOURCE, None, Watching(inactivity_timeout=20))
+        async with contextlib.aclosing(items):
+            for _ in range(3):
+                await anext(items)
+            cluster.refuse("watch", lambda: httpx.Response(200, content=aiter(feed)))
+            feed.put(cluster.history[0][1])
+            await anext(items)
+            await asyncio.sleep(1000)
+            feed.put(cluster.history[0][1])
+            await anext(items)
+            assert len(cluster.requests) == 2
+
+
+@in_virtual_time
+async def test_a_version_from_which_nothing_ever_comes_is_given_up() -> None:
+    """After a restore of etcd from a backup, versions can be lower than those seen before."""
+    cluster = FakeCluster("a", "deleted")
+    async with following(cluster) as mirror:
+        cluster.cut()
+        cluster.version = 10
+        cluster.history.clear()
+        cluster.delete("deleted")
+        for _ in range(3):
+            await wait_until(lambda: bool(cluster.feeds))
+            cluster.mute()
+            await asyncio.sleep(60)
+        await mirror.catch_up(cluster)
+        assert mirror.deleted == ["deleted"]
+
+
+@pytest.mark.feature("CFG-13", "CFG-14", "CFG-16")
+@in_virtual_time
+async def test_the_timeouts_of_the_server_and_of_the_client() -> None:
+    cluster = FakeCluster("a")
+    options = Watching(server_timeout=123, client_timeout=30, reconnect_backoff=5)
+    async with following(cluster, options) as mirror:
+        begin = asyncio.get_running_loop().time()
+        await wait_until(lambda: len(cluster.requests) == 3)
+        assert 34.9 <= asyncio.get_running_loop().time() - begin <= 35.1
+        assert cluster.requests[-1].url.params["timeoutSeconds"] == "123"
+        assert mirror.status.failures == 0
+        options.server_timeout = None
+        await wait_until(lambda: len(cluster.requests) == 4)
+        assert "timeoutSeconds" not in cluster.requests[-1].url.params
+
+
+@pytest.mark.feature("CFG-15")
+@pytest.mark.parametrize(
+    ("watching", "connect", "request_", "expected"),
+    [(1, 2, 3, 1), (None, 2, 3, 2), (None, None, 3, 3), (None, None, None, None), (0, 2, 3, 0)],
+)
+@in_virtual_time
+async def test_the_connect_timeout_falls_back_to_those_of_requests(
+    watching: float | None, connect: float | None, request_: float | None, expected: float | None
+) -> None:
+    cluster = FakeCluster("a")
+    networking = Networking(connect_timeout=connect, request_timeout=request_)
+    mirror = Mirror()
+    async with cluster.connect(networking) as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, Watching(connect_timeout=watching)))
+        await wait_until(lambda: len(cluster.requests) == 2)
+        assert cluster.requests[-1].extensions["timeout"]["connect"] == expected
+        task.cancel()
+
+
+@in_virtual_time
+async def test_pauses_grow_up_to_a_limit_and_shrink_after_health() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        await asyncio.sleep(1)
+        cluster.refuse("all", fail(httpx.ConnectError("refused")), 12)
+        cluster.cut()
+        times = []
+        for count in range(3, 15):
+            await wait_until(lambda count=count: len(cluster.requests) >= count)  # type: ignore[misc]
+            times.append(asyncio.get_running_loop().time())
+        pauses = [b - a for a, b in itertools.pairwise(times)]
+        assert 0.8 <= pauses[0] <= 1.7
+        assert all(15 <= pause <= 30.1 for pause in pauses[5:])
+        assert mirror.status.failures == 12
+
+        await wait_until(lambda: bool(cluster.feeds))
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+        assert mirror.status.failures == 0
+
+
+@in_virtual_time
+async def test_no_watch_sleeps_on_for_long_when_credentials_come_back_after_a_long_time() -> None:
+    cluster = FakeCluster("a")
+    vault = Vault({"test": ConnectionInfo(server="https://fake.cluster", token="first")})
+    mirror = Mirror()
+    async with cluster.connect(vault=vault) as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client))
+        await mirror.catch_up(cluster)
+        cluster.refuse("all", answer_status(401), 2)
+        cluster.cut()
+        for _ in range(30):  # the login brings nothing, again and again
+            await asyncio.sleep(5)
+            await vault.populate({})
+        new = ConnectionInfo(server="https://fake.cluster", token="second")
+        await vault.populate({"test": new})
+        cluster.apply("b")
+        async with asyncio.timeout(2):
+            await mirror.catch_up(cluster)
+        task.cancel()
+
+
+@in_virtual_time
+async def test_a_long_quiet_stream_is_as_healthy_as_one_with_events() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.refuse("all", fail(httpx.ConnectError("refused")), 6)
+        cluster.cut()
+        await wait_until(lambda: bool(cluster.feeds))
+        await asyncio.sleep(60)
+        assert mirror.status.failures > 5
+        cluster.cut(httpx.ReadError("reset"))
+        await wait_until(lambda: not mirror.status.is_connected)
+        assert mirror.status.failures == 1
+
+
+@in_virtual_time
+async def test_a_server_that_ends_streams_at_once_is_not_flooded() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster):
+        cluster.refuse("watch", lambda: httpx.Response(200, content=b""), 1000)
+        cluster.cut()
+        await asyncio.sleep(600)
+        assert len(cluster.requests) < 50
+
+
+@pytest.mark.parametrize("is_event", [False, True], ids=["status", "event"])
+@in_virtual_time
+async def test_a_lost_version_is_replaced_at_once_but_not_in_circles(is_event: bool) -> None:
+    cluster = FakeCluster("a")
+    cluster.is_gone_by_event = is_event
+    async with following(cluster) as mirror:
+        cluster.cut()
+        cluster.delete("a")
+        cluster.compact()
+        cluster.version += 1
+        begin = asyncio.get_running_loop().time()
+        await mirror.catch_up(cluster)
+        assert asyncio.get_running_loop().time() - begin < 2
+        cluster.compacted = 10**9
+        cluster.cut()
+        await asyncio.sleep(600)
+        assert len(cluster.requests) < 100
+
+
+@in_virtual_time
+async def test_a_resource_that_is_not_found_is_listed_anew() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.refuse("watch", answer_status(404))
+        cluster.cut()
+        await wait_until(lambda: mirror.items.count(ListingStarted()) == 2)
+        kinds = [request.url.params.get("watch") for request in cluster.requests]
+        assert kinds[:4] == [None, "true", "true", None]
+
+
+@in_virtual_time
+async def test_the_pauses_of_requests_do_not_hide_the_troubles_of_a_listing() -> None:
+    cluster = FakeCluster("a")
+    cluster.refuse("list", answer_status(503), 3)
+    mirror = Mirror()
+    networking = Networking(error_backoffs=[1000] * 9)
+    async with cluster.connect(networking) as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client))
+        await asyncio.sleep(0.5)
+        assert mirror.status.failures == 1
+        await asyncio.sleep(30)
+        await mirror.catch_up(cluster)
+        task.cancel()
+
+
+@in_virtual_time
+async def test_a_stream_that_is_over_in_the_middle_of_a_line_has_not_failed() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster, Watching(client_timeout=10)) as mirror:
+        cluster.apply("b")
+        cluster.send_raw(b'{"type":')
+        await wait_until(lambda: len(cluster.requests) == 3)
+        assert mirror.status.failures == 0
+
+
+@in_virtual_time
+async def test_the_wish_of_the_server_for_a_pause_is_respected() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster):
+        cluster.refuse("watch", answer_status(429, retry_after="17"))
+        cluster.cut()
+        await wait_until(lambda: len(cluster.requests) == 3)
+        begin = asyncio.get_running_loop().time()
+        await wait_until(lambda: len(cluster.requests) == 4)
+        assert 16.9 <= asyncio.get_running_loop().time() - begin <= 17.1
+
+
+@pytest.mark.feature("AUT-16")
+@in_virtual_time
+async def test_credentials_are_blamed_for_the_second_401_in_a_row() -> None:
+    cluster = FakeCluster("a")
+    vault = Vault({"x": ConnectionInfo(server="https://fake", token="1")})
+    async with following(cluster, vault=vault) as mirror:
+        cluster.refuse("watch", answer_status(401), 2)
+        cluster.cut()
+        await vault.wait_for_emptiness()
+        assert mirror.status.failures == 2
+        await vault.populate({"x": ConnectionInfo(server="https://fake", token="2")})
+        await wait_until(lambda: bool(cluster.feeds))
+        assert cluster.requests[-1].headers["authorization"] == "Bearer 2"
+
+
+@in_virtual_time
+async def test_it_waits_for_credentials_that_come_late() -> None:
+    cluster = FakeCluster("a")
+    vault = Vault()
+    mirror = Mirror()
+    async with cluster.connect(vault=vault) as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client))
+        await vault.wait_for_emptiness()
+        await vault.populate({})
+        await wait_until(lambda: mirror.status.failures == 3)
+        assert "credentials" in mirror.status.error
+        await vault.populate({"x": ConnectionInfo(server="https://fake", token="1")})
+        await mirror.catch_up(cluster)
+        task.cancel()
+
+
+@in_virtual_time
+async def test_a_trouble_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="webop")
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        await asyncio.sleep(1)
+        cluster.refuse("watch", answer_status(403, "Forbidden", "user is not allowed"), 10)
+        cluster.cut()
+        await wait_until(lambda: bool(cluster.feeds))
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 2
+    assert "watch kopfexamples.kopf.dev" in messages[0]
+    assert "user is not allowed" in messages[0]
+    assert "Grant the verb 'watch' on 'kopfexamples' of the API group 'kopf.dev'" in messages[0]
+    assert "Back to normal" in messages[1]
+
+
+@in_virtual_time
+async def test_namespaces_are_watched_each_by_itself() -> None:
+    cluster = FakeCluster()
+    mirror = Mirror()
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, namespace="ns"))
+        await wait_until(lambda: len(cluster.requests) == 2)
+        assert {r.url.path for r in cluster.requests} == {
+            "/apis/kopf.dev/v1/namespaces/ns/kopfexamples"
+        }
+        task.cancel()
+
+
+@in_virtual_time
+async def test_items_of_builtin_resources_get_their_kind() -> None:
+    body = {
+        "apiVersion": "v1",
+        "kind": "PodList",
+        "metadata": {"resourceVersion": "1"},
+        "items": [{"metadata": {"name": "p"}}],
+    }
+    cluster = FakeCluster()
+    cluster.refuse("list", lambda: httpx.Response(200, content=orjson.dumps(body)))
+    async with following(cluster) as mirror:
+        assert mirror.objects["p"] == {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p"},
+        }
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"},
+        {"metadata": {"resourceVersion": "5"}},
+        {"metadata": {"resourceVersion": "5"}, "items": {"a": 1}},
+        {"items": []},
+        [],
+        None,
+    ],
+    ids=["a status", "no items", "a mapping", "no metadata", "an array", "null"],
+)
+@in_virtual_time
+async def test_what_is_no_list_is_not_taken_for_an_empty_one(answer: object) -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.compact()
+        cluster.version += 1
+        cluster.refuse("list", lambda: httpx.Response(200, content=orjson.dumps(answer)), 3)
+        cluster.cut()
+        await wait_until(lambda: not cluster.refusals and bool(cluster.feeds))
+        await mirror.catch_up(cluster)
+        assert not mirror.deleted
+
+
+@in_virtual_time
+async def test_a_list_of_nothing_may_be_null() -> None:
+    body = {"kind": "KopfExampleList", "metadata": {"resourceVersion": "5"}, "items": None}
+    cluster = FakeCluster()
+    cluster.refuse("list", lambda: httpx.Response(200, content=orjson.dumps(body)))
+    async with following(cluster) as mirror:
+        assert mirror.items == [ListingStarted(), ListingFinished("5")]
+
+
+@in_virtual_time
+async def test_where_no_bookmarks_come_events_are_not_late_for_the_silence() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        for _ in range(10):
+            await wait_until(lambda: bool(cluster.feeds))
+            cluster.feeds.clear()  # silent from now on, and replaced by the client
+            begin = asyncio.get_running_loop().time()
+            await wait_until(lambda: bool(cluster.feeds))
+            assert 70 <= asyncio.get_running_loop().time() - begin <= 72
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+
+
+@in_virtual_time
+async def test_a_stream_with_nothing_new_in_it_that_ends_at_once_is_not_asked_for_in_a_flood() -> (
+    None
+):
+    """As a cache answers that somebody has put between."""
+    cluster = FakeCluster("a")
+    async with following(cluster):
+        line = cluster.history[-1][1]
+        cluster.refuse("watch", lambda: httpx.Response(200, content=line), 1000)
+        cluster.cut()
+        await asyncio.sleep(600)
+        assert len(cluster.requests) < 50
+
+
+@in_virtual_time
+async def test_after_an_outage_that_outlasts_the_history_the_list_follows_at_once() -> None:
+    """Also if the history was lost once before, and no event came since then."""
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.refuse("watch", answer_status(410, "Expired"))
+        cluster.cut()
+        await wait_until(lambda: bool(cluster.feeds))
+        cluster.refuse("watch", answer_status(503), 5)
+        cluster.refuse("watch", answer_status(410, "Expired"))
+        cluster.cut(httpx.ReadError("reset"))
+        await wait_until(lambda: not cluster.refusals)
+        end = asyncio.get_running_loop().time()
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+        assert asyncio.get_running_loop().time() - end < 1
+
+
+@pytest.mark.feature("CFG-52")
+@in_virtual_time
+async def test_a_server_that_is_away_is_not_burdened_with_lists_when_it_comes_back() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster) as mirror:
+        cluster.refuse("watch", answer_status(503, message="overloaded"), 9)
+        cluster.cut()
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+        assert mirror.items.count(ListingStarted()) == 1

@@ -1,0 +1,383 @@
+"""How a watch gets the existing objects: streaming lists, or pages where there are none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import httpx
+import orjson
+import pytest
+
+from tests.kit.fake_cluster import (
+    RESOURCE,
+    FakeCluster,
+    Feed,
+    Mirror,
+    StreamingLists,
+    Watching,
+    answer_status,
+    build_bookmark,
+    build_status,
+    following,
+    get_kinds,
+    wait_until,
+)
+from tests.kit.virtual_time import in_virtual_time
+from webop.client.watch import ListingFinished, ListingStarted, State
+from webop.objects.resources import Resource
+
+PODS = Resource("", "v1", "pods", namespaced=True)
+
+
+def streaming(**options: float | bool | None) -> Watching:
+    return Watching(streaming_list=True, **options)  # type: ignore[arg-type]
+
+
+def get_lists(cluster: FakeCluster) -> list[str]:
+    """Tell how the objects were asked for, request by request."""
+    kinds = [get_kinds(request.url.params) for request in cluster.requests]
+    return ["stream" if "stream" in kind else "pages" for kind in kinds if "list" in kind]
+
+
+def get_events(mirror: Mirror) -> list[tuple[str | None, str]]:
+    events = [item for item in mirror.items if isinstance(item, tuple)]
+    return [(kind, raw["metadata"]["name"]) for kind, raw in events]
+
+
+def build_line(kind: str, name: str, version: int = 1) -> bytes:
+    metadata = {"name": name, "resourceVersion": str(version), "managedFields": []}
+    return orjson.dumps({"type": kind, "object": {"metadata": metadata}}) + b"\n"
+
+
+@pytest.mark.feature("EVT-02", "EVT-03")
+@in_virtual_time
+async def test_existing_objects_and_later_changes_come_by_one_request() -> None:
+    cluster = FakeCluster("a", "b")
+    cluster.version = 500
+    async with following(cluster, streaming()) as mirror:
+        cluster.apply("a", value=1)
+        await mirror.catch_up(cluster)
+        assert mirror.items[0] == ListingStarted()
+        assert mirror.items[3] == ListingFinished("500")
+        assert get_events(mirror) == [(None, "a"), (None, "b"), ("MODIFIED", "a")]
+        assert len(cluster.requests) == 1
+        assert mirror.status.failures == 0
+
+
+@in_virtual_time
+async def test_the_watch_continues_after_the_version_of_the_list_not_of_its_last_object() -> None:
+    cluster = FakeCluster("a")
+    cluster.version = 500
+    async with following(cluster, streaming()) as mirror:
+        assert mirror.status.version == "500"
+        await asyncio.sleep(2)
+        cluster.cut()
+        await wait_until(lambda: bool(cluster.feeds))
+        assert cluster.requests[-1].url.params["resourceVersion"] == "500"
+        assert "sendInitialEvents" not in cluster.requests[-1].url.params
+        assert mirror.items.count(ListingStarted()) == 1
+        assert mirror.status.failures == 0
+
+
+@in_virtual_time
+async def test_what_changes_while_the_list_is_sent_comes_in_it() -> None:
+    cluster, feed = FakeCluster(), Feed()
+    cluster.refuse("stream", lambda: httpx.Response(200, content=aiter(feed)))
+    feed.put(build_line("ADDED", "a") + build_line("ADDED", "b"))
+    feed.put(build_line("MODIFIED", "a", 2) + build_line("DELETED", "b", 3))
+    feed.put(build_line("FUTURE", "b", 3) + build_bookmark(4, is_end_of_list=True))
+    feed.put(build_line("DELETED", "a", 5))
+    mirror = Mirror()
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, streaming()))
+        await mirror.wait_for(lambda: mirror.deleted == ["b", "a"])
+        assert mirror.items[5] == ListingFinished("4")
+        assert get_events(mirror) == [
+            (None, "a"),
+            (None, "b"),
+            (None, "a"),
+            ("DELETED", "b"),
+            ("DELETED", "a"),
+        ]
+        task.cancel()
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@in_virtual_time
+async def test_a_server_that_refuses_is_asked_for_pages_at_once(
+    status: StreamingLists, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="webop")
+    cluster = FakeCluster(*(f"x{i}" for i in range(1001)))
+    cluster.streaming_lists = status
+    begin = asyncio.get_running_loop().time()
+    async with following(cluster, streaming()) as mirror:
+        await mirror.catch_up(cluster)
+        assert asyncio.get_running_loop().time() - begin < 0.7
+        assert get_lists(cluster) == ["stream"] + ["pages"] * 3
+        assert mirror.items.count(ListingStarted()) == 1
+        assert mirror.status.failures == 0
+        cluster.compact()
+        cluster.version += 1
+        cluster.cut()
+        await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
+        assert get_lists(cluster).count("stream") == 1
+    told = [r for r in caplog.records if "No streaming list" in r.getMessage()]
+    assert [record.levelno for record in told] == [logging.DEBUG]
+
+
+@in_virtual_time
+async def test_other_watches_of_the_same_api_group_do_not_ask_again() -> None:
+    cluster = FakeCluster("a")
+    cluster.streaming_lists = 422
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        for resource in (RESOURCE, RESOURCE, PODS, PODS):
+            mirror = Mirror()
+            task = group.create_task(mirror.follow(client, streaming(), resource))
+            await mirror.wait_for(lambda: bool(mirror.objects))  # noqa: B023 - waited for here
+            task.cancel()
+        assert get_lists(cluster) == ["stream", "pages", "pages", "stream", "pages", "pages"]
+
+
+@pytest.mark.parametrize("how", ["ignored", "mute"])
+@pytest.mark.parametrize("inactivity_timeout", [None, 70, 3])
+@in_virtual_time
+async def test_a_server_that_ignores_the_wish_is_asked_for_pages_soon(
+    how: StreamingLists, inactivity_timeout: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="webop")
+    cluster = FakeCluster("a", "deleted")
+    cluster.streaming_lists = how
+    options = streaming(inactivity_timeout=inactivity_timeout)
+    begin = asyncio.get_running_loop().time()
+    mirror = Mirror()
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, options))
+        await wait_until(lambda: bool(cluster.feeds))
+        del cluster.objects["deleted"]
+        await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
+        assert asyncio.get_running_loop().time() - begin < 10.5
+        await mirror.catch_up(cluster)
+        assert get_lists(cluster) == ["stream", "pages"]
+        assert mirror.deleted == (["deleted"] if how == "ignored" else [])
+        assert client.paging_groups == {RESOURCE.group}
+        task.cancel()
+    assert not caplog.records
+
+
+@in_virtual_time
+async def test_a_bookmark_that_ends_no_list_tells_that_the_wish_is_ignored() -> None:
+    cluster = FakeCluster("a")
+    cluster.streaming_lists = "ignored"
+    mirror = Mirror()
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, streaming()))
+        await wait_until(lambda: bool(cluster.feeds))
+        begin = asyncio.get_running_loop().time()
+        cluster.bookmark()
+        await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
+        assert asyncio.get_running_loop().time() - begin < 0.5
+        task.cancel()
+
+
+@in_virtual_time
+async def test_a_list_that_never_ends_for_all_the_changes_is_given_up() -> None:
+    cluster = FakeCluster("a")
+    cluster.streaming_lists = "ignored"
+    mirror = Mirror()
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, streaming()))
+        for count in range(400):
+            await asyncio.sleep(1)
+            cluster.apply("a", value=count)
+        await mirror.catch_up(cluster)
+        assert mirror.status.state is State.WATCHING
+        assert get_lists(cluster) == ["stream", "pages"]
+        task.cancel()
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        None,
+        httpx.ReadError("reset"),
+        b'{"type":"ADDED","obj',
+        b"<html>\n",
+        orjson.dumps({"type": "ERROR", "object": build_status(500, "InternalError", "sad")}),
+        orjson.dumps({"type": "ERROR", "object": build_status(410, "Expired", "too old")}),
+        orjson.dumps({"type": "ERROR", "object": {}}),
+    ],
+    ids=["end", "reset", "half a line", "garbage", "error 500", "error 410", "error of nothing"],
+)
+@in_virtual_time
+async def test_a_list_that_breaks_starts_anew_with_pages_and_the_next_one_is_streaming_again(
+    last: bytes | Exception | None,
+) -> None:
+    cluster, feed = FakeCluster("a", "b"), Feed()
+    cluster.refuse("stream", lambda: httpx.Response(200, content=aiter(feed)))
+    feed.put(build_line("ADDED", "gone"))
+    feed.put(last)
+    feed.put(None)
+    async with following(cluster, streaming()) as mirror:
+        await mirror.catch_up(cluster)
+        assert mirror.deleted == ["gone"]
+        assert [kind for kind, _ in get_events(mirror)] == [None] * 3
+        assert get_lists(cluster) == ["stream", "pages"]
+        assert mirror.items.count(ListingStarted()) == 2
+        cluster.delete("a")
+        await mirror.catch_up(cluster)
+        cluster.cut()
+        cluster.compact()
+        cluster.version += 1
+        await wait_until(lambda: mirror.items.count(ListingFinished(str(cluster.version))) == 1)
+        assert get_lists(cluster) == ["stream", "pages", "stream"]
+
+
+@in_virtual_time
+async def test_lists_that_break_again_and_again_are_read_less_and_less_often() -> None:
+    cluster = FakeCluster("a")
+    cluster.refuse("stream", lambda: httpx.Response(200, content=build_line("ADDED", "a")), 99)
+    cluster.refuse("pages", answer_status(500), 99)
+    mirror = Mirror()
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, streaming()))
+        await asyncio.sleep(600)
+        assert 20 < len(cluster.requests) < 50
+        assert get_lists(cluster)[:4] == ["stream", "pages", "stream", "pages"]
+        assert mirror.status.failures == len(cluster.requests)
+        cluster.refusals.clear()
+        await mirror.catch_up(cluster)
+        task.cancel()
+
+
+@in_virtual_time
+async def test_a_server_that_ends_each_stream_after_its_list_is_not_flooded() -> None:
+    cluster = FakeCluster("a")
+    content = build_line("ADDED", "a") + build_bookmark(7, is_end_of_list=True)
+    gone = {"type": "ERROR", "object": build_status(410, "Expired", "too old")}
+    for end in (b"", orjson.dumps(gone)):
+        cluster.refuse("stream", lambda end=end: httpx.Response(200, content=content + end), 99)  # type: ignore[misc]
+        cluster.refuse("watch", answer_status(410), 99)
+        mirror = Mirror()
+        async with cluster.connect() as client, asyncio.TaskGroup() as group:
+            cluster.requests.clear()
+            task = group.create_task(mirror.follow(client, streaming()))
+            await asyncio.sleep(600)
+            assert len(cluster.requests) < 60
+            task.cancel()
+        cluster.refusals.clear()
+
+
+@in_virtual_time
+async def test_who_may_list_but_not_watch_gets_the_list() -> None:
+    cluster = FakeCluster("a")
+    cluster.refuse("stream", answer_status(403, "Forbidden", "no"), 99)
+    cluster.refuse("watch", answer_status(403, "Forbidden", "no"), 99)
+    mirror = Mirror()
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, streaming()))
+        await mirror.catch_up(cluster)
+        await wait_until(lambda: "Grant the verb 'watch'" in mirror.status.error)
+        assert not client.paging_groups
+        task.cancel()
+
+
+@pytest.mark.parametrize("status", [403, 404, 429, 500, 503])
+@in_virtual_time
+async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for_once(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """While an API server prepares its cache of a new kind, it answers 429 with a pause of 1 s."""
+    caplog.set_level(logging.INFO, logger="webop")
+    cluster = FakeCluster("a")
+    begin = asyncio.get_running_loop().time()
+    cluster.refuse("stream", answer_status(status, message="initializing", retry_after="1"))
+    async with following(cluster, streaming()) as mirror:
+        await mirror.catch_up(cluster)
+        assert asyncio.get_running_loop().time() - begin < 0.5
+        assert mirror.items.count(ListingStarted()) == 1
+        assert not caplog.records
+        cluster.compact()
+        cluster.version += 1
+        cluster.cut()
+        await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
+        await wait_until(lambda: bool(cluster.feeds))
+        assert get_lists(cluster) == ["stream", "pages", "stream"]
+
+
+@in_virtual_time
+async def test_an_outage_in_the_beginning_does_not_cost_the_streaming_list() -> None:
+    cluster = FakeCluster("a")
+    cluster.refuse("all", answer_status(401))
+
+    def refuse_connection() -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    cluster.refuse("stream", refuse_connection, 3)
+    async with following(cluster, streaming()) as mirror:
+        assert get_lists(cluster) == ["stream"] * 5
+        await mirror.catch_up(cluster)
+
+
+@pytest.mark.feature("CFG-14", "CFG-17")
+@in_virtual_time
+async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> None:
+    cluster, feed = FakeCluster(), Feed()
+    cluster.refuse("stream", lambda: httpx.Response(200, content=aiter(feed)))
+    options = streaming(client_timeout=30, inactivity_timeout=20)
+    mirror = Mirror()
+    loop = asyncio.get_running_loop()
+    async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, options))
+        for index in range(10):
+            await asyncio.sleep(5)
+            feed.put(build_line("ADDED", f"x{index}"))
+        feed.put(build_bookmark(1000, is_end_of_list=True))
+        begin = loop.time()
+        await asyncio.sleep(15)
+        feed.put(build_line("ADDED", "y", 1001))
+        await wait_until(lambda: len(cluster.requests) == 2)
+        assert 30 <= loop.time() - begin <= 31
+        assert len(mirror.objects) == 11
+        assert get_lists(cluster) == ["stream"]
+        assert mirror.status.failures == 0
+        task.cancel()
+
+
+@pytest.mark.feature("CFG-13")
+@in_virtual_time
+async def test_the_timeout_of_the_server_is_sent_with_the_list_too() -> None:
+    cluster = FakeCluster("a")
+    async with following(cluster, streaming(server_timeout=12.5)):
+        assert cluster.requests[0].url.params["timeoutSeconds"] == "13"
+
+
+@in_virtual_time
+async def test_streaming_lists_can_be_switched_off() -> None:
+    cluster = FakeCluster("a")
+    options = streaming()
+    async with following(cluster, options) as mirror:
+        options.streaming_list = False
+        cluster.compact()
+        cluster.version += 1
+        cluster.cut()
+        await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
+        await wait_until(lambda: bool(cluster.feeds))
+        assert get_lists(cluster) == ["stream", "pages"]
+
+
+@pytest.mark.parametrize("is_streaming", [False, True], ids=["pages", "streaming list"])
+@in_virtual_time
+async def test_managed_fields_are_kept_only_if_they_are_asked_for(is_streaming: bool) -> None:
+    cluster = FakeCluster("a")
+    options = Watching(streaming_list=is_streaming, managed_fields=True)
+    async with following(cluster, options) as mirror:
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+        for raw in mirror.objects.values():
+            assert raw["metadata"]["managedFields"] == [{"manager": "test"}]
+        options.managed_fields = False
+        cluster.apply("b")
+        await mirror.catch_up(cluster)
+        assert "managedFields" not in mirror.objects["b"]["metadata"]

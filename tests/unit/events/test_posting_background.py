@@ -1,0 +1,261 @@
+"""How Kubernetes Events get to the API server: counts, rates, faults; the rules are elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+import webop
+from tests.kit.operators import eventually
+from tests.unit.events.poster import BODY, Recorder, post
+from webop.errors import (
+    APIConflictError,
+    APIConnectionError,
+    APIForbiddenError,
+    APINotFoundError,
+    APIServerError,
+    APITooManyRequestsError,
+)
+from webop.events.loggers import Poster, current_poster
+
+if TYPE_CHECKING:
+    from webop.client.api import Client
+
+
+@pytest.fixture
+def settings() -> webop.OperatorSettings:
+    return webop.OperatorSettings()
+
+
+@pytest.fixture
+async def posted(settings: webop.OperatorSettings) -> AsyncIterator[Recorder]:
+    """A poster at work; what is posted is kept."""
+    recorder = Recorder()
+    async with post(settings, recorder):
+        yield recorder
+
+
+@pytest.fixture(autouse=True)
+def in_context(posted: Recorder, settings: webop.OperatorSettings) -> None:
+    """See that fixtures and tests share their context variables."""
+
+
+@pytest.fixture
+def logger(settings: webop.OperatorSettings) -> webop.ObjectLogger:
+    return webop.ObjectLogger(body=BODY, settings=settings)
+
+
+@pytest.mark.feature("D-60")
+async def test_a_repeated_message_is_one_event_whose_count_grows(
+    posted: Recorder, logger: webop.ObjectLogger
+) -> None:
+    logger.error("boo")
+    (event,) = await posted.wait()
+    logger.error("boo")
+    await eventually(lambda: event["count"] == 2)
+    logger.error("boo")
+    logger.error("boo")
+    await eventually(lambda: event["count"] == 4)
+    assert posted.requests == ["POST", "PATCH", "PATCH"]
+    assert event["message"] == "boo"
+    await posted.wait(1)
+
+
+@pytest.mark.feature("D-60")
+async def test_an_event_that_has_expired_in_the_cluster_is_posted_anew(
+    posted: Recorder, logger: webop.ObjectLogger
+) -> None:
+    logger.info("hello")
+    (event,) = await posted.wait()
+    posted.stored.clear()
+    logger.info("hello")
+    (again,) = await posted.wait()
+    assert posted.requests == ["POST", "PATCH", "POST"]
+    assert again["count"] == 2
+    assert again["metadata"] == event["metadata"]
+    assert again["firstTimestamp"] == event["firstTimestamp"]
+
+
+@pytest.mark.feature("D-60")
+async def test_posting_keeps_to_the_rate(
+    posted: Recorder, settings: webop.OperatorSettings, logger: webop.ObjectLogger
+) -> None:
+    settings.posting.rate, settings.posting.burst = 20, 1
+    begin = time.monotonic()
+    for number in range(5):
+        logger.info("%d", number)
+    await posted.wait(5)
+    assert time.monotonic() - begin >= 0.19
+    assert [event["message"] for event in posted.events] == ["0", "1", "2", "3", "4"]
+
+
+TERMINATING: dict[str, object] = {
+    "causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]
+}
+FAILURES: list[tuple[Exception, str]] = [
+    (APIForbiddenError("boo", status=403), "1 failed. The last failure: boo"),
+    (TypeError("boo"), "1 failed. The last failure: TypeError('boo')"),
+    (APIForbiddenError("x", status=403, details=TERMINATING), "1 in namespaces that are deleted"),
+    (APINotFoundError("x", status=404, details={"kind": "namespaces"}), "1 in namespaces that"),
+]
+
+
+@pytest.mark.feature("KEV-09", "D-60")
+@pytest.mark.parametrize(("failure", "report"), FAILURES, ids=repr)
+async def test_failures_to_post_are_reported_and_forgotten(
+    settings: webop.OperatorSettings,
+    caplog: pytest.LogCaptureFixture,
+    failure: Exception,
+    report: str,
+) -> None:
+    caplog.set_level(logging.INFO)
+    recorder = Recorder()
+    recorder.failures = [failure]
+    async with post(settings, recorder):
+        webop.info(BODY, reason="R1")
+        webop.info(BODY, reason="R2")
+        (event,) = await recorder.wait()
+    assert event["reason"] == "R2"
+    (message,) = caplog.messages
+    assert message.startswith(f"1 Kubernetes Event was not posted: {report}")
+
+
+@pytest.mark.feature("KEV-09", "D-60")
+async def test_a_storm_of_failures_is_one_line(
+    posted: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = APIForbiddenError("boo", status=403, details=TERMINATING)
+    posted.failures = [error] * 100
+    caplog.set_level(logging.INFO)
+    for number in range(100):
+        body = {**BODY, "metadata": {**BODY["metadata"], "uid": f"u{number}"}}
+        webop.warn(body, reason="R")
+    await eventually(lambda: caplog.records)
+    await posted.wait(0)
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    assert "100 Kubernetes Events were not posted: 100 in namespaces" in record.getMessage()
+
+
+@pytest.mark.feature("KEV-09")
+@pytest.mark.parametrize(
+    "failure",
+    [
+        APIServerError("boo", status=503),
+        APIConnectionError("boo"),
+        APITooManyRequestsError("boo", status=429, retry_after=1),
+    ],
+    ids=repr,
+)
+async def test_what_the_api_server_cannot_take_is_posted_later(
+    posted: Recorder, failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    posted.failures = [failure]
+    webop.info(BODY, reason="R1")
+    webop.info(BODY, reason="R2")
+    await eventually(lambda: posted.requests)
+    webop.info(BODY, reason="R1")
+    await posted.wait(2)
+    assert [(event["reason"], event["count"]) for event in posted.events] == [("R1", 2), ("R2", 1)]
+    assert posted.requests == ["POST"] * 3
+    assert not caplog.records
+
+
+@pytest.mark.feature("KEV-09", "REF-74")
+@pytest.mark.parametrize(
+    "backoffs",
+    [[0.01, 0.01], iter([0, 0]), itertools.repeat(0.01)],
+    ids=["list", "once", "endless"],
+)
+async def test_an_event_is_tried_again_after_the_pauses_that_are_chosen_for_it(
+    posted: Recorder, backoffs: Iterable[float]
+) -> None:
+    posted.failures = [APIServerError("boo", status=503)] * 2
+    webop.exception(BODY, reason="R1", exc=ValueError("boo"), backoffs=backoffs)
+    (event,) = await posted.wait()
+    assert event["reason"] == "R1"
+    assert posted.requests == ["POST"] * 3
+
+
+@pytest.mark.feature("KEV-09", "REF-74")
+@pytest.mark.parametrize(("backoffs", "attempts"), [((), 1), (0, 2), ([0, 0], 3)])
+async def test_an_event_is_dropped_when_the_pauses_that_are_chosen_for_it_are_used_up(
+    posted: Recorder,
+    backoffs: float | list[float],
+    attempts: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    posted.failures = [APIServerError("boo", status=503)] * attempts
+    webop.warn(BODY, reason="R1", backoffs=backoffs)
+    await eventually(lambda: caplog.messages)
+    assert caplog.messages == [
+        "1 Kubernetes Event was not posted: 1 failed. The last failure: boo",
+    ]
+    assert posted.requests == ["POST"] * attempts
+
+
+@pytest.mark.feature("KEV-09", "REF-74")
+async def test_other_events_do_not_wait_for_the_pauses_that_are_chosen_for_one(
+    posted: Recorder,
+) -> None:
+    posted.failures = [APIServerError("boo", status=503)]
+    webop.event(BODY, type="Normal", reason="R1", backoffs=600)
+    webop.info(BODY, reason="R2")
+    (event,) = await posted.wait()
+    assert event["reason"] == "R2"
+
+
+@pytest.mark.feature("REF-74")
+@pytest.mark.parametrize("backoffs", ["5", -1, [1, "2"], True])
+async def test_pauses_that_are_no_seconds_are_refused_at_once(backoffs: Any) -> None:
+    with pytest.raises(ValueError, match="seconds"):
+        webop.info(BODY, reason="R", backoffs=backoffs)
+
+
+@pytest.mark.feature("KEV-09", "D-60")
+async def test_an_event_that_was_being_sent_as_the_credentials_were_lost_is_sent_with_the_next_ones(
+    settings: webop.OperatorSettings,
+) -> None:
+    recorder = Recorder()
+    recorder.failures = [asyncio.CancelledError()]
+    poster = Poster(settings)
+    current_poster.set(poster)
+    client = cast("Client", recorder)
+    task = asyncio.create_task(poster.run(client))
+    await asyncio.sleep(0)
+    webop.info(BODY, reason="R")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    task = asyncio.create_task(poster.run(client))
+    (event,) = await recorder.wait()
+    webop.info(BODY, reason="R")
+    await eventually(lambda: event["count"] == 2)
+    task.cancel()
+    assert recorder.requests == ["POST", "POST", "PATCH"]
+
+
+@pytest.mark.feature("KEV-09")
+async def test_an_event_whose_answer_was_lost_is_not_posted_twice(posted: Recorder) -> None:
+    posted.failures = [APIConflictError("exists", status=409)]
+    webop.info(BODY, reason="R1")
+    webop.info(BODY, reason="R2")
+    await posted.wait()
+    assert posted.requests == ["POST"] * 2
+
+
+@pytest.mark.feature("KEV-09", "ASY-03", "D-60")
+async def test_no_message_of_many_threads_is_lost(
+    posted: Recorder, logger: webop.ObjectLogger
+) -> None:
+    def talk() -> None:
+        for _ in range(500):
+            logger.info("hello")
+
+    await asyncio.gather(*(asyncio.to_thread(talk) for _ in range(4)))
+    await eventually(lambda: posted.events and posted.events[0]["count"] == 2000)

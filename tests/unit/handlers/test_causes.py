@@ -1,0 +1,178 @@
+"""What has happened to an object, and what handlers get to know of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.causes import RESOURCE, build_body, build_change, build_event, build_review
+from webop.context.memos import Memo
+from webop.handlers.causes import ActivityCause, detect_reason
+from webop.handlers.model import Activity
+
+ESSENCE: dict[str, Any] = {"spec": {}}
+
+
+@pytest.mark.feature("EVT-06", "EVT-07", "EVT-08", "EVT-09", "HND-15", "HND-16", "HND-17", "HND-20")
+@pytest.mark.parametrize(
+    ("event_type", "deleting", "blocked", "old", "changed", "initial", "expected"),
+    [
+        ("DELETED", False, False, None, True, False, "gone"),
+        ("DELETED", True, True, ESSENCE, False, True, "gone"),
+        ("MODIFIED", True, True, ESSENCE, False, False, "delete"),
+        ("MODIFIED", True, True, None, True, False, "delete"),
+        ("MODIFIED", True, False, ESSENCE, True, False, "free"),
+        (None, True, True, ESSENCE, False, True, "delete"),
+        ("ADDED", False, False, None, True, False, "create"),
+        (None, False, False, None, True, True, "create"),
+        ("MODIFIED", False, True, None, True, False, "create"),
+        ("MODIFIED", False, False, ESSENCE, True, False, "update"),
+        (None, False, False, ESSENCE, True, True, "update"),
+        (None, False, False, ESSENCE, False, True, "resume"),
+        ("MODIFIED", False, False, ESSENCE, False, False, "noop"),
+        # An object without anything in it was handled, too.
+        ("MODIFIED", False, False, {}, False, False, "noop"),
+    ],
+)
+def test_what_has_happened_is_detected(
+    event_type: Any,
+    deleting: bool,
+    blocked: bool,
+    old: Any,
+    changed: bool,
+    initial: bool,
+    expected: str,
+) -> None:
+    reason = detect_reason(
+        event_type=event_type,
+        deleting=deleting,
+        blocked=blocked,
+        old=old,
+        changed=changed,
+        initial=initial,
+    )
+    assert reason == expected
+
+
+@pytest.mark.feature("EVT-05", "REF-68")
+def test_reasons_are_strings_of_the_documented_values() -> None:
+    names = ("CREATE", "UPDATE", "DELETE", "RESUME", "NOOP", "FREE", "GONE")
+    assert {name: str(webop.Reason[name]) for name in names} == {n: n.lower() for n in names}
+    assert f"{webop.Reason.CREATE}" == "create"
+
+
+BODY = build_body({"a": 2}, labels={"l": "1"}, annotations={"n": "2"}, status={"s": 1})
+COMMON = {
+    "logger",
+    "memo",
+    "resource",
+    "patch",
+    "body",
+    "spec",
+    "meta",
+    "status",
+    "uid",
+    "name",
+    "namespace",
+    "labels",
+    "annotations",
+}
+
+
+@pytest.mark.feature(
+    "KWA-06", "KWA-07", "KWA-08", "KWA-09", "KWA-11", "KWA-12", "KWA-15", "KWA-18", "D-34"
+)
+def test_handlers_of_changes_get_the_object_and_the_change() -> None:
+    kwargs = build_change(BODY, build_body({"a": 1})).kwargs
+    assert kwargs.keys() == COMMON | {"reason", "old", "new", "diff"}
+    assert kwargs["resource"] is RESOURCE
+    assert kwargs["body"] == BODY
+    assert kwargs["spec"] == {"a": 2}
+    assert kwargs["meta"]["name"] == kwargs["meta"].name == kwargs["name"] == "kex"
+    assert kwargs["namespace"] == "ns"
+    assert kwargs["uid"] == "u1"
+    assert kwargs["status"] == {"s": 1}
+    assert kwargs["labels"] == {"l": "1"}
+    assert kwargs["annotations"] == {"n": "2"}
+    assert kwargs["reason"] == "update"
+    assert kwargs["old"] == {"spec": {"a": 1}}
+    assert kwargs["new"] == {
+        "spec": {"a": 2},
+        "metadata": {"labels": {"l": "1"}, "annotations": {"n": "2"}},
+    }
+    assert ("change", ("spec", "a"), 1, 2) in kwargs["diff"]
+    assert isinstance(kwargs["patch"], webop.Patch)
+
+
+@pytest.mark.feature("KWA-07", "KWA-08", "KWA-09")
+def test_what_an_object_does_not_have_is_none_or_empty() -> None:
+    kwargs = build_change({"metadata": {}}).kwargs
+    assert kwargs["uid"] is kwargs["name"] is kwargs["namespace"] is None
+    assert not kwargs["spec"]
+    assert not kwargs["status"]
+    assert not kwargs["labels"]
+    assert not kwargs["annotations"]
+
+
+@pytest.mark.feature("KWA-21")
+def test_the_object_cannot_be_changed_by_a_handler() -> None:
+    kwargs = build_change(BODY).kwargs
+    for name in ("body", "spec", "meta", "status", "labels", "annotations"):
+        with pytest.raises(TypeError):
+            kwargs[name]["x"] = "y"
+
+
+@pytest.mark.feature("EVT-01", "EVT-03", "KWA-14")
+def test_handlers_of_events_get_the_event() -> None:
+    kwargs = build_event(BODY).kwargs
+    assert kwargs.keys() == COMMON | {"type", "event"}
+    assert kwargs["type"] == "MODIFIED"
+    assert kwargs["event"] == {"type": "MODIFIED", "object": BODY}
+
+
+@pytest.mark.feature("KWA-17")
+def test_handlers_of_reviews_get_the_request() -> None:
+    names = {"operation", "subresource", "dryrun", "userinfo", "warnings", "headers", "sslpeer"}
+    kwargs = build_review(BODY, "UPDATE", "status").kwargs
+    names.add("audit_annotations")
+    assert kwargs.keys() == COMMON | {"old", "new", "diff"} | names
+    assert (kwargs["operation"], kwargs["subresource"]) == ("UPDATE", "status")
+
+
+@pytest.mark.feature("KWA-05", "KWA-13", "IDX-21")
+def test_indices_are_arguments_and_win_over_others() -> None:
+    cause = ActivityCause(
+        logger=None,
+        memo=Memo(),
+        indices={"my_idx": 1, "memo": 2},
+        activity=Activity.STARTUP,
+        settings="settings",
+    )
+    assert cause.kwargs["my_idx"] == 1
+    assert cause.kwargs["memo"] == 2
+    assert cause.kwargs["settings"] == "settings"
+
+
+@pytest.mark.feature("EVT-15", "EVT-16")
+@pytest.mark.parametrize(
+    ("old", "new", "field", "expected"),
+    [
+        (
+            {"f": {"x": 1}, "o": 1},
+            {"f": {"x": 2}, "o": 2},
+            ("spec", "f"),
+            {"old": {"x": 1}, "new": {"x": 2}, "diff": (("change", ("x",), 1, 2),)},
+        ),
+        ({}, {"f": 1}, ("spec", "f"), {"old": None, "new": 1, "diff": (("add", (), None, 1),)}),
+        ({"f": 1}, {}, ("spec", "f"), {"old": 1, "new": None, "diff": (("remove", (), 1, None),)}),
+        (None, {"f": 1}, ("spec", "f"), {"old": None, "new": 1, "diff": (("add", (), None, 1),)}),
+    ],
+)
+def test_a_handler_of_a_field_gets_the_field_only(
+    old: Any, new: Any, field: tuple[str, ...], expected: Any
+) -> None:
+    before = None if old is None else build_body(old)
+    cause = build_change(build_body(new), before)
+    assert cause.build_field_kwargs(field) == expected

@@ -1,0 +1,382 @@
+"""Who is called for which objects: filters as they are declared, against states of objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.causes import (
+    build_body,
+    build_change,
+    build_event,
+    is_in_scope,
+    select_event_ids,
+    select_ids,
+)
+from webop import ABSENT, PRESENT
+
+Json = dict[str, Any]
+Decorator = Callable[..., Any]
+
+ABSENTEE = object()
+
+
+def fn(**_: Any) -> None:
+    pass
+
+
+def is_v(value: Any, **_: Any) -> bool:
+    return bool(value == "v")
+
+
+def is_none(value: Any, **_: Any) -> bool:
+    return value is None
+
+
+def build_value_body(value: Any) -> Json:
+    """An object with a value of spec.field; without the field, for ABSENTEE."""
+    return build_body({"other": 1} if value is ABSENTEE else {"other": 1, "field": value})
+
+
+def is_called(decorator: Decorator, options: Json, new: Json, old: Json | None = None) -> bool:
+    registry = webop.OperatorRegistry()
+    decorator("kopfexamples", registry=registry, id="fn", **options)(fn)
+    if decorator is webop.on.event:
+        return bool(select_event_ids(registry, build_event(new)))
+    initial = decorator is webop.on.resume
+    return bool(select_ids(registry, build_change(new, old, initial=initial)))
+
+
+@pytest.mark.feature("FLT-03", "FLT-04", "FLT-05", "FLT-18", "D-11")
+@pytest.mark.parametrize("family", ["labels", "annotations"])
+@pytest.mark.parametrize(
+    ("criteria", "values", "expected"),
+    [
+        ({"k": "v"}, {"k": "v", "other": "x"}, True),
+        ({"k": "v"}, {"k": "w"}, False),
+        ({"k": "v"}, {}, False),
+        ({"k": "v"}, None, False),
+        ({"k": PRESENT}, {"k": "v"}, True),
+        ({"k": PRESENT}, {"k": ""}, True),
+        ({"k": PRESENT}, {"other": "v"}, False),
+        ({"k": PRESENT}, None, False),
+        ({"k": ABSENT}, {"other": "v"}, True),
+        ({"k": ABSENT}, None, True),
+        ({"k": ABSENT}, {"k": ""}, False),
+        ({"k": is_v}, {"k": "v"}, True),
+        ({"k": is_v}, {"k": "w"}, False),
+        ({"k": is_none}, {}, True),
+        ({"k": is_none}, None, True),
+        ({"k": "v", "l": PRESENT}, {"k": "v", "l": "x"}, True),
+        ({"k": "v", "l": PRESENT}, {"k": "v"}, False),
+        ({}, None, True),
+    ],
+)
+@pytest.mark.parametrize(
+    "decorator", [webop.on.create, webop.on.event], ids=["on.create", "on.event"]
+)
+def test_labels_and_annotations_are_matched(
+    decorator: Decorator, family: str, criteria: Json, values: Json | None, expected: bool
+) -> None:
+    new = build_body({}, **{family: values})
+    assert is_called(decorator, {family: criteria}, new) is expected
+
+
+@pytest.mark.feature("FLT-02", "FLT-06", "FLT-07", "FLT-08", "FLT-11", "D-11", "D-49")
+@pytest.mark.parametrize(
+    ("options", "value", "expected"),
+    [
+        ({"value": "v"}, "v", True),
+        ({"value": "v"}, "w", False),
+        ({"value": "v"}, ABSENTEE, False),
+        ({"value": PRESENT}, "", True),
+        ({"value": PRESENT}, 0, True),
+        ({"value": PRESENT}, ABSENTEE, False),
+        ({"value": ABSENT}, ABSENTEE, True),
+        ({"value": ABSENT}, None, True),
+        ({"value": ABSENT}, "", False),
+        ({}, "anything", True),
+        ({}, ABSENTEE, False),
+        ({"value": None}, "anything", True),
+        ({"value": None}, ABSENTEE, False),
+        ({"value": is_v}, "v", True),
+        ({"value": is_v}, "w", False),
+        ({"value": is_none}, ABSENTEE, True),
+        ({"value": [1, 2]}, [1, 2], True),
+        ({"value": {"a": 1}}, {"a": 1}, True),
+    ],
+)
+@pytest.mark.parametrize(
+    "decorator",
+    [webop.on.create, webop.on.resume, webop.on.event],
+    ids=["on.create", "on.resume", "on.event"],
+)
+def test_the_present_value_of_a_field_is_matched(
+    decorator: Decorator, options: Json, value: Any, expected: bool
+) -> None:
+    new = build_value_body(value)
+    old = new if decorator is webop.on.resume else None
+    assert is_called(decorator, {"field": "spec.field", **options}, new, old) is expected
+
+
+@pytest.mark.feature("D-66")
+def test_a_creation_handler_for_an_absent_value_is_not_for_a_present_one() -> None:
+    options = {"field": "spec.field", "value": ABSENT}
+    assert not is_called(webop.on.create, options, build_value_body("v"))
+
+
+@pytest.mark.feature("FLT-11")
+def test_a_resuming_handler_looks_at_the_present_value_only() -> None:
+    options = {"field": "spec.field", "value": "v"}
+    old, new = build_value_body("v"), build_value_body("w")
+    assert not is_called(webop.on.resume, options, new, old)
+    assert is_called(webop.on.resume, options, old, new)
+
+
+@pytest.mark.feature("D-59")
+@pytest.mark.parametrize("spec", [{"field": "text"}, {"field": None}, {"field": [1]}, "text", []])
+def test_a_path_through_something_that_is_not_a_mapping_is_absent(spec: Any) -> None:
+    new = build_body(spec)
+    for decorator in (webop.on.create, webop.on.event):
+        assert is_called(decorator, {"field": "spec.field.sub", "value": ABSENT}, new)
+        assert not is_called(decorator, {"field": "spec.field.sub"}, new)
+    old = build_body({"field": {"sub": 1}})
+    assert is_called(webop.on.update, {"field": "spec.field.sub", "new": ABSENT}, new, old)
+
+
+CHANGED = [webop.on.update, webop.on.field]
+CHANGED_IDS = ["on.update", "on.field"]
+
+
+@pytest.mark.feature(
+    "FLT-08", "FLT-09", "FLT-10", "FLT-12", "FLT-13", "FLT-14", "FLT-15", "FLT-18", "HND-24", "D-11"
+)
+@pytest.mark.parametrize(
+    ("options", "before", "after", "expected"),
+    [
+        # The field alone: any change of it.
+        ({}, "a", "b", True),
+        ({}, ABSENTEE, "b", True),
+        ({}, "a", ABSENTEE, True),
+        ({}, "a", "a", False),
+        ({}, ABSENTEE, ABSENTEE, False),
+        # A value: before or after.
+        ({"value": "v"}, "v", "w", True),
+        ({"value": "v"}, "w", "v", True),
+        ({"value": "v"}, "x", "y", False),
+        ({"value": "v"}, "v", "v", False),
+        ({"value": "v"}, "v", ABSENTEE, True),
+        ({"value": PRESENT}, ABSENTEE, "b", True),
+        ({"value": ABSENT}, ABSENTEE, "b", True),
+        ({"value": ABSENT}, "a", ABSENTEE, True),
+        ({"value": ABSENT}, "a", "b", False),
+        ({"value": is_v}, "w", "v", True),
+        ({"value": is_v}, "x", "y", False),
+        ({"value": is_none}, ABSENTEE, "b", True),
+        # Each side on its own.
+        ({"old": "a"}, "a", "b", True),
+        ({"old": "a"}, "a", ABSENTEE, True),
+        ({"old": "a"}, "x", "a", False),
+        ({"new": "b"}, "a", "b", True),
+        ({"new": "b"}, ABSENTEE, "b", True),
+        ({"new": "b"}, "b", "a", False),
+        ({"old": "a", "new": "b"}, "a", "b", True),
+        ({"old": "a", "new": "b"}, "a", "c", False),
+        ({"old": "a", "new": "b"}, "c", "b", False),
+        ({"old": "a", "new": None}, "a", "z", True),
+        ({"old": None, "new": "b"}, "z", "b", True),
+        ({"new": "a"}, "a", "a", False),
+        # Presence.
+        ({"old": ABSENT, "new": PRESENT}, ABSENTEE, "b", True),
+        ({"old": ABSENT, "new": PRESENT}, "a", "b", False),
+        ({"old": PRESENT, "new": ABSENT}, "a", ABSENTEE, True),
+        ({"old": PRESENT, "new": ABSENT}, "a", "b", False),
+        ({"old": PRESENT, "new": PRESENT}, "a", "b", True),
+        ({"old": PRESENT, "new": PRESENT}, "a", "a", False),
+        ({"old": is_none}, ABSENTEE, "b", True),
+        ({"new": is_none}, "a", ABSENTEE, True),
+        ({"new": is_v}, "a", "v", True),
+        ({"new": is_v}, "a", "w", False),
+    ],
+)
+@pytest.mark.parametrize("decorator", CHANGED, ids=CHANGED_IDS)
+def test_a_change_of_a_field_is_matched(
+    decorator: Decorator, options: Json, before: Any, after: Any, expected: bool
+) -> None:
+    # Something else changes too, so that there is an update to begin with.
+    old = build_value_body(before)
+    new = {**build_value_body(after), "extra": "changed"}
+    assert is_called(decorator, {"field": "spec.field", **options}, new, old) is expected
+
+
+@pytest.mark.feature("FLT-09")
+@pytest.mark.parametrize("field", ["spec", "spec.field", "spec.field.sub", ("spec", "field")])
+def test_a_change_within_a_field_or_around_it_is_a_change_of_it(field: Any) -> None:
+    old, new = build_body({"field": {"sub": 1}}), build_body({"field": {"sub": 2}})
+    without = build_body({})
+    for before, after in ((old, new), (without, new), (old, without)):
+        assert is_called(webop.on.update, {"field": field}, after, before)
+
+
+@pytest.mark.feature("HND-25", "D-10")
+@pytest.mark.parametrize(
+    ("options", "value", "expected"),
+    [
+        ({}, "v", True),
+        ({}, ABSENTEE, False),
+        ({"value": "v"}, "v", True),
+        ({"value": "v"}, "w", False),
+        ({"old": ABSENT, "new": "v"}, "v", True),
+        ({"old": PRESENT}, "v", False),
+        ({"new": "w"}, "v", False),
+    ],
+)
+def test_a_field_handler_is_called_at_creation_if_the_field_appears(
+    options: Json, value: Any, expected: bool
+) -> None:
+    new = build_value_body(value)
+    assert is_called(webop.on.field, {"field": "spec.field", **options}, new) is expected
+
+
+@pytest.mark.feature("D-10")
+def test_a_field_handler_is_not_called_for_a_deletion_by_itself() -> None:
+    old = build_value_body("v")
+    new = build_body(old["spec"], metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    assert not is_called(webop.on.field, {"field": "spec.field"}, new, old)
+
+
+FIELD = {"field": "spec.field"}
+LABELLED = {**FIELD, "labels": {"k": "v"}}
+
+
+@pytest.mark.feature("FLT-08", "FLT-10", "FLT-11", "FLT-12", "FLT-25", "FLT-27", "D-37", "D-66")
+@pytest.mark.parametrize(
+    ("decorator", "options", "before", "after", "expected"),
+    [
+        # What has been, and what it becomes, does not decide.
+        (webop.on.update, {**FIELD, "old": "a", "new": "b"}, None, "a", True),
+        (webop.on.field, {**FIELD, "old": "a", "new": "b"}, None, "a", True),
+        (webop.on.field, {**FIELD, "new": "b"}, None, "a", True),
+        (webop.on.field, {**FIELD, "old": ABSENT}, None, "a", True),
+        (webop.on.field, {**FIELD, "new": is_v}, "a", ABSENTEE, True),
+        (webop.on.field, {**FIELD, "old": "a", "new": "b"}, None, ABSENTEE, False),
+        (webop.on.update, {**FIELD, "old": ABSENT, "new": PRESENT}, None, ABSENTEE, False),
+        # The value does, and for changes also that of before.
+        (webop.on.update, {**FIELD, "value": "a"}, "a", "b", True),
+        (webop.on.update, {**FIELD, "value": "a"}, "b", "c", False),
+        (webop.on.update, FIELD, "a", ABSENTEE, True),
+        (webop.on.update, FIELD, None, ABSENTEE, False),
+        (webop.on.create, FIELD, "a", ABSENTEE, False),
+        (webop.on.resume, {**FIELD, "value": "a"}, "a", "b", False),
+        (webop.on.delete, {**FIELD, "value": ABSENT}, None, "a", False),
+        # A field handler without any other filter is for all objects.
+        (webop.on.field, FIELD, None, ABSENTEE, True),
+        (webop.on.field, LABELLED, None, "a", True),
+        (webop.on.field, LABELLED, None, ABSENTEE, False),
+        (webop.on.field, LABELLED, "a", ABSENTEE, True),
+        (webop.on.field, {**FIELD, "when": lambda **_: True}, None, ABSENTEE, False),
+    ],
+)
+def test_the_state_of_an_object_is_stored_if_it_fits_a_handler_whatever_has_changed(
+    decorator: Decorator, options: Json, before: Any, after: Any, expected: bool
+) -> None:
+    registry = webop.OperatorRegistry()
+    decorator("kopfexamples", registry=registry, **options)(fn)
+    old = None if before is None else build_value_body(before)
+    new = {**build_value_body(after), "metadata": {"name": "kex", "labels": {"k": "v"}}}
+    assert is_in_scope(registry, build_change(new, old)) is expected
+
+
+@pytest.mark.feature("FLT-01")
+@pytest.mark.parametrize(
+    ("labels", "spec", "expected"),
+    [
+        ({"k": "v"}, {"field": 1}, True),
+        ({}, {"field": 1}, False),
+        ({"k": "v"}, {}, False),
+        ({"k": "v"}, {"field": 1, "veto": True}, False),
+    ],
+)
+def test_all_criteria_must_be_met(labels: Json, spec: Json, expected: bool) -> None:
+    options = {
+        "labels": {"k": "v"},
+        "field": "spec.field",
+        "when": lambda spec, **_: "veto" not in spec,
+    }
+    assert is_called(webop.on.create, options, build_body(spec, labels=labels)) is expected
+
+
+@pytest.mark.feature("FLT-18", "FLT-19")
+def test_callbacks_get_the_arguments_of_the_handlers() -> None:
+    seen: list[Json] = []
+
+    def watch_value(value: Any, **kwargs: Any) -> bool:
+        seen.append({"value": value, **kwargs})
+        return True
+
+    def watch(**kwargs: Any) -> bool:
+        seen.append(kwargs)
+        return True
+
+    options = {"field": "spec.field", "value": watch_value, "labels": {"k": watch_value}}
+    assert is_called(webop.on.create, {**options, "when": watch}, build_body({"field": 5}))
+    assert [call.get("value") for call in seen] == [None, 5, None]
+    for call in seen:
+        assert call["name"] == "kex"
+        assert call["namespace"] == "ns"
+        assert call["spec"] == {"field": 5}
+        assert call["reason"] == "create"
+        assert call["old"] is None
+        assert call["new"] == {"spec": {"field": 5}}
+        assert {"memo", "logger", "patch", "diff", "body", "meta", "status", "uid"} <= call.keys()
+
+
+def yes(*_: Any, **__: Any) -> bool:
+    return True
+
+
+def no(*_: Any, **__: Any) -> bool:
+    return False
+
+
+@pytest.mark.feature("FLT-20", "FLT-21", "FLT-22", "FLT-23", "FLT-24")
+@pytest.mark.parametrize(
+    ("predicate", "expected"),
+    [
+        (webop.not_(no), True),
+        (webop.not_(yes), False),
+        (webop.any_([no, yes]), True),
+        (webop.any_([no, no]), False),
+        (webop.any_([]), False),
+        (webop.all_([yes, yes]), True),
+        (webop.all_([yes, no]), False),
+        (webop.all_([]), True),
+        (webop.none_([no, no]), True),
+        (webop.none_([no, yes]), False),
+        (webop.all_([webop.not_(no), webop.any_([yes])]), True),
+    ],
+)
+def test_predicates_combine_for_whole_objects_and_for_values(
+    predicate: Callable[..., bool], expected: bool
+) -> None:
+    new = build_body({"field": 1}, labels={"k": "v"})
+    assert is_called(webop.on.create, {"when": predicate}, new) is expected
+    assert is_called(webop.on.create, {"labels": {"k": predicate}}, new) is expected
+    value = {"field": "spec.field", "value": predicate}
+    assert is_called(webop.on.create, value, new) is expected
+
+
+@pytest.mark.feature("FLT-24")
+def test_combined_predicates_pass_the_value_and_the_arguments_on() -> None:
+    seen: list[tuple[Any, Any]] = []
+
+    def note(value: Any, name: str, **_: Any) -> bool:
+        seen.append((value, name))
+        return False
+
+    options = {"labels": {"k": webop.not_(webop.any_([note, note]))}}
+    assert is_called(webop.on.create, options, build_body({}, labels={"k": "v"}))
+    assert seen == [("v", "kex"), ("v", "kex")]

@@ -1,0 +1,273 @@
+"""Which handlers are called for which occasions, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.causes import (
+    RESOURCE,
+    build_body,
+    build_change,
+    build_event,
+    build_review,
+    select_event_ids,
+    select_ids,
+    select_webhook_ids,
+)
+from webop.handlers.model import Activity
+from webop.handlers.registry import ResourceHandlers
+
+SPEC = {"a": 1}
+OLD = build_body(SPEC)
+CHANGED = build_body({"a": 2})
+DELETED = build_body(SPEC, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+
+
+@pytest.fixture
+def registry() -> webop.OperatorRegistry:
+    return webop.OperatorRegistry()
+
+
+@pytest.fixture
+def everything(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
+    """One handler of each kind of changes, in this order."""
+    on = webop.on
+    on.create("kex", id="create", registry=registry)(lambda **_: None)
+    on.update("kex", id="update", registry=registry)(lambda **_: None)
+    on.delete("kex", id="delete", registry=registry)(lambda **_: None)
+    on.delete("kex", id="optional", registry=registry, optional=True)(lambda **_: None)
+    on.resume("kex", id="resume", registry=registry)(lambda **_: None)
+    on.resume("kex", id="deleted", registry=registry, deleted=True)(lambda **_: None)
+    on.field("kex", id="field", registry=registry, field="spec")(lambda **_: None)
+    return registry
+
+
+@pytest.mark.feature("HND-15", "HND-16", "HND-17", "HND-20", "HND-21", "HND-22", "HND-23", "D-44")
+@pytest.mark.parametrize(
+    ("new", "old", "initial", "expected"),
+    [
+        (OLD, None, False, ["create", "field/spec"]),
+        (OLD, None, True, ["create", "resume", "deleted", "field/spec"]),
+        (CHANGED, OLD, False, ["update", "field/spec"]),
+        (CHANGED, OLD, True, ["update", "resume", "deleted", "field/spec"]),
+        (OLD, OLD, True, ["resume", "deleted"]),
+        (OLD, OLD, False, []),
+        (DELETED, OLD, False, ["delete", "optional"]),
+        (DELETED, OLD, True, ["delete", "optional", "deleted"]),
+    ],
+)
+def test_occasions_select_their_handlers(
+    everything: webop.OperatorRegistry, new: Any, old: Any, initial: bool, expected: list[str]
+) -> None:
+    assert select_ids(everything, build_change(new, old, initial=initial)) == expected
+
+
+@pytest.mark.feature("HND-10")
+def test_handlers_go_in_the_order_of_declaration(registry: webop.OperatorRegistry) -> None:
+    webop.on.update("kex", id="3", registry=registry)(lambda **_: None)
+    webop.on.resume("kex", id="1", registry=registry)(lambda **_: None)
+    webop.on.field("kex", id="2", field="spec", registry=registry)(lambda **_: None)
+    cause = build_change(CHANGED, OLD, initial=True)
+    assert select_ids(registry, cause) == ["3", "1", "2/spec"]
+
+
+@pytest.mark.feature("HND-07", "HND-09")
+def test_one_function_with_one_id_is_called_once(registry: webop.OperatorRegistry) -> None:
+    @webop.on.resume("kex", registry=registry, id="fn")
+    @webop.on.create("kex", registry=registry, id="fn")
+    @webop.on.create("kopfexamples", registry=registry, id="fn")
+    def fn(**_: Any) -> None: ...
+
+    assert select_ids(registry, build_change(OLD, None, initial=True)) == ["fn"]
+
+
+@pytest.mark.feature("HND-09")
+def test_a_resume_and_create_pair_with_a_field_is_called_once(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.resume("kex", registry=registry, id="fn", field="spec.a")
+    @webop.on.create("kex", registry=registry, id="fn", field="spec.a")
+    def fn(**_: Any) -> None: ...
+
+    assert select_ids(registry, build_change(OLD, None, initial=True)) == ["fn/spec.a"]
+
+
+@pytest.mark.feature("HND-08")
+def test_one_function_with_two_fields_is_called_for_each(registry: webop.OperatorRegistry) -> None:
+    @webop.on.field("kex", registry=registry, id="fn", field="spec.b")
+    @webop.on.field("kex", registry=registry, id="fn", field="spec.a")
+    def fn(**_: Any) -> None: ...
+
+    both = build_change(build_body({"a": 1, "b": 1}), build_body({}))
+    assert select_ids(registry, both) == ["fn/spec.a", "fn/spec.b"]
+    one = build_change(build_body({"a": 1}), build_body({}))
+    assert select_ids(registry, one) == ["fn/spec.a"]
+
+
+@pytest.mark.feature("HND-07")
+def test_two_functions_with_one_id_are_both_called(registry: webop.OperatorRegistry) -> None:
+    webop.on.create("kex", registry=registry, id="fn")(lambda **_: None)
+    webop.on.create("kex", registry=registry, id="fn")(lambda **_: None)
+    assert select_ids(registry, build_change(OLD)) == ["fn", "fn"]
+
+
+@pytest.mark.feature("HND-26", "HND-07")
+def test_handlers_of_events_are_called_for_any_event(registry: webop.OperatorRegistry) -> None:
+    webop.on.event("kex", registry=registry, id="a")(lambda **_: None)
+    webop.on.event("kex", registry=registry, id="b", labels={"x": "y"})(lambda **_: None)
+    assert select_event_ids(registry, build_event(OLD)) == ["a"]
+
+
+@pytest.mark.feature("HND-18", "HND-19", "DMN-24", "TMR-24", "TRB-06")
+@pytest.mark.parametrize(
+    ("decorator", "options", "expected"),
+    [
+        (webop.on.delete, {}, True),
+        (webop.on.delete, {"optional": True}, False),
+        (webop.on.delete, {"optional": False}, True),
+        (webop.on.delete, {"labels": {"no": "match"}}, False),
+        (webop.on.create, {}, False),
+        (webop.on.update, {}, False),
+        (webop.on.resume, {"deleted": True}, False),
+        (webop.on.event, {}, False),
+    ],
+)
+def test_only_deletion_handlers_need_the_finalizer(
+    registry: webop.OperatorRegistry, decorator: Any, options: Any, expected: bool
+) -> None:
+    decorator("kex", registry=registry, id="fn", **options)(lambda **_: None)
+    handlers = ResourceHandlers(registry.select_resource_handlers())
+    assert handlers.needs_finalizer(build_change(OLD)) is expected
+
+
+@pytest.mark.feature("HND-31")
+def test_fields_of_handlers_are_visible_to_the_detection_of_changes(
+    registry: webop.OperatorRegistry,
+) -> None:
+    webop.on.update("kex", registry=registry, id="1", field="status")(lambda **_: None)
+    webop.on.field("kex", registry=registry, id="2", field="metadata.x")(lambda **_: None)
+    webop.on.event("kex", registry=registry, id="3", field="status.e")(lambda **_: None)
+    webop.daemon("kex", registry=registry, id="4", field="status.d")(lambda **_: None)
+    webop.index("kex", registry=registry, id="5", field="status.i")(lambda **_: None)
+    handlers = ResourceHandlers(registry.select_resource_handlers())
+    fields = {("status",), ("metadata", "x"), ("status", "e"), ("status", "d")}
+    assert handlers.extra_fields == fields
+
+
+@pytest.mark.feature("HND-12")
+def test_a_handler_is_for_the_resources_of_its_selector_only(
+    registry: webop.OperatorRegistry,
+) -> None:
+    webop.on.create("kopfexamples", registry=registry, id="mine")(lambda **_: None)
+    webop.on.create("others", registry=registry, id="theirs")(lambda **_: None)
+    served = [s for s in registry.collect_selectors() if s.check(RESOURCE)]
+    assert [h.id for h in registry.handlers_of(served).changes] == ["mine"]
+    assert len(registry) == 2
+
+
+@pytest.fixture
+def default_registry() -> Iterator[webop.OperatorRegistry]:
+    previous = webop.get_default_registry()
+    fresh = webop.OperatorRegistry()
+    webop.set_default_registry(fresh)
+    yield fresh
+    webop.set_default_registry(previous)
+
+
+@pytest.mark.feature("HND-12", "EMB-11", "REF-49")
+def test_handlers_go_to_the_default_registry_unless_another_is_given(
+    registry: webop.OperatorRegistry, default_registry: webop.OperatorRegistry
+) -> None:
+    webop.on.create("kex", id="default")(lambda **_: None)
+    webop.on.create("kex", id="own", registry=registry)(lambda **_: None)
+    webop.on.create("kex", id="none", registry=None)(lambda **_: None)
+    assert webop.get_default_registry() is default_registry
+    assert select_ids(default_registry, build_change(OLD)) == ["default", "none"]
+    assert select_ids(registry, build_change(OLD)) == ["own"]
+
+
+@pytest.mark.feature("ADM-13", "ADM-28", "D-53")
+@pytest.mark.parametrize(
+    ("decorator", "options", "expected"),
+    [
+        (webop.on.validate, {}, {"CREATE", "UPDATE", "DELETE", "CONNECT"}),
+        (webop.on.validate, {"operation": "CREATE"}, {"CREATE"}),
+        (webop.on.validate, {"operations": ["CREATE", "DELETE"]}, {"CREATE", "DELETE"}),
+        (webop.on.validate, {"operations": []}, {"CREATE", "UPDATE", "DELETE", "CONNECT"}),
+        (webop.on.mutate, {}, {"CREATE", "UPDATE", "CONNECT"}),
+        (webop.on.mutate, {"operations": ["UPDATE", "DELETE"]}, {"UPDATE"}),
+        (webop.on.mutate, {"operation": "DELETE"}, {"DELETE"}),
+    ],
+)
+def test_webhooks_are_for_their_operations(
+    registry: webop.OperatorRegistry, decorator: Any, options: Any, expected: set[str]
+) -> None:
+    decorator("kex", registry=registry, id="fn", **options)(lambda **_: None)
+    operations = ("CREATE", "UPDATE", "DELETE", "CONNECT")
+    called = {op for op in operations if select_webhook_ids(registry, build_review(OLD, op))}
+    assert called == expected
+
+
+@pytest.mark.feature("ADM-15")
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [(None, {None}), ("status", {"status"}), ("*", {None, "status", "scale"})],
+)
+def test_webhooks_are_for_their_subresource(
+    registry: webop.OperatorRegistry, declared: str | None, expected: set[str | None]
+) -> None:
+    webop.on.validate("kex", registry=registry, id="fn", subresource=declared)(lambda **_: None)
+    subresources = (None, "status", "scale")
+    reviews = {sub: build_review(OLD, subresource=sub) for sub in subresources}
+    assert {s for s, review in reviews.items() if select_webhook_ids(registry, review)} == expected
+
+
+@pytest.mark.feature("ADM-20", "ADM-30", "D-52")
+def test_a_review_is_for_one_webhook_or_for_all_that_match(
+    registry: webop.OperatorRegistry,
+) -> None:
+    webop.on.validate("kex", registry=registry, id="v")(lambda **_: None)
+    webop.on.mutate("kex", registry=registry, id="m")(lambda **_: None)
+    webop.on.validate("kex", registry=registry, id="f", labels={"k": "v"})(lambda **_: None)
+    webop.on.validate("kex", registry=registry, id="fld", field="spec.a", value=1)(lambda **_: None)
+    review = build_review(OLD)
+    assert select_webhook_ids(registry, review) == ["v", "m", "fld/spec.a"]
+    assert select_webhook_ids(registry, review, key="m") == ["m"]
+    assert select_webhook_ids(registry, review, key="f") == []
+    labelled = build_review(build_body({"a": 2}, labels={"k": "v"}))
+    assert select_webhook_ids(registry, labelled) == ["v", "m", "f"]
+
+
+@pytest.mark.feature("STA-01", "STA-05", "AUT-03", "PRB-04")
+def test_activities_select_their_handlers(registry: webop.OperatorRegistry) -> None:
+    webop.on.startup(registry=registry, id="s1")(lambda **_: None)
+    webop.on.cleanup(registry=registry, id="c")(lambda **_: None)
+    webop.on.login(registry=registry, id="l")(lambda **_: None)
+    webop.on.probe(registry=registry, id="p")(lambda **_: None)
+    webop.on.startup(registry=registry, id="s2")(lambda **_: None)
+    found = {a: [h.id for h in registry.select_activities(a)] for a in Activity}
+    assert found == {
+        Activity.STARTUP: ["s1", "s2"],
+        Activity.CLEANUP: ["c"],
+        Activity.AUTHENTICATION: ["l"],
+        Activity.PROBE: ["p"],
+    }
+    assert registry.select_resource_handlers() == []
+
+
+@pytest.mark.feature("HND-09", "HND-20")
+def test_a_function_for_resuming_and_for_updates_is_called_for_the_update(
+    registry: webop.OperatorRegistry,
+) -> None:
+    def fn(**_: Any) -> None: ...
+
+    webop.on.resume("kex", registry=registry, id="fn")(fn)
+    webop.on.create("kex", registry=registry, id="other")(fn)
+    webop.on.update("kex", registry=registry, id="fn")(fn)
+    handlers = ResourceHandlers(registry.select_resource_handlers())
+    (chosen,) = handlers.select_changes(build_change(CHANGED, OLD, initial=True))
+    assert chosen.reason == "update"

@@ -1,0 +1,326 @@
+"""Mistakes that are told before the first call, and handlers that must not be taken for such."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import types
+import unittest.mock
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.causes import RESOURCE, build_body, build_change, build_event, build_review
+from webop.errors import ConfigurationError
+from webop.handlers.causes import ActivityCause, BackgroundCause, ResourceCause
+from webop.handlers.model import (
+    Activity,
+    ActivityHandler,
+    BackgroundHandler,
+    ChangeHandler,
+    EventHandler,
+    Handler,
+    IndexHandler,
+    WebhookHandler,
+)
+from webop.handlers.stopping import AsyncDaemonStopped, Stopper
+from webop.handlers.validation import ARGUMENTS, check_registry
+from webop.objects.body import Body
+from webop.objects.patch import Patch
+
+Decorator = Callable[..., Any]
+
+OF_OBJECTS: dict[str, Any] = {
+    "logger": logging.getLogger("test"),
+    "memo": None,
+    "resource": RESOURCE,
+    "body": Body({}),
+    "patch": Patch(),
+}
+CAUSES: dict[Any, Any] = {
+    ActivityHandler: ActivityCause(
+        logger=None, memo=None, activity=Activity.PROBE, settings=webop.OperatorSettings()
+    ),
+    IndexHandler: ResourceCause(**OF_OBJECTS),
+    EventHandler: build_event(build_body()),
+    BackgroundHandler: BackgroundCause(**OF_OBJECTS, stopped=AsyncDaemonStopped(Stopper())),
+    ChangeHandler: build_change(build_body()),
+    WebhookHandler: build_review(build_body()),
+}
+ON_ACTIVITIES: dict[Decorator, str] = {
+    webop.on.startup: "startup",
+    webop.on.cleanup: "cleanup",
+    webop.on.login: "authentication",
+    webop.on.probe: "probe",
+}
+ON_OBJECTS: dict[Decorator, str] = {
+    webop.on.create: "create",
+    webop.on.update: "update",
+    webop.on.delete: "delete",
+    webop.on.resume: "change",
+    webop.on.event: "event",
+    webop.on.validate: "validate",
+    webop.on.mutate: "mutate",
+    webop.daemon: "daemon",
+    webop.timer: "timer",
+    webop.index: "index",
+}
+
+
+@pytest.mark.parametrize("family", ARGUMENTS)
+def test_the_known_arguments_are_those_of_calls(family: type[Handler]) -> None:
+    of_the_call = {"client", "param", "retry", "started", "runtime"}
+    assert ARGUMENTS[family] == CAUSES[family].kwargs.keys() | of_the_call
+
+
+@pytest.mark.feature("HND-28")
+@pytest.mark.parametrize("decorator", [*ON_ACTIVITIES, *ON_OBJECTS])
+def test_a_handler_that_does_not_accept_all_arguments_is_told_at_import(
+    decorator: Decorator,
+) -> None:
+    def fn(logger: Any, memo: Any) -> None: ...
+
+    args = () if decorator in ON_ACTIVITIES else ("kex",)
+    with pytest.raises(TypeError, match=r"fn\(\) must accept all .* (as \(.*\*\*_\)|Add \*\*_)"):
+        decorator(*args)(fn)
+
+
+def test_a_handler_whose_arguments_cannot_be_given_by_name_is_told_at_import() -> None:
+    def fn(spec: Any, /, **_: Any) -> None: ...
+
+    with pytest.raises(TypeError, match=r"fn\(\) takes 'spec' by position only"):
+        webop.on.create("kex")(fn)
+
+
+def test_a_handler_with_a_yield_which_no_call_would_run_is_told_at_import() -> None:
+    def fn(**_: Any) -> Iterator[int]:
+        yield 1
+
+    async def async_fn(**_: Any) -> AsyncIterator[int]:
+        yield 1
+
+    for one in (fn, async_fn):
+        with pytest.raises(TypeError, match=r"fn\(\) is a generator function"):
+            webop.on.create("kex")(one)
+
+
+class Worker:
+    """Handlers of other kinds than functions."""
+
+    def __call__(self, spec: Any, **_: Any) -> None: ...
+
+    def handle(self, spec: Any, **_: Any) -> None: ...
+
+    @classmethod
+    def handle_all(cls, spec: Any, **_: Any) -> None: ...
+
+    @staticmethod
+    def help(spec: Any, **_: Any) -> None: ...
+
+
+def skip(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that gives the function only what it takes."""
+
+    @functools.wraps(fn)
+    def wrapper(**kwargs: Any) -> Any:
+        return fn(kwargs["spec"])
+
+    return wrapper
+
+
+def disguise(fn: Any) -> Any:
+    """A decorator that shows another signature than it has, as some libraries make them."""
+    fn.__signature__ = unittest.mock.Mock()
+    return fn
+
+
+class Proxy:
+    """A wrapper that shows itself as what it wraps, as wrapt makes them; it gives an argument."""
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        return self.fn.__class__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.fn, name)
+
+    def __call__(self, **kwargs: Any) -> Any:
+        return self.fn(kwargs["spec"], "given")
+
+
+def take_two(spec: Any, given: Any) -> None: ...
+
+
+def name_all(
+    *, logger: Any, memo: Any, param: Any, retry: Any, started: Any, runtime: Any, resource: Any,
+    patch: Any, body: Any, spec: Any, meta: Any, status: Any, uid: Any, name: Any, namespace: Any,
+    labels: Any, annotations: Any, old: Any, new: Any, diff: Any, reason: Any, client: Any,
+) -> None: ...  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        name_all,
+        lambda **_: None,
+        lambda *_, **__: None,
+        lambda own=1, /, **_: own,
+        lambda spec, *, own=1, **_: (spec, own),
+        functools.partial(lambda own, spec, **_: (own, spec), 1),
+        functools.partial(lambda spec, own, **_: (own, spec), own=1),
+        functools.partial(Worker().handle, own=1),
+        Worker(),
+        Worker().handle,
+        Worker.handle_all,
+        Worker.help,
+        skip(lambda spec: spec),
+        Proxy(take_two),
+        Proxy(functools.partial(take_two, 1)),
+        Proxy(types.MethodType(take_two, "self")),
+        functools.partial(Proxy(take_two), own=1),
+        disguise(lambda **_: None),
+        functools.partial(disguise(lambda **_: None), own=1),
+        functools.lru_cache(lambda **_: None),
+        unittest.mock.Mock(),
+        unittest.mock.AsyncMock(),
+        dict,
+    ],
+)
+def test_what_can_be_called_can_be_a_handler(fn: Any) -> None:
+    registry = webop.OperatorRegistry()
+    webop.on.create("kex", id="fn", registry=registry)(fn)
+    assert check_registry(registry) == []
+
+
+@pytest.mark.parametrize("decorator", [*ON_ACTIVITIES, *ON_OBJECTS])
+def test_a_parameter_that_no_call_has_is_told_with_the_nearest_one(decorator: Decorator) -> None:
+    registry = webop.OperatorRegistry()
+
+    def fn(loger: Any, **_: Any) -> None: ...
+
+    args = () if decorator in ON_ACTIVITIES else ("kex",)
+    decorator(*args, registry=registry)(fn)
+    with pytest.raises(ConfigurationError) as caught:
+        check_registry(registry)
+    text = str(caught.value)
+    kind = (ON_ACTIVITIES | ON_OBJECTS)[decorator]
+    assert f"fn() requires 'loger', but {kind} handlers have no such argument" in text
+    assert "did you mean 'logger'?" in text
+    assert f"({__file__}, line {fn.__code__.co_firstlineno})" in text
+
+
+def test_parameters_can_be_indexes_of_any_module() -> None:
+    registry = webop.OperatorRegistry()
+
+    @webop.on.create("kex", registry=registry)
+    def fn(by_name: Any, **_: Any) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="'by_name'"):
+        check_registry(registry)
+    webop.index("pods", id="by_name", registry=registry)(lambda **_: {})
+    assert check_registry(registry) == []
+    webop.on.create("kex", id="all", registry=registry)(name_all)
+    with pytest.raises(ConfigurationError, match=r"name_all\(\) must accept .*\(by_name\)"):
+        check_registry(registry)
+
+
+def test_all_handlers_that_cannot_be_called_are_told_at_once() -> None:
+    registry = webop.OperatorRegistry()
+
+    @webop.on.create("kex", registry=registry)
+    @webop.on.update("kex", registry=registry)
+    def one(nam: Any, unheard: Any, **_: Any) -> None: ...
+
+    @webop.on.event("kex", registry=registry)
+    def two(old: Any, **_: Any) -> None: ...
+
+    with pytest.raises(ConfigurationError) as caught:
+        check_registry(registry)
+    lines = str(caught.value).splitlines()
+    assert [line.count("did you mean 'name'?") for line in lines] == [1, 0, 1, 0, 0]
+    assert "'old', but event handlers have no such argument" in lines[-1]
+
+
+def declare_twice(first: Any, second: Any) -> list[str]:
+    """Declare two functions under one id; return what is suspected."""
+    registry = webop.OperatorRegistry()
+    for decorator, options in (first, second):
+        decorator(*options.pop("args", ["kex"]), id="fn", registry=registry, **options)(
+            lambda **_: None
+        )
+    return check_registry(registry)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((webop.on.create, {}), (webop.on.create, {})),
+        ((webop.on.create, {"labels": {"a": "b"}}), (webop.on.create, {})),
+        ((webop.on.resume, {}), (webop.on.create, {})),
+        ((webop.on.field, {"field": "spec"}), (webop.on.update, {"field": "spec"})),
+        ((webop.daemon, {}), (webop.daemon, {})),
+        ((webop.daemon, {}), (webop.timer, {"interval": 1})),
+    ],
+)
+def test_two_functions_with_one_id_for_one_occasion_are_suspicious(first: Any, second: Any) -> None:
+    (text,) = declare_twice(first, second)
+    assert text.startswith("Two handlers for kex have the id 'fn")
+    assert text.count(__file__) == 2
+    assert "webop calls only the first" in text
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((webop.on.create, {}), (webop.on.update, {})),
+        ((webop.on.create, {}), (webop.on.delete, {})),
+        ((webop.on.resume, {}), (webop.on.delete, {})),
+        ((webop.on.create, {}), (webop.on.create, {"args": ["pods"]})),
+        ((webop.on.create, {"field": "spec.a"}), (webop.on.create, {"field": "spec.b"})),
+        ((webop.on.create, {}), (webop.on.event, {})),
+        ((webop.on.event, {}), (webop.on.event, {})),
+        ((webop.on.validate, {}), (webop.on.validate, {})),
+        ((webop.index, {}), (webop.index, {})),
+        ((webop.on.create, {}), (webop.timer, {"interval": 1})),
+    ],
+)
+def test_two_functions_with_one_id_are_fine_if_both_are_called(first: Any, second: Any) -> None:
+    assert declare_twice(first, second) == []
+
+
+def test_one_function_with_several_decorators_is_fine() -> None:
+    registry = webop.OperatorRegistry()
+
+    @webop.on.create("kex", labels={"a": "b"}, registry=registry)
+    @webop.on.create("kex", registry=registry)
+    @webop.on.resume("kex", registry=registry)
+    def fn(**_: Any) -> None: ...
+
+    worker = Worker()
+    for _ in range(2):  # each access makes another object of the method
+        webop.on.create("kex", registry=registry)(worker.handle)
+    assert check_registry(registry) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [({}, 1), ({"initial_delay": 5}, 1), ({"interval": 1}, 0), ({"idle": 1}, 0)],
+)
+def test_a_timer_without_a_schedule_is_suspicious(options: Any, count: int) -> None:
+    registry = webop.OperatorRegistry()
+    webop.timer("kex", id="fn", registry=registry, **options)(lambda **_: None)
+    texts = check_registry(registry)
+    assert len(texts) == count
+    assert all("Timer 'fn' is called only once for each object" in text for text in texts)
+
+
+def test_a_timer_without_a_pause_is_suspicious() -> None:
+    registry = webop.OperatorRegistry()
+    webop.timer("kex", id="fn", registry=registry, interval=0)(lambda **_: None)
+    (text,) = check_registry(registry)
+    assert text.startswith("Timer 'fn' is called without a pause")

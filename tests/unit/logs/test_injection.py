@@ -1,0 +1,158 @@
+"""Log lines with text of strangers in them: one line each, whatever the text holds."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.reviews import serve
+from webop import LogFormat
+from webop.logs import JSONFormatter, TextFormatter
+
+FORGED = "[2026-01-01 00:00:00,000] webop.objects        [INFO    ] forged"
+BREAKS = ("\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
+CONTROLS = [
+    *map(chr, (*range(0x20), *range(0x7F, 0xA0))),
+    *"\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ud800",
+]
+
+
+@pytest.fixture
+def read(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """Returns what was logged since the last call."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield lambda: capsys.readouterr().err
+    root.handlers, root.level = handlers, level
+
+
+def format_text(fmt: LogFormat = LogFormat.FULL, **values: Any) -> str:
+    record = logging.makeLogRecord({"name": "webop.objects", "levelname": "INFO", **values})
+    return TextFormatter(fmt.value, has_prefix=True).format(record)
+
+
+def raise_and_format(exc: BaseException, **values: Any) -> str:
+    try:
+        raise exc
+    except BaseException:  # noqa: BLE001
+        return format_text(msg="failed", exc_info=sys.exc_info(), **values)
+
+
+@pytest.mark.feature("LOG-01")
+@pytest.mark.parametrize("fmt", [LogFormat.PLAIN, LogFormat.FULL])
+def test_a_message_is_one_line(fmt: LogFormat) -> None:
+    for mark in BREAKS:
+        text = format_text(fmt, msg="path %s", args=(f"/x{mark}{FORGED}",))
+        assert len(text.splitlines()) == 1, repr(mark)
+        assert FORGED in text  # nothing is lost
+
+
+@pytest.mark.feature("LOG-01")
+def test_no_control_character_reaches_a_terminal() -> None:
+    for mark in CONTROLS:
+        reference = {"name": f"a{mark}b", "namespace": f"c{mark}d"}
+        values: Any = {"k8s_ref": reference, "k8s_request": {"uid": f"e{mark}f"}}
+        text = format_text(msg=f"g{mark}h", name=f"i{mark}j", **values)
+        assert mark not in text
+        assert text.count("\\") == 5
+        text = raise_and_format(ValueError(f"a{mark}b"))
+        assert mark == "\n" or mark not in text
+
+
+def test_other_texts_are_shown_as_they_are() -> None:
+    text = "\u00fc\u00a0\u4f60\u597d \U0001f469\u200d\U0001f680 100 % \\n {x}"
+    assert format_text(LogFormat.PLAIN, msg=text) == text
+
+
+@pytest.mark.feature("LOG-03")
+def test_json_lines_hold_control_characters_only_as_escapes() -> None:
+    for mark in CONTROLS:
+        values = {"levelno": logging.INFO, "msg": f"a{mark}b", "k8s_ref": {"name": f"c{mark}d"}}
+        record = logging.makeLogRecord(values)
+        text = JSONFormatter(has_prefix=True, refkey=None).format(record)
+        assert mark not in text
+        line = json.loads(text)
+        assert line["message"] == f"[c{mark}d] a{mark}b"
+        assert line["object"] == {"name": f"c{mark}d"}
+
+
+# Tracebacks.
+
+
+def chain(text: str) -> BaseException:
+    inner: BaseException = ValueError(text)
+    inner.add_note(text)
+    outer = RuntimeError("outer")
+    outer.__cause__ = BaseExceptionGroup(text, [inner, KeyError("k")])
+    return outer
+
+
+def parse(text: str) -> BaseException:
+    try:
+        ast.literal_eval(text)
+    except (SyntaxError, ValueError) as exc:
+        return exc
+    raise AssertionError(text)
+
+
+@pytest.mark.feature("ERR-21")
+@pytest.mark.parametrize("build", [ValueError, OSError, SyntaxError, chain, parse])
+def test_the_message_of_an_exception_cannot_pass_for_a_log_line(
+    build: Callable[[str], BaseException],
+) -> None:
+    for mark in BREAKS:
+        text = raise_and_format(build(f"bad{mark}{FORGED}"))
+        first, *others = text.splitlines()
+        assert first.endswith("] failed")
+        assert any("Traceback (most recent call last):" in line for line in others)
+        assert "forged" in text
+        assert not [line for line in others if line.startswith(FORGED)], repr(mark)
+
+
+@pytest.mark.feature("ERR-21")
+def test_a_traceback_looks_as_python_shows_it() -> None:
+    text = raise_and_format(ValueError("first\nsecond"))
+    assert "\nTraceback (most recent call last):\n  File " in text
+    assert text.endswith("\nValueError: first\n    second")
+
+
+def test_a_traceback_that_another_formatter_has_kept_is_of_no_use() -> None:
+    record = logging.makeLogRecord({"msg": "failed"})
+    try:
+        raise ValueError(f"bad\n{FORGED}")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    logging.Formatter().format(record)
+    text = TextFormatter("%(message)s", has_prefix=False).format(record)
+    assert FORGED not in text.splitlines()
+
+
+def test_a_line_without_an_exception_at_hand_is_a_line_nevertheless() -> None:
+    lines = format_text(LogFormat.PLAIN, msg="x\n", exc_info=(None, None, None)).splitlines()
+    assert lines == ["x", "NoneType: None"]
+
+
+async def test_reviews_of_strangers_forge_no_line(
+    registry: webop.OperatorRegistry, read: Callable[[], str]
+) -> None:
+    webop.configure(log_format=LogFormat.PLAIN, log_prefix=True)
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(spec: webop.Spec, **_: Any) -> None:
+        raise ValueError(f"what is {spec['field']}?")
+
+    async with serve(registry=registry) as site:
+        await site.http.post(f"/x%0a{FORGED}", content=b"{}")
+        await site.http.post(f"/%1b[2J%0d{FORGED}", content=b"\x1b[2J")
+        await site.review({"spec": {"field": f"x\n{FORGED}"}})
+    text = read()
+    assert "forged" in text
+    assert "\x1b" not in text
+    assert not [line for line in text.splitlines() if line.startswith(FORGED)]

@@ -1,0 +1,292 @@
+"""The log of reviews: which request a message is of; who was refused what, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.reviews import UID, build_object, build_review, serve
+from webop import LogFormat
+from webop.errors import ReviewError
+from webop.logs import preserve
+
+BOT = {"username": "system:serviceaccount:ci:bot", "groups": ["system:authenticated"]}
+REFERENCE = {
+    "uid": UID,
+    "operation": "CREATE",
+    "resource": "kopfexamples.kopf.dev",
+    "namespace": "ns",
+    "name": "kex",
+    "user": "admin",
+}
+NOBODY = build_review(resource=("kopf.dev", "v1", "nobodies"), kind="Nobody")
+Read = Callable[[], list[str]]
+PREFIX = "[KopfExample ns/kex] [1ca13837]"
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    with preserve():
+        yield
+
+
+@pytest.fixture
+def read(capsys: pytest.CaptureFixture[str]) -> Read:
+    """Returns the lines that were logged since the last call, but for that of the start."""
+
+    def read_lines() -> list[str]:
+        lines = capsys.readouterr().err.splitlines()
+        return [line for line in lines if "The operator is running" not in line]
+
+    return read_lines
+
+
+def configure(log_format: LogFormat, *, verbose: bool = False) -> None:
+    webop.configure(verbose=verbose, log_format=log_format, log_prefix=log_format is not JSON)
+
+
+JSON, PLAIN = LogFormat.JSON, LogFormat.PLAIN
+
+
+@pytest.fixture
+def registry() -> webop.OperatorRegistry:
+    """Handlers that log by all the ways there are, and refuse what is large."""
+    registry = webop.OperatorRegistry()
+
+    @webop.on.validate("kopfexamples", id="talk", registry=registry)
+    async def talk(logger: Any, **_: Any) -> None:
+        logger.info("by the logger of the handler")
+        await asyncio.create_task(say_elsewhere())
+
+    @webop.on.validate("kopfexamples", id="talk-in-a-thread", registry=registry)
+    def talk_in_a_thread(**_: Any) -> None:
+        logging.getLogger("own").info("by a logger of one's own, in a thread")
+
+    return registry
+
+
+async def say_elsewhere() -> None:
+    logging.getLogger("own").info("by a logger of one's own, in a task")
+
+
+def refuse(registry: webop.OperatorRegistry, error: BaseException, **options: Any) -> None:
+    @webop.on.validate("kopfexamples", id="check", registry=registry, **options)
+    async def check(**_: Any) -> None:
+        raise error
+
+
+@pytest.mark.feature("LOG-03")
+async def test_all_messages_of_a_review_carry_its_request_in_json(
+    registry: webop.OperatorRegistry, read: Read
+) -> None:
+    configure(JSON)
+    async with serve(registry=registry) as site:
+        await site.review()
+        logging.getLogger("own").info("afterwards")
+    lines = [json.loads(line) for line in read()]
+    said = [line for line in lines if "by" in line["message"]]
+    assert [line["request"] for line in said] == [REFERENCE] * 3
+    assert [line["handler"] for line in said] == ["talk", "talk", "talk-in-a-thread"]
+    assert [line["object"]["name"] for line in said if "object" in line] == ["kex"]
+    last = next(line for line in lines if line["message"] == "afterwards")
+    assert not {"request", "handler", "kind", "object"} & last.keys()
+
+
+@pytest.mark.feature("LOG-02", "LOG-10")
+async def test_texts_begin_with_the_object_and_the_request(
+    registry: webop.OperatorRegistry, read: Read
+) -> None:
+    configure(PLAIN)
+    async with serve(registry=registry) as site:
+        await site.review()
+    assert read() == [
+        "[KopfExample ns/kex] [1ca13837] by the logger of the handler",
+        "[1ca13837] by a logger of one's own, in a task",
+        "[1ca13837] by a logger of one's own, in a thread",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_", "changes"),
+    [
+        ({"dryRun": True}, {"dry_run": True}),
+        ({"subResource": "status"}, {"resource": "kopfexamples.kopf.dev/status"}),
+        ({"userInfo": {}}, {"user": "an unknown user"}),
+        ({"name": ""}, {}),
+    ],
+)
+async def test_the_request_says_what_there_is_to_know(
+    request_: dict[str, Any], changes: dict[str, Any], read: Read
+) -> None:
+    configure(JSON)
+    registry = webop.OperatorRegistry()
+    webop.on.validate("kopfexamples", subresource="*", id="talk", registry=registry)(
+        lambda logger, **_: logger.info("said")
+    )
+    async with serve(registry=registry) as site:
+        await site.review(**request_)
+    assert [json.loads(line)["request"] for line in read()] == [REFERENCE | changes]
+
+
+async def test_a_name_that_is_yet_to_be_made_is_marked(read: Read) -> None:
+    configure(PLAIN)
+    registry = webop.OperatorRegistry()
+    refuse(registry, webop.AdmissionError("no", code=403))
+    body = build_object()
+    body["metadata"] = {"generateName": "kex-"}
+    async with serve(registry=registry) as site:
+        await site.review(body, name=None)
+    assert "CREATE of kopfexamples.kopf.dev ns/kex-* by admin" in read()[0]
+
+
+async def test_records_of_handlers_carry_the_request_for_other_formatters(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serve(registry=registry) as site:
+        await site.review(build_object({"password": "hidden"}))
+    (record,) = (record for record in caplog.records if record.name == "webop.objects")
+    assert vars(record)["k8s_request"] == REFERENCE
+    assert "hidden" not in str(vars(record))
+
+
+async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> None:
+    configure(PLAIN)
+    registry = webop.OperatorRegistry()
+    refuse(registry, webop.AdmissionError("Too large.\n\x1b[31mNo way.", code=413))
+    async with serve(registry=registry) as site:
+        await site.review(build_object({"password": "hidden"}), userInfo=BOT, dryRun=True)
+    (line,) = read()
+    assert line == (
+        "[KopfExample ns/kex] [1ca13837] Denied (413, dry run): CREATE of kopfexamples.kopf.dev "
+        "ns/kex by system:serviceaccount:ci:bot: Too large. [31mNo way. [check]"
+    )
+
+
+@pytest.mark.parametrize(
+    "error", [webop.PermanentError("not now"), webop.TemporaryError("not now")]
+)
+async def test_other_verdicts_are_one_line_as_well(error: Exception, read: Read) -> None:
+    configure(PLAIN)
+    registry = webop.OperatorRegistry()
+    refuse(registry, error)
+    async with serve(registry=registry) as site:
+        await site.review()
+    (line,) = read()
+    assert "Denied (500): " in line
+    assert line.endswith(": not now [check]")
+
+
+async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> None:
+    configure(PLAIN)
+    registry = webop.OperatorRegistry()
+    refuse(registry, ValueError("a bug"))
+    async with serve(registry=registry) as site:
+        await site.review()
+    lines = read()
+    assert [line for line in lines if line.startswith("Traceback")] == [
+        "Traceback (most recent call last):"
+    ]
+    assert lines[-1].endswith(": ValueError: a bug [check]")
+
+
+async def test_warnings_are_counted_and_several_handlers_are_named(read: Read) -> None:
+    configure(PLAIN)
+    registry = webop.OperatorRegistry()
+    for name in ("one", "two"):
+
+        @webop.on.validate("kopfexamples", id=name, param=name, registry=registry)
+        def check(warnings: list[str], param: str, **_: Any) -> None:
+            warnings.append("secret of the warning")
+            raise webop.AdmissionError(f"from {param}", code=422)
+
+    async with serve(registry=registry) as site:
+        await site.review()
+    (line,) = read()
+    assert "Denied (422, 2 warnings): " in line
+    assert line.endswith(": from one [one, two]")
+
+
+async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
+    registry = webop.OperatorRegistry()
+
+    @webop.on.mutate("kopfexamples", id="fill", registry=registry)
+    def fill(patch: webop.Patch, warnings: list[str], **_: Any) -> None:
+        patch.spec["size"] = 5
+        warnings.append("It is filled.")
+
+    async with serve(registry=registry) as site:
+        configure(PLAIN)
+        await site.review()
+        assert read() == []
+        configure(PLAIN, verbose=True)
+        await site.review()
+    lines = read()
+    assert [line for line in lines if "Allowed" in line or "Patching" in line] == [
+        (
+            f"{PREFIX} Allowed: CREATE of kopfexamples.kopf.dev ns/kex by admin "
+            "(1 warning, patched)."
+        ),
+        PREFIX + ' Patching with: [{"op":"add","path":"/spec/size","value":5}]',
+    ]
+
+
+async def test_a_failure_that_is_ignored_is_told(read: Read) -> None:
+    configure(PLAIN)
+    registry = webop.OperatorRegistry()
+    refuse(registry, webop.AdmissionError("no", code=403), ignore_failures=True)
+    async with serve(registry=registry) as site:
+        assert (await site.review())["allowed"]
+    (line,) = read()
+    assert "(ignore_failures=True): no" in line
+
+
+async def test_a_review_that_is_for_nobody_is_told_with_its_request(read: Read) -> None:
+    configure(JSON)
+    registry = webop.OperatorRegistry()
+    refuse(registry, ReviewError("unused"))
+    async with serve(registry=registry) as site:
+        answer = await site.post({"kind": "nonsense"})
+        assert answer.status_code == 400
+        assert (await site.post(NOBODY)).status_code == 404
+    first, second = (json.loads(line) for line in read())
+    assert "Refused a review at '/'" in first["message"]
+    assert "request" not in first
+    assert second["request"] == REFERENCE | {"resource": "nobodies.kopf.dev"}
+
+
+async def test_a_review_that_takes_too_long_is_told_with_its_request(read: Read) -> None:
+    configure(PLAIN)
+    registry = webop.OperatorRegistry()
+
+    @webop.on.validate("kopfexamples", id="slow", registry=registry)
+    async def slow(**_: Any) -> None:
+        await asyncio.sleep(60)
+
+    async with serve(registry=registry) as site:
+        answer = await site.post(build_review(), "/slow?timeout=200ms")
+    assert answer.status_code == 504
+    first, second = read()
+    assert "The webhook slow did not answer within" in first
+    assert second == f"{PREFIX} Cancelled: CREATE of kopfexamples.kopf.dev ns/kex by admin."
+
+
+async def test_patches_of_secrets_are_not_logged(read: Read) -> None:
+    registry = webop.OperatorRegistry()
+
+    @webop.on.mutate("secrets", id="fill", registry=registry)
+    def fill(patch: webop.Patch, **_: Any) -> None:
+        patch["data"] = {"password": "aGlkZGVu"}
+
+    async with serve(registry=registry) as site:
+        configure(PLAIN, verbose=True)
+        await site.review(resource=("", "v1", "secrets"), kind="Secret")
+    lines = read()
+    assert any("patched" in line for line in lines)
+    assert not any("aGlkZGVu" in line for line in lines)

@@ -1,0 +1,410 @@
+"""``/metrics`` of an app and of the port of the probes, with no cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import prometheus_client
+import pytest
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+import webop
+from tests.kit.operators import build_settings, eventually, pace
+from tests.kit.reviews import build_object, build_review, connect, serve
+from tests.kit.scrapes import OPENMETRICS, find_port, scrape, scrape_until
+from webop.errors import ConfigurationError
+
+
+async def test_an_app_that_has_not_started_says_what_is_known_of_the_process() -> None:
+    async with connect(webop.create_app()) as http:
+        found = await scrape(http)
+    assert "python_info" in found.names
+    assert not [name for name in found.names if name.startswith("webop_")]
+
+
+async def test_an_app_that_starts_runs_and_has_ended_is_scraped_all_the_time(
+    registry: webop.OperatorRegistry,
+) -> None:
+    begun, released = asyncio.Event(), asyncio.Event()
+
+    @webop.on.startup(registry=registry, id="begin")
+    async def begin(**_: Any) -> None:
+        begun.set()
+        await released.wait()
+
+    app = webop.create_app(registry=registry, settings=build_settings())
+    async with connect(app) as http:
+        run = asyncio.create_task(_live(app, until=(ended := asyncio.Event())))
+        await begun.wait()
+        starting = await scrape(http)
+        released.set()
+        running = await scrape_until(lambda found: found.get("webop_ready"), http)
+        ended.set()
+        await run
+        over = await scrape(http)
+    assert starting.get("webop_info", version=webop.__version__) == 1
+    readiness = [(each.get("webop_ready"), each.get("webop_acting")) for each in (starting, over)]
+    assert readiness == [(0, 0), (0, 0)]
+    assert running.get("webop_acting") == 1
+    calls = {"handler": "begin", "type": "activity", "outcome": "success"}
+    counted = [each.get("webop_handler_calls_total", **calls) for each in (starting, running, over)]
+    assert counted == [0, 1, 1]
+
+
+async def _live(app: Any, until: asyncio.Event) -> None:
+    async with app.lifespan():
+        await until.wait()
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", "text/plain; version=0.0.4"),
+        ("*/*", "text/plain; version=0.0.4"),
+        (OPENMETRICS, "application/openmetrics-text; version=1.0.0"),
+        ("text/plain;version=1.0.0", "text/plain; version=1.0.0"),
+        ("application/openmetrics-text;version=x", "application/openmetrics-text; version=1.0.0"),
+        ("application/openmetrics-text;version=", "application/openmetrics-text; version=1.0.0"),
+    ],
+)
+async def test_a_scrape_is_in_the_format_that_is_asked_for(
+    registry: webop.OperatorRegistry, accept: str, kind: str
+) -> None:
+    async with serve(registry=registry, settings=build_settings()) as site:
+        answer = await site.http.get("/metrics", headers={"accept": accept} if accept else None)
+        found = await scrape(site.http, accept=accept)
+    assert answer.headers["content-type"].startswith(kind)
+    assert found.get("webop_acting") == 1
+    assert answer.text.endswith("# EOF\n") == kind.startswith("application/")
+
+
+async def test_reviews_are_counted_by_webhook_and_their_rejections_by_reason(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    async def check(spec: Any, **_: Any) -> None:
+        if "wrong" in spec:
+            raise webop.AdmissionError("no")
+        if "broken" in spec:
+            raise ValueError("oops")
+        if "slow" in spec:
+            await asyncio.sleep(60)
+
+    settings = build_settings(admission={"max_body": 10_000})
+    async with serve(registry=registry, settings=settings) as site:
+        await site.review(path="/check")
+        await site.review()
+        for spec in ({"wrong": 1}, {"wrong": 2}, {"broken": 1}):
+            await site.review(build_object(spec), path="/check")
+        late = await site.post(build_review(build_object({"slow": 1})), "/check?timeout=1s")
+        for path in ("/secret-name", "/other-name"):
+            await site.post(build_review(), path)
+        await site.post({"x": "y"}, "/check")
+        await site.post({"x": "y" * 20_000}, "/check")
+        found = await scrape(site.http)
+    assert late.status_code == 504
+    counts = {
+        (sample.labels["webhook"], sample.labels["reason"]): sample.value
+        for sample in found.families["webop_webhook_rejections"].samples
+        if sample.value
+    }
+    assert counts == {
+        ("check", "denied"): 2,
+        ("check", "error"): 1,
+        ("check", "timeout"): 1,
+        ("(unknown)", "unknown_webhook"): 2,
+        ("check", "malformed"): 1,
+        ("check", "too_large"): 1,
+    }
+    latency = "webop_webhook_latency_seconds"
+    assert found.get(f"{latency}_count", webhook="check") == 7
+    assert found.get(f"{latency}_count", webhook="(all)") == 1
+    assert found.get(f"{latency}_bucket", webhook="check", le="60.0") == 7
+    assert 0.5 < found.get(f"{latency}_sum", webhook="check") < 2
+    assert "secret-name" not in found.text
+    calls = {"handler": "check", "type": "webhook"}
+    outcomes = {
+        outcome: found.get("webop_handler_calls_total", **calls, outcome=outcome)
+        for outcome in ("success", "denied", "failure", "cancelled")
+    }
+    assert outcomes == {"success": 2, "denied": 2, "failure": 1, "cancelled": 1}
+    assert found.get("webop_handler_duration_seconds_count", **calls) == 6
+
+
+async def test_what_alerts_count_begins_at_zero(registry: webop.OperatorRegistry) -> None:
+    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
+    webop.on.create("kopfexamples", id="create", registry=registry)(lambda **_: None)
+    async with serve(registry=registry, settings=build_settings()) as site:
+        found = await scrape(site.http)
+    calls = {
+        (sample.labels["handler"], sample.labels["outcome"]): sample.value
+        for sample in found.families["webop_handler_calls"].samples
+    }
+    rejections = {
+        (sample.labels["webhook"], sample.labels["reason"]): sample.value
+        for sample in found.families["webop_webhook_rejections"].samples
+    }
+    assert calls["create", "failure"] == calls["create", "retry"] == 0
+    assert calls["check", "failure"] == calls["check", "denied"] == 0
+    assert rejections["check", "timeout"] == rejections["check", "error"] == 0
+
+
+async def test_too_many_reviews_at_once_are_seen_as_in_flight_and_overloaded(
+    registry: webop.OperatorRegistry,
+) -> None:
+    released = asyncio.Event()
+
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    async def check(**_: Any) -> None:
+        await released.wait()
+
+    settings = build_settings(admission={"max_calls": 2})
+    async with serve(registry=registry, settings=settings) as site, asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(site.review(path="/check"))
+        in_flight = "webop_webhook_requests_in_flight"
+        await scrape_until(lambda found: found.get(in_flight, webhook="check") == 2, site.http)
+        assert (await site.post(build_review(), "/check")).status_code == 429
+        found = await scrape(site.http)
+        released.set()
+    assert found.get("webop_webhook_rejections_total", webhook="check", reason="overloaded") == 1
+
+
+async def test_sync_handlers_that_wait_for_a_thread_are_seen(
+    registry: webop.OperatorRegistry,
+) -> None:
+    released = threading.Event()
+
+    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    def check(**_: Any) -> None:
+        released.wait(30)
+
+    settings = build_settings(admission={"max_workers": 1})
+    async with serve(registry=registry, settings=settings) as site, asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(site.review(path="/check"))
+        queued = "webop_threads_queued"
+        found = await scrape_until(
+            lambda found: found.get(queued, pool="admission") == 2, site.http
+        )
+        released.set()
+    assert found.get("webop_threads", pool="admission") == 1
+    assert found.get("webop_threads_busy", pool="admission") == 1
+    assert found.get("webop_threads_busy", pool="handlers") == 0
+
+
+async def test_a_handler_that_blocks_the_event_loop_shows_in_its_lag(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.validate("kopfexamples", registry=registry)
+    async def block(**_: Any) -> None:
+        time.sleep(0.8)  # noqa: ASYNC251  this is what is to be seen
+
+    lag = "webop_event_loop_lag_seconds"
+    async with serve(registry=registry, settings=build_settings()) as site:
+        await site.review()
+        found = await scrape_until(lambda found: found.get(f"{lag}_count"), site.http)
+    late = found.get(f"{lag}_count") - found.get(f"{lag}_bucket", le="0.1")
+    assert late == 1
+
+
+async def test_two_operators_in_one_process_count_for_themselves() -> None:
+    sites = []
+    async with contextlib.AsyncExitStack() as stack:
+        for name in ("one", "two"):
+            registry = webop.OperatorRegistry()
+            webop.on.validate("kopfexamples", id=name, registry=registry)(lambda **_: None)
+            settings = build_settings()
+            sites.append(
+                await stack.enter_async_context(serve(registry=registry, settings=settings))
+            )
+        await sites[0].review()
+        one, two = [await scrape(site.http) for site in sites]
+    assert one.get("webop_handler_calls_total", handler="one") == 1
+    assert one.get("webop_handler_calls_total", handler="two") == 0
+    assert two.get("webop_handler_calls_total") == 0
+    assert two.get("webop_webhook_requests_in_flight") == 0
+
+
+@pytest.fixture
+def orders() -> Iterator[prometheus_client.Counter]:
+    """A metric of the user's own."""
+    counter = prometheus_client.Counter("orders", "Orders that were placed.")
+    yield counter
+    prometheus_client.REGISTRY.unregister(counter)
+
+
+async def test_metrics_of_the_users_own_are_scraped_too_and_hide_nothing_if_they_fail(
+    registry: webop.OperatorRegistry,
+    orders: prometheus_client.Counter,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def collect(self) -> Iterator[Metric]:
+            raise RuntimeError("no database")
+
+    async with serve(registry=registry, settings=build_settings()) as site:
+        orders.inc(3)
+        found = await scrape(site.http, accept=OPENMETRICS)
+        assert found.get("orders_total") == 3
+        broken: Any = Broken()
+        with pytest.raises(RuntimeError, match="no database"):
+            prometheus_client.REGISTRY.register(broken)
+        broken.describe = list
+        prometheus_client.REGISTRY.register(broken)
+        try:
+            found = await scrape(site.http)
+        finally:
+            prometheus_client.REGISTRY.unregister(broken)
+    assert found.get("webop_ready") == 1
+    assert "A collector in the registry of prometheus_client has failed" in caplog.text
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS], ids=["text", "OpenMetrics"])
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [("a", "many"), (5, 1), ("\ud800", 1)],
+    ids=["value", "type of a label", "half a character"],
+)
+async def test_invalid_metrics_of_the_users_own_hide_nothing_of_the_operator(
+    registry: webop.OperatorRegistry, accept: str, label: Any, value: Any
+) -> None:
+    class Invalid:
+        def describe(self) -> list[Metric]:
+            return []
+
+        def collect(self) -> Iterator[Metric]:
+            family = GaugeMetricFamily("invalid", "Not for Prometheus.", labels=["label"])
+            family.add_metric([label], value)
+            yield family
+
+    invalid: Any = Invalid()
+    prometheus_client.REGISTRY.register(invalid)
+    try:
+        async with serve(registry=registry, settings=build_settings()) as site:
+            found = await scrape(site.http, accept=accept)
+    finally:
+        prometheus_client.REGISTRY.unregister(invalid)
+    assert found.get("webop_ready") == 1
+
+
+async def test_two_hundred_scrapers_share_few_scrapes_and_wait_hardly_longer_than_one(
+    registry: webop.OperatorRegistry,
+) -> None:
+    collections = 0
+
+    class Counted:
+        def collect(self) -> Iterator[Metric]:
+            nonlocal collections
+            collections += 1
+            time.sleep(0.02)  # an expensive scrape
+            yield from ()
+
+    counted: Any = Counted()
+    app = webop.create_app(registry=registry, settings=build_settings())
+    async with app.lifespan(), connect(app) as http:
+        prometheus_client.REGISTRY.register(counted)
+        collections = 0
+        began = time.monotonic()
+        try:
+            accepts = ["", OPENMETRICS, "application/openmetrics-text;version=1.2.3"]
+            accepts += [f"text/plain;version=1.{number}" for number in range(197)]
+            answers = await asyncio.gather(
+                *(http.get("/metrics", headers={"accept": accept}) for accept in accepts)
+            )
+        finally:
+            prometheus_client.REGISTRY.unregister(counted)
+        took = time.monotonic() - began
+    assert {answer.status_code for answer in answers} == {200}
+    assert 3 <= collections <= 8
+    assert took > (collections - 1) * 0.2  # scrapes take at most a tenth of the event loop
+
+
+# ---- the port of the probes, and one of its own
+
+
+@contextlib.asynccontextmanager
+async def operate(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Run an operator that needs no cluster, and give a client."""
+    registry = webop.OperatorRegistry()
+    webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
+    ready = asyncio.Event()
+    task = asyncio.create_task(
+        webop.operator(registry=registry, clusterwide=True, ready_flag=ready, **options)
+    )
+    async with httpx.AsyncClient(trust_env=False) as http:
+        await eventually(lambda: ready.is_set() or task.done())
+        try:
+            yield http
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def test_the_port_of_the_probes_has_metrics_only_if_they_are_asked_for() -> None:
+    url = f"http://127.0.0.1:{find_port()}"
+    async with operate(liveness_endpoint=f"{url}/healthz") as http:
+        await wait_listening(http, f"{url}/livez")
+        assert (await http.get(f"{url}/healthz")).json() == {"x": "fine"}
+        assert (await http.get(f"{url}/metrics")).status_code == 404
+
+
+async def test_probes_and_metrics_can_share_a_port() -> None:
+    url = f"http://127.0.0.1:{find_port()}"
+    endpoints = {"liveness_endpoint": f"{url}/healthz", "metrics_endpoint": f"{url}/stats"}
+    async with operate(**endpoints) as http:
+        found = await scrape_until(lambda found: found.get("webop_ready"), http, f"{url}/stats")
+        assert (await http.get(f"{url}/healthz")).json() == {"x": "fine"}
+    assert found.get("webop_acting") == 1
+
+
+async def test_metrics_can_have_a_port_of_their_own() -> None:
+    url = f"http://127.0.0.1:{find_port()}"
+    async with operate(metrics_endpoint=url) as http:
+        await scrape_until(lambda found: found.get("webop_ready"), http, f"{url}/metrics")
+
+
+async def wait_listening(http: httpx.AsyncClient, url: str) -> None:
+    """Wait until somebody listens."""
+    for pause in pace():
+        with contextlib.suppress(httpx.ConnectError):
+            await http.get(url)
+            return
+        await asyncio.sleep(pause)
+    raise AssertionError(f"Nobody listens at {url}")
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "said"),
+    [
+        ({"metrics_endpoint": "https://localhost/"}, "The metrics endpoint 'https://localhost/'"),
+        (
+            {"metrics_endpoint": "http://localhost:99999/"},
+            "must be a valid URL, such as http://0.0",
+        ),
+        (
+            {
+                "metrics_endpoint": "http://localhost:8080/healthz",
+                "liveness_endpoint": "http://localhost:8080/healthz",
+            },
+            "is also the liveness endpoint",
+        ),
+        (
+            {
+                "status_endpoint": "http://localhost:8080/metrics/",
+                "metrics_endpoint": "http://localhost:8080/metrics",
+            },
+            "is also the metrics endpoint",
+        ),
+    ],
+)
+async def test_a_wrong_endpoint_is_named(endpoints: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        await webop.operator(registry=webop.OperatorRegistry(), clusterwide=True, **endpoints)

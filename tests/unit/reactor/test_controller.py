@@ -1,0 +1,931 @@
+"""Events become work on objects: each by one worker at a time, the newest state always."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+from tests.kit.operators import eventually
+from tests.kit.virtual_time import in_virtual_time
+from webop.calls.threads import NO_POOL, call_in_thread
+from webop.client.watch_events import parse_version
+from webop.errors import APIError
+from webop.handlers.stopping import DaemonStoppingReason
+from webop.objects.body import Body
+from webop.reactor.controller import Controller, Hold
+from webop.reactor.daemons import Daemons
+from webop.reactor.decision import Decision
+from webop.reactor.queue import SharedSlots, WorkQueue
+from webop.reactor.store import WatchedObject
+from webop.reactor.writer import open_writer
+
+
+def build(uid: str, version: int = 1, **spec: Any) -> dict[str, Any]:
+    metadata = {"uid": uid, "name": f"name-{uid}", "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": spec}
+
+
+class Reconciler:
+    """Notes what it is asked to do; works as long as it is told to."""
+
+    def __init__(self, *, wants_every_event: bool = False) -> None:
+        self.handlers: Any = SimpleNamespace(events=wants_every_event, indexers=False)
+        self.ctx: Any = SimpleNamespace(
+            refer_to=lambda obj: {"k8s_ref": {"name": obj.name}}, handlers=self.handlers
+        )
+        self.seen: list[tuple[str, Any, int]] = []
+        self.shown: list[tuple[str, Any]] = []
+        self.forgotten: list[str] = []
+        self.indexed: list[str] = []
+        self.withdrawn: list[str] = []
+        self.inside: list[str] = []
+        self.violations: list[str] = []
+        self.crowd = 0
+        self.needs_resume: dict[str, bool] = {}
+        self.is_needed: Callable[[WatchedObject], bool] = lambda obj: True
+        self.work: Callable[[WatchedObject], Any] = self.nothing
+        self.index_work: Callable[[WatchedObject], Any] = self.nothing
+        self.delays: dict[str, list[float | None]] = {}
+
+    async def nothing(self, obj: WatchedObject) -> None: ...
+
+    def decide(self, obj: WatchedObject) -> Decision | None:
+        decision: Any = obj.raw if self.is_needed(obj) else None
+        return cast("Decision | None", decision)
+
+    async def read(self, obj: WatchedObject) -> dict[str, Any] | None:
+        return build(obj.uid, obj.version)
+
+    async def show_event(self, obj: WatchedObject) -> None:
+        self.shown.append((obj.uid, obj.event_type))
+        await self.work(obj)
+
+    async def index(self, obj: WatchedObject) -> None:
+        await asyncio.sleep(0)
+        self.indexed.append(obj.uid)
+        await self.index_work(obj)
+
+    def withdraw(self, obj: WatchedObject) -> None:
+        self.withdrawn.append(obj.uid)
+
+    def forget(self, uid: str) -> None:
+        self.forgotten.append(uid)
+
+    def on_error(self, obj: WatchedObject, exc: Exception) -> float | None:
+        raise exc
+
+    async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> float | None:
+        if obj.uid in self.inside:
+            self.violations.append(f"two workers on {obj.uid}")
+        self.inside.append(obj.uid)
+        self.crowd = max(self.crowd, len(self.inside))
+        self.needs_resume.setdefault(obj.uid, obj.needs_resume)
+        self.seen.append((obj.uid, obj.event_type, obj.version))
+        await self.work(obj)
+        self.inside.remove(obj.uid)
+        return (self.delays.get(obj.uid) or [None]).pop(0)
+
+    def versions(self, uid: str) -> list[int]:
+        return [version for seen, _, version in self.seen if seen == uid]
+
+
+def make_queue(limit: int | None = None) -> WorkQueue:
+    return WorkQueue("things", SharedSlots(), limit=limit)
+
+
+def control(
+    reconciler: Any,
+    *,
+    limit: int | None = None,
+    queue: WorkQueue | None = None,
+    is_resuming: bool = True,
+    is_gate_open: bool = True,
+) -> Controller:
+    """Begin to control objects, by default with filled indexes of others and its own queue."""
+
+    def note_indexed() -> None:
+        if is_gate_open:
+            made.unhold(Hold.INDEXES)
+
+    made = Controller(
+        reconciler,
+        spawn=asyncio.create_task,
+        spawn_indexing=asyncio.create_task,
+        queue=queue or make_queue(limit),
+        on_indexed=note_indexed,
+    )
+    made.set_paused(None)
+    if not is_resuming:  # nothing was there before
+        made.begin_listing()
+        made.finish_listing()
+    return made
+
+
+@pytest.fixture
+def reconciler() -> Iterator[Reconciler]:
+    """A reconciler that has never been asked to work on one object twice at once."""
+    reconciler = Reconciler()
+    yield reconciler
+    assert reconciler.violations == []
+
+
+@pytest.fixture
+def controller(reconciler: Reconciler) -> Controller:
+    return control(reconciler)
+
+
+async def settle() -> None:
+    """Let all that is ready to run do so."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.feature("EVT-12")
+async def test_every_object_is_worked_on(controller: Controller, reconciler: Reconciler) -> None:
+    for uid in "abc":
+        controller.apply_event("ADDED", build(uid))
+    await settle()
+    assert reconciler.seen == [("a", "ADDED", 1), ("b", "ADDED", 1), ("c", "ADDED", 1)]
+    assert len(controller.uids) == 3
+
+
+@pytest.mark.feature("EVT-11", "EVT-12")
+async def test_states_that_pile_up_are_skipped_but_the_last_one_is_not(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    released = asyncio.Event()
+    reconciler.work = lambda obj: released.wait()
+    for version in range(1, 6):
+        controller.apply_event("MODIFIED", build("a", version))
+        await settle()
+    released.set()
+    await settle()
+    assert reconciler.versions("a") == [1, 5]
+
+
+async def test_a_state_that_comes_at_the_very_end_of_the_work_is_worked_on(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    async def work(obj: WatchedObject) -> None:
+        if obj.version == 1:
+            asyncio.get_running_loop().call_soon(controller.apply_event, "MODIFIED", build("a", 2))
+
+    reconciler.work = work
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    assert reconciler.versions("a") == [1, 2]
+
+
+async def test_what_is_known_already_is_no_news(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    async def patch(obj: WatchedObject) -> None:
+        if obj.version == 1:
+            obj.accept_own(build("a", 7))
+
+    reconciler.work = patch
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    assert reconciler.versions("a") == [1, 7]
+    for version in (5, 6, 7):
+        controller.apply_event("MODIFIED", build("a", version))
+    await settle()
+    assert reconciler.versions("a") == [1, 7]
+    controller.apply_event("MODIFIED", build("a", 8))
+    await settle()
+    assert reconciler.versions("a") == [1, 7, 8]
+
+
+async def test_an_answer_that_is_older_than_what_is_known_is_no_news(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    async def patch_late(obj: WatchedObject) -> None:
+        controller.apply_event("MODIFIED", build("a", 9))
+        obj.accept_own(build("a", 8))
+        reconciler.work = reconciler.nothing
+
+    reconciler.work = patch_late
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    assert reconciler.versions("a") == [1, 9]
+
+
+async def test_objects_without_work_take_no_worker_and_keep_no_body(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    reconciler.is_needed = lambda obj: False
+    body = build("a", 1, marker=object())
+    marker = body["spec"]["marker"]
+    controller.apply_event("ADDED", body)
+    await settle()
+    assert reconciler.seen == []
+    assert len(controller.uids) == 1
+    del body
+    gc.collect()
+    holders = [item for item in gc.get_referrers(marker) if isinstance(item, dict)]
+    assert not [item for item in holders if item.get("marker") is marker]
+
+
+async def test_objects_that_wait_for_room_keep_no_body(reconciler: Reconciler) -> None:
+    released = asyncio.Event()
+    reconciler.work = lambda obj: released.wait()
+    controller = control(reconciler)
+    marked: list[Any] = []
+    for number in range(200):
+        body = build(f"u{number}", 1, marker=[number])
+        marked.append(body["spec"]["marker"])
+        controller.apply_event(None, body)
+    del body
+    await settle()
+    in_work = len(reconciler.inside)
+    assert in_work < 50
+    gc.collect()
+    specs = [item for item in gc.get_referrers(*marked) if isinstance(item, dict)]
+    held = [item for item in marked if any(item is spec.get("marker") for spec in specs)]
+    assert len(held) == in_work
+    controller.apply_event("MODIFIED", build("u199", 2))  # more urgent
+    released.set()
+    await eventually(lambda: len({uid for uid, _, _ in reconciler.seen}) == 200)
+    order = list(dict.fromkeys(uid for uid, _, _ in reconciler.seen))
+    assert order.index("u150") > order.index("u50")
+    assert reconciler.versions("u199") == [2]
+
+
+async def test_a_change_is_worked_on_before_the_rest_of_a_listing(reconciler: Reconciler) -> None:
+    released = asyncio.Event()
+    reconciler.work = lambda obj: released.wait()
+    controller = control(reconciler)
+    for number in range(500):
+        controller.apply_event(None, build(f"u{number}"))
+    controller.apply_event("ADDED", build("live"))
+    await settle()
+    begun = len(reconciler.seen)
+    released.set()
+    await eventually(lambda: len(reconciler.seen) == 501)
+    assert [uid for uid, _, _ in reconciler.seen].index("live") == begun
+
+
+async def test_a_listing_is_worked_on_though_changes_never_end(reconciler: Reconciler) -> None:
+    controller = control(reconciler, limit=1)
+
+    async def work(obj: WatchedObject) -> None:
+        await asyncio.sleep(0)
+        if obj.uid.startswith("live"):
+            controller.apply_event("MODIFIED", build(others[obj.uid], next(count)))
+
+    count, others = itertools.count(2), {"live-a": "live-b", "live-b": "live-a"}
+    reconciler.work = work
+    for uid in ("live-a", "live-b"):
+        controller.apply_event("ADDED", build(uid))
+    for number in range(20):
+        controller.apply_event(None, build(f"u{number}"))
+    await eventually(
+        lambda: {f"u{number}" for number in range(20)} <= reconciler.needs_resume.keys()
+    )
+    assert len(reconciler.seen) > 60
+    await controller.drain(1.0)
+
+
+async def test_deleted_objects_are_forgotten_after_the_work_on_them(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    released = asyncio.Event()
+    reconciler.work = lambda obj: released.wait()
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    controller.apply_event("DELETED", build("a", 2))
+    await settle()
+    assert len(controller.uids) == 1
+    assert reconciler.forgotten == []
+    released.set()
+    await settle()
+    assert len(controller.uids) == 0
+    assert reconciler.forgotten == ["a"]
+    controller.apply_event("DELETED", build("never seen", 3))
+    assert len(controller.uids) == 0
+
+
+async def test_what_is_missing_in_a_listing_was_deleted(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    controller.begin_listing()
+    for uid in "abc":
+        controller.apply_event(None, build(uid, 1))
+    controller.finish_listing()
+    await settle()
+    controller.begin_listing()
+    controller.apply_event(None, build("b", 1))
+    controller.apply_event(None, build("d", 9))
+    controller.finish_listing()
+    await settle()
+    assert sorted(reconciler.forgotten) == ["a", "c"]
+    assert reconciler.versions("b") == [1]
+    assert len(controller.uids) == 2
+
+
+async def test_a_listing_that_was_broken_off_deletes_nothing(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 1))
+    controller.apply_event(None, build("b", 1))
+    controller.finish_listing()
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 1))
+    controller.begin_listing()
+    controller.apply_event(None, build("b", 1))
+    controller.apply_event(None, build("a", 1))
+    controller.finish_listing()
+    await settle()
+    assert reconciler.forgotten == []
+
+
+@pytest.mark.feature("HND-20")
+async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    controller.begin_listing()
+    controller.apply_event(None, build("listed"))
+    controller.apply_event("MODIFIED", build("changed before it was listed"))
+    controller.apply_event("ADDED", build("added meanwhile"))
+    controller.finish_listing()
+    controller.apply_event("ADDED", build("added"))
+    await settle()
+    controller.begin_listing()
+    controller.apply_event(None, build("listed later"))
+    controller.finish_listing()
+    await settle()
+    assert reconciler.needs_resume == {
+        "listed": True,
+        "changed before it was listed": True,
+        "added meanwhile": False,
+        "added": False,
+        "listed later": False,
+    }
+
+
+async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_again(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.indexers = True
+    controller = control(reconciler)
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 1))
+    controller.finish_listing()
+    await settle()
+    controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
+    controller.set_paused(None)
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 2))
+    await settle()
+    assert [version for _, _, version in reconciler.seen] == [1]
+    controller.finish_listing()
+    await settle()
+    assert [version for _, _, version in reconciler.seen] == [1, 2]
+
+
+async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_was_patched_since(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    controller.begin_listing()
+    controller.apply_event(None, build("restored", 50))
+    controller.apply_event(None, build("patched", 50))
+    controller.finish_listing()
+    await settle()
+    controller.begin_listing()
+
+    async def patch(obj: WatchedObject) -> None:
+        if obj.version == 51:
+            obj.accept_own(build("patched", 60))
+
+    reconciler.work = patch
+    controller.apply_event("MODIFIED", build("patched", 51))
+    await settle()
+    controller.apply_event(None, build("restored", 5))
+    controller.apply_event(None, build("patched", 51))
+    controller.finish_listing()
+    await settle()
+    assert reconciler.versions("restored") == [50, 5]
+    assert reconciler.versions("patched") == [50, 51, 60]
+
+
+@pytest.mark.parametrize(("version", "is_left"), [(70, False), (55, True), (0, True)])
+async def test_an_object_that_was_patched_and_deleted_during_a_list_is_no_ghost(
+    controller: Controller, reconciler: Reconciler, version: int, is_left: bool
+) -> None:
+    async def patch(obj: WatchedObject) -> None:
+        if obj.version == 51:
+            obj.accept_own(build("a", 60))
+
+    reconciler.work = patch
+    controller.apply_event("ADDED", build("a", 50))
+    await settle()
+    controller.begin_listing()
+    controller.apply_event("MODIFIED", build("a", 51))
+    controller.begin_listing()
+    await settle()
+    controller.finish_listing(version)
+    await settle()
+    assert list(controller.uids) == (["a"] if is_left else [])
+
+
+async def test_an_object_that_a_restored_backup_does_not_have_is_gone(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    controller.apply_event("ADDED", build("a", 500))
+    await settle()
+    controller.begin_listing()
+    controller.finish_listing(300)
+    await settle()
+    assert list(controller.uids) == []
+
+
+async def test_a_daemon_that_ends_between_its_object_and_the_end_of_the_list_is_not_missed(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    watched: list[WatchedObject] = []
+    nothing = Mock()
+    daemon: Any = SimpleNamespace(stop=nothing, note_change=nothing, task=None)
+
+    async def note(obj: WatchedObject) -> None:
+        watched.append(obj)
+        obj.daemons = Daemons(Body(obj.raw or {}), running={"stopping": daemon})
+
+    reconciler.work = note
+    controller.begin_listing()
+    controller.apply_event(None, build("a"))
+    controller.finish_listing()
+    await settle()
+    controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
+    controller.set_paused(None)
+    watched[0].wake()  # its state is from before the pause: the list follows
+    await settle()
+    assert len(watched) == 1
+    controller.begin_listing()
+    controller.apply_event(None, build("a"))
+    await settle()
+    assert len(watched) == 2
+    watched[0].wake()
+    await settle()
+    assert len(watched) == 3
+
+
+async def test_objects_are_come_back_to_after_the_delay_they_ask_for(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    reconciler.delays["a"] = [0.02, 0, None]
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    assert reconciler.versions("a") == [1]
+    await eventually(lambda: len(reconciler.seen) == 3)
+    await settle()
+    assert reconciler.versions("a") == [1, 1, 1]
+
+
+async def test_a_change_comes_before_the_delay_is_over(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    reconciler.delays["a"] = [1000, None]
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    controller.apply_event("MODIFIED", build("a", 2))
+    await settle()
+    assert reconciler.versions("a") == [1, 2]
+
+
+@pytest.mark.feature("CFG-18")
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_no_more_objects_are_worked_on_at_once_than_allowed(
+    reconciler: Reconciler, limit: int
+) -> None:
+    async def work(obj: WatchedObject) -> None:
+        await asyncio.sleep(0)
+
+    reconciler.work = work
+    controller = control(reconciler, limit=limit)
+    for number in range(20):
+        controller.apply_event("ADDED", build(f"u{number}"))
+    for _ in range(10):
+        await settle()
+    assert len(reconciler.seen) == 20
+    assert reconciler.crowd == limit
+
+
+@pytest.mark.feature("CFG-18")
+async def test_an_object_that_never_is_without_work_does_not_keep_others_waiting(
+    reconciler: Reconciler,
+) -> None:
+    controller = control(reconciler, limit=2)
+
+    async def work(obj: WatchedObject) -> None:
+        await asyncio.sleep(0.05)
+        if obj.uid == "busy":
+            controller.apply_event("MODIFIED", build("busy", obj.version + 1))
+
+    reconciler.work = work
+    reconciler.delays["hasty"] = [0.0] * 1000
+    for uid in ("busy", "hasty", "quiet"):
+        controller.apply_event("ADDED", build(uid))
+    await eventually(lambda: reconciler.versions("quiet") == [1])
+    before = [*reconciler.seen]
+    await eventually(lambda: len(reconciler.seen) > len(before) + 5)
+    assert {"busy", "hasty"} == {uid for uid, _, _ in reconciler.seen[len(before) :]}
+    await controller.drain(1.0)
+
+
+@pytest.mark.feature("CFG-18")
+async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
+    reconciler: Reconciler,
+) -> None:
+    controller = control(reconciler, limit=1)
+
+    async def work(obj: WatchedObject) -> None:
+        await asyncio.sleep(0.05)
+        if obj.uid == "busy":
+            writer = open_writer(reconciler.ctx, obj)
+            writer.sent.of_webop.update({"status": {"x": 1}})
+            writer.is_denied = True
+            controller.apply_event("MODIFIED", build("busy", obj.version + 1))
+
+    reconciler.work = work
+    for uid in ("busy", "quiet"):
+        controller.apply_event("ADDED", build(uid))
+    await eventually(lambda: reconciler.versions("quiet") == [1])
+    await controller.drain(1.0)
+
+
+async def test_an_object_that_is_done_after_a_second_waits_for_no_slot(
+    reconciler: Reconciler,
+) -> None:
+    controller = control(reconciler, limit=1)
+    released = asyncio.Event()
+
+    async def work(obj: WatchedObject) -> None:
+        if obj.uid == "slow":
+            await asyncio.sleep(1.1)
+            obj.accept_own(build("slow", 2))
+        else:
+            await released.wait()
+
+    reconciler.work = work
+    reconciler.is_needed = lambda obj: obj.version == 1
+    for uid in ("slow", "next", "last"):
+        controller.apply_event("ADDED", build(uid))
+    await eventually(lambda: reconciler.versions("next") == [1])
+    assert controller.measure()["waiting"][0] == 1
+    released.set()
+    await eventually(lambda: reconciler.versions("last") == [1])
+    assert reconciler.versions("slow") == [1]
+
+
+@pytest.mark.feature("CFG-18")
+async def test_an_object_that_comes_as_the_last_worker_leaves_is_not_left_waiting(
+    reconciler: Reconciler,
+) -> None:
+    controller = control(reconciler, limit=1)
+
+    async def work(obj: WatchedObject) -> None:
+        if obj.uid == "a":
+            asyncio.get_running_loop().call_soon(controller.apply_event, "ADDED", build("b"))
+
+    reconciler.work = work
+    controller.apply_event("ADDED", build("a"))
+    await settle()
+    assert [uid for uid, _, _ in reconciler.seen] == ["a", "b"]
+
+
+async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    released = threading.Event()
+    reconciler.work = lambda obj: call_in_thread(
+        lambda: released.wait(10), {}, NO_POOL, waits_for_end=True
+    )
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    (worker,) = (task for task in asyncio.all_tasks() if task.get_name() == "name-a")
+    worker.cancel()  # as if its Lease was lost
+    await settle()
+    controller.apply_event("MODIFIED", build("a", 2))
+    await settle()
+    assert reconciler.versions("a") == [1]
+    reconciler.inside.clear()
+    released.set()
+    await eventually(lambda: reconciler.versions("a") == [1, 2])
+
+
+@pytest.mark.feature("CFG-21", "CON-04")
+async def test_on_the_way_out_the_work_under_way_is_finished_and_nothing_new_is_begun(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    released = asyncio.Event()
+    reconciler.work = lambda obj: released.wait()
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    asyncio.get_running_loop().call_later(0.02, released.set)
+    draining = asyncio.create_task(controller.drain(10))
+    await settle()
+    controller.apply_event("MODIFIED", build("a", 2))
+    controller.apply_event("ADDED", build("b", 1))
+    await draining
+    await settle()
+    assert reconciler.inside == []
+    assert reconciler.seen == [("a", "ADDED", 1)]
+
+
+@pytest.mark.feature("CFG-21")
+async def test_work_that_does_not_end_is_not_waited_for_for_long(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    reconciler.work = lambda obj: asyncio.Event().wait()
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    async with asyncio.timeout(5):
+        await controller.drain(0.01)
+
+
+def test_versions_are_numbers_where_they_can_be() -> None:
+    assert parse_version(build("a", 15)) == 15
+    assert parse_version({"metadata": {"resourceVersion": "abc"}}) == 0
+    assert parse_version({"metadata": {}}) == 0
+    assert parse_version({}) == 0
+
+
+@pytest.mark.feature("IDX-15")
+async def test_what_is_gone_leaves_the_indexes_at_once(
+    reconciler: Reconciler, controller: Controller
+) -> None:
+    controller.begin_listing()
+    controller.apply_event(None, build("a"))
+    controller.apply_event(None, build("b"))
+    controller.finish_listing()
+    controller.apply_event("DELETED", build("a", 2))
+    assert reconciler.withdrawn == ["a"]
+    controller.begin_listing()
+    controller.finish_listing()
+    assert reconciler.withdrawn == ["a", "b"]
+
+
+async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_waiting() -> None:
+    reconciler = Reconciler(wants_every_event=True)
+    reconciler.is_needed = lambda obj: False
+    controller = control(reconciler)
+
+    async def work(obj: WatchedObject) -> None:
+        await asyncio.sleep(0.01)
+        if obj.uid != "quiet":
+            controller.apply_event("MODIFIED", build(obj.uid, obj.version + 1))
+
+    reconciler.work = work
+    for number in range(40):
+        controller.apply_event("ADDED", build(f"busy{number}"))
+    controller.apply_event("ADDED", build("quiet"))
+    await eventually(lambda: ("quiet", "ADDED") in reconciler.shown)
+    await controller.drain(1.0)
+
+
+@pytest.mark.parametrize("event_type", [None, "ADDED"])
+async def test_objects_that_are_gone_do_not_wait_for_a_slot(
+    reconciler: Reconciler, event_type: Any
+) -> None:
+    queue, released = make_queue(1), asyncio.Event()
+    controller = control(reconciler, queue=queue)
+    reconciler.work = lambda obj: released.wait()
+    controller.apply_event("ADDED", build("busy"))
+    await settle()
+    controller.apply_event(event_type, build("one"))
+    waited = queue.has_waiting
+    controller.apply_event("DELETED", build("one", 2))
+    assert (waited, queue.has_waiting) == (True, False)
+    released.set()
+    await settle()
+
+
+async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_the_pause_says(
+    reconciler: Reconciler,
+) -> None:
+    controller, released, reads = control(reconciler, limit=1), asyncio.Event(), list[str]()
+    reconciler.work = lambda obj: released.wait()
+    controller.apply_event("ADDED", build("busy"))
+    await settle()
+    for number in range(26):  # too much to keep
+        controller.apply_event("ADDED", build(f"u{number}", text=secrets.token_hex(1_000_000)))
+        await settle()
+
+    async def read(obj: WatchedObject) -> dict[str, Any] | None:
+        reads.append(obj.uid)
+        raise APIError("HTTP 503")
+
+    reconciler.read = read  # type: ignore[method-assign]
+    reconciler.on_error = lambda obj, exc: None  # type: ignore[method-assign]
+    released.set()
+    for _ in range(20):
+        await settle()
+    assert reads
+    assert len(reads) == len(set(reads))
+
+
+@in_virtual_time
+async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_reads_fail() -> None:
+    reconciler, queue, reads = Reconciler(), make_queue(), list[str]()
+    controller, loop = control(reconciler, queue=queue), asyncio.get_running_loop()
+
+    async def read(obj: WatchedObject) -> dict[str, Any] | None:
+        reads.append(obj.uid)
+        await asyncio.sleep(0.1)
+        raise APIError("HTTP 503")
+
+    def rest(obj: WatchedObject, exc: Exception) -> float:
+        obj.open_work().pause.until = loop.time() + 2
+        return 2
+
+    reconciler.read, reconciler.on_error = read, rest  # type: ignore[method-assign]
+    for _ in range(8):
+        queue.note_failure(APIError("HTTP 503"), None)
+    for number in range(26):  # too much to keep
+        controller.apply_event("ADDED", build(f"big{number}", text=secrets.token_hex(1_000_000)))
+    for number in range(50):
+        controller.apply_event("ADDED", build(f"small{number}"))
+    await asyncio.sleep(20)
+    assert 0 < len(reads) <= 20  # one per second
+
+
+async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams(
+    reconciler: Reconciler,
+) -> None:
+    queue = make_queue(limit=1)
+    reconciler.work = lambda obj: asyncio.sleep(60)
+    for _ in range(60):
+        controller = control(reconciler, queue=queue)
+        for number in range(50):
+            raw = build(f"{number}")
+            raw["spec"] = {"noise": secrets.token_hex(10_000)}
+            controller.apply_event(None, raw)
+        await settle()
+        await controller.drain(0.001)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await settle()
+        reconciler.inside.clear()
+    assert queue.bodies.park({"a": 1}) != b""
+
+
+@pytest.mark.feature("EVT-02", "HND-26")
+async def test_event_handlers_get_the_newest_state_before_the_change_and_each_deletion(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.events = True
+    released = asyncio.Event()
+    reconciler.work = lambda obj: released.wait()
+    controller = control(reconciler)
+    for event_type, version in (("ADDED", 1), ("MODIFIED", 2), ("MODIFIED", 3)):
+        controller.apply_event(event_type, build("a", version))  # type: ignore[arg-type]
+        await settle()
+    assert (reconciler.shown, reconciler.seen) == ([("a", "ADDED")], [])
+    released.set()
+    await settle()
+    assert reconciler.shown == [("a", "ADDED"), ("a", "MODIFIED")]
+    assert reconciler.versions("a") == [3, 3]
+    controller.apply_event("DELETED", build("a", 4))
+    controller.apply_event("DELETED", build("unknown", 5))
+    await settle()
+    assert reconciler.shown[2:] == [("a", "DELETED"), ("unknown", "DELETED")]
+    assert len(controller.uids) == 0
+
+
+@pytest.mark.feature("EVT-02")
+async def test_event_handlers_get_the_events_of_own_patches(reconciler: Reconciler) -> None:
+    reconciler.handlers.events = True
+    reconciler.is_needed = lambda obj: False
+    controller = control(reconciler)
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    controller.apply_event("MODIFIED", build("a", 1))
+    await settle()
+    assert reconciler.shown == [("a", "ADDED"), ("a", "MODIFIED")]
+
+
+@pytest.mark.feature("IDX-22", "IDX-23")
+async def test_listed_objects_are_indexed_at_once_before_the_handlers_of_any(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.indexers = True
+    released = asyncio.Event()
+    reconciler.index_work = lambda obj: released.wait()
+    controller = control(reconciler)
+    controller.begin_listing()
+    for number in range(50):
+        controller.apply_event(None, build(f"u{number}"))
+    controller.finish_listing()
+    await settle()
+    assert len(reconciler.indexed) == 50
+    assert reconciler.seen == []
+    released.set()
+    await settle()
+    assert len(reconciler.seen) == 50
+    controller.apply_event("MODIFIED", build("u1", 2))
+    await settle()
+    assert reconciler.indexed[50:] == ["u1"]
+    assert reconciler.versions("u1") == [1, 2]
+
+
+@pytest.mark.feature("IDX-22")
+async def test_an_object_that_changes_whenever_it_is_indexed_holds_no_handlers_back(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.indexers = True
+    controller, versions = control(reconciler), itertools.count(2)
+
+    async def change(obj: WatchedObject) -> None:
+        if obj.uid == "busy":
+            controller.apply_event("MODIFIED", build("busy", next(versions)))
+
+    reconciler.index_work = change
+    controller.begin_listing()
+    controller.apply_event(None, build("busy"))
+    controller.apply_event(None, build("quiet"))
+    controller.finish_listing()
+    await eventually(lambda: {uid for uid, _, _ in reconciler.seen} == {"busy", "quiet"})
+    await controller.drain(1.0)
+
+
+@pytest.mark.feature("IDX-22")
+async def test_objects_are_held_until_the_indexes_of_other_kinds_are_filled(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.indexers = True
+    controller = control(reconciler, is_gate_open=False)
+    controller.begin_listing()
+    for number in range(250):
+        controller.apply_event(None, build(f"{number}"))
+    controller.finish_listing()
+    await eventually(lambda: len(reconciler.indexed) == 250)
+    await settle()
+    assert reconciler.seen == []
+    controller.unhold(Hold.INDEXES)
+    await eventually(lambda: len(reconciler.seen) == 250, "all objects are worked on")
+
+
+async def test_objects_that_are_gone_before_the_indexes_are_filled_take_no_memory(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.indexers = True
+    controller = control(reconciler, is_gate_open=False)
+    for number in range(3):
+        controller.apply_event("ADDED", build(f"u{number}"))
+        controller.apply_event("DELETED", build(f"u{number}", 2))
+    await settle()
+    gc.collect()
+    kept = [each for each in gc.get_objects() if isinstance(each, WatchedObject)]
+    assert [obj for obj in kept if obj.controller is controller] == []
+
+
+async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handled(
+    reconciler: Reconciler, controller: Controller
+) -> None:
+    reads = list[str]()
+
+    async def work(obj: WatchedObject) -> None:
+        obj.mark_gone()
+
+    async def read(obj: WatchedObject) -> None:
+        reads.append(obj.uid)
+
+    reconciler.work, reconciler.read = work, read  # type: ignore[method-assign]
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    assert (reconciler.forgotten, reads) == (["a"], [])
+    for version in (2, 3):
+        controller.apply_event("MODIFIED", build("a", version))
+        await settle()
+    controller.apply_event("DELETED", build("a", 4))
+    await settle()
+    assert (reconciler.versions("a"), reads) == ([1], ["a", "a"])
+    assert len(controller.uids) == 0
+
+
+@pytest.mark.feature("IDX-22")
+async def test_a_list_that_ends_in_the_moment_when_an_object_is_indexed_holds_no_handlers_back(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.indexers = True
+    controller = control(reconciler)
+
+    async def end_the_list(obj: WatchedObject) -> None:
+        # After the end of this task, before the reaction to it.
+        asyncio.get_running_loop().call_soon(controller.finish_listing)
+
+    reconciler.index_work = end_the_list
+    controller.begin_listing()
+    controller.apply_event(None, build("a"))
+    await settle()
+    assert reconciler.versions("a") == [1]

@@ -1,0 +1,175 @@
+"""Certificates: what is in them, and that TLS peers accept them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ssl
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+
+from tests.kit.webhook_servers import trust
+from webop.keymaterial import load_key_material
+from webop.servers.certificates.certs import (
+    KeyPair,
+    build_ca,
+    build_certificate_of_own_ca,
+    build_certificate_self_signed,
+    build_certificate_signed,
+    read_certificate,
+)
+
+
+def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, hostname: str) -> ssl.SSLObject:
+    """Make a handshake in memory; return the server's side of it."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server, server_hostname=hostname)
+    pending = [theirs, ours, theirs, ours]
+    for side in pending:
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    ours.write(b"x")
+    assert theirs.read(1) == b"x"
+    return ours
+
+
+def build_server(pair: KeyPair) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_key_material(context, pair.cert, pair.key)
+    return context
+
+
+def read_names(pem: bytes) -> tuple[str, list[str], list[str]]:
+    """Return the common name, the DNS names, the addresses."""
+    cert = x509.load_pem_x509_certificate(pem)
+    sans = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    common_name = cert.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value
+    return (
+        str(common_name),
+        sans.get_values_for_type(x509.DNSName),
+        [str(ip) for ip in sans.get_values_for_type(x509.IPAddress)],
+    )
+
+
+@pytest.mark.parametrize("hostname", ["localhost", "127.0.0.1", "::1"])
+def test_a_server_signed_by_an_authority_is_trusted_under_its_names(hostname: str) -> None:
+    ca = build_ca("the-authority")
+    pair = build_certificate_signed(
+        ca, common_name="server", hostnames=["localhost", "127.0.0.1", "::1"]
+    )
+    shake_hands(build_server(pair), trust(ca.cert), hostname)
+
+
+def test_a_server_is_not_trusted_under_another_name() -> None:
+    ca = build_ca("the-authority")
+    pair = build_certificate_signed(ca, common_name="server", hostnames=["localhost"])
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        shake_hands(build_server(pair), trust(ca.cert), "example.com")
+
+
+def test_a_client_is_known_by_its_name_and_its_groups() -> None:
+    ca = build_ca("the-authority")
+    server = build_server(build_certificate_signed(ca, common_name="s", hostnames=["localhost"]))
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(cadata=ca.cert.decode())
+    client = build_certificate_signed(
+        ca, common_name="me", organizations=["system:masters", "devs"], client=True
+    )
+    peer = shake_hands(server, trust(ca.cert, client=client), "localhost").getpeercert()
+    assert peer is not None
+    assert peer["subject"] == (
+        (("organizationName", "system:masters"),),
+        (("organizationName", "devs"),),
+        (("commonName", "me"),),
+    )
+
+
+def test_a_server_certificate_does_not_prove_a_client() -> None:
+    ca = build_ca("the-authority")
+    pair = build_certificate_signed(ca, common_name="s", hostnames=["localhost"])
+    server = build_server(pair)
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_verify_locations(cadata=ca.cert.decode())
+    with pytest.raises(ssl.SSLCertVerificationError, match="unsuitable certificate purpose"):
+        shake_hands(server, trust(ca.cert, client=pair), "localhost")
+
+
+def test_a_certificate_is_for_a_server_or_for_a_client() -> None:
+    with pytest.raises(ValueError, match="needs hostnames"):
+        build_certificate_signed(build_ca("ca"), common_name="nobody")
+
+
+@pytest.mark.feature("ADM-72", "ADM-81")
+@pytest.mark.parametrize("hostname", ["localhost", "10.1.2.3", "::1"])
+def test_a_self_signed_certificate_is_its_own_authority(hostname: str) -> None:
+    pair = build_certificate_self_signed(["localhost", "10.1.2.3", "::1"])
+    shake_hands(build_server(pair), trust(pair.cert), hostname)
+
+
+@pytest.mark.feature("ADM-81")
+@pytest.mark.parametrize(
+    ("hostnames", "common_name", "dns", "ips"),
+    [
+        (["a.example"], "a.example", ["a.example"], []),
+        (["10.0.0.1", "b", "a"], "b", ["b", "a"], ["10.0.0.1"]),
+        (["10.0.0.2", "10.0.0.1"], "10.0.0.2", [], ["10.0.0.2", "10.0.0.1"]),
+        (["0.0.0.0", "::", "10.0.0.1"], "10.0.0.1", [], ["10.0.0.1"]),
+        (["0:0:0::1"], "::1", [], ["::1"]),
+        (["a", "a", "::1", "0::1", ""], "a", ["a"], ["::1"]),
+        (["bücher.example"], "xn--bcher-kva.example", ["xn--bcher-kva.example"], []),
+        (["x" * 63 + ".y"], "x" * 63 + ".", ["x" * 63 + ".y"], []),
+    ],
+)
+def test_names_of_a_self_signed_certificate_are_normalised(
+    hostnames: list[str], common_name: str, dns: list[str], ips: list[str]
+) -> None:
+    assert read_names(build_certificate_self_signed(hostnames).cert) == (common_name, dns, ips)
+
+
+@pytest.mark.feature("ADM-81")
+@pytest.mark.parametrize("hostnames", [[], ["0.0.0.0"], [""]])
+def test_a_self_signed_certificate_needs_a_name(hostnames: list[str]) -> None:
+    with pytest.raises(ValueError, match="needs a host name"):
+        build_certificate_self_signed(hostnames)
+
+
+@pytest.mark.feature("ADM-75")
+def test_a_generated_key_is_encrypted_by_the_password() -> None:
+    pair = build_certificate_self_signed(["localhost"], "secret")
+    assert b"ENCRYPTED" in pair.key
+    serialization.load_pem_private_key(pair.key, b"secret")
+    with pytest.raises(ValueError):  # noqa: PT011  one wrong password in 256 yields other garbage
+        serialization.load_pem_private_key(pair.key, b"wrong")
+
+
+def test_an_empty_password_is_no_password() -> None:
+    assert b"ENCRYPTED" not in build_certificate_self_signed(["localhost"], "").key
+
+
+def test_the_expiry_is_read_from_the_first_certificate() -> None:
+    ca = build_ca("ca", days=10)
+    pair = build_certificate_signed(ca, common_name="s", hostnames=["s"], days=5)
+    left = read_certificate(pair.cert + ca.cert).end - dt.datetime.now(dt.UTC)
+    assert dt.timedelta(days=4, hours=23) < left <= dt.timedelta(days=5)
+
+
+def test_a_certificate_never_outlives_its_authority() -> None:
+    ca = build_ca("ca", days=10)
+    pair = build_certificate_signed(ca, common_name="s", hostnames=["s"], days=100)
+    assert read_certificate(pair.cert).end == read_certificate(ca.cert).end
+
+
+def test_private_keys_do_not_get_into_logs() -> None:
+    assert "PRIVATE" not in repr(build_ca("ca"))
+
+
+def test_a_certificate_is_valid_for_api_servers_whose_clocks_are_an_hour_behind() -> None:
+    pair, ca = build_certificate_of_own_ca(["svc.ns.svc"], dt.timedelta(days=90))
+    for pem in (pair.cert, ca):
+        assert read_certificate(pem).start < dt.datetime.now(dt.UTC) - dt.timedelta(
+            hours=1, minutes=5
+        )

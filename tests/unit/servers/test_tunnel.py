@@ -1,0 +1,208 @@
+"""Tunnels of other providers: the one that the documentation shows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import webop
+from tests.docs.pages import find_snippets
+from tests.kit.webhook_servers import RESPONSE, Recorder, collect, get_url, post, serve, until
+from webop.errors import ConfigurationError
+from webop.servers.base import BaseWebhookServer
+from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
+
+AGENT = """#!/bin/sh
+echo $$ $* >> {folder}/calls
+echo "INF |  https://quiet-river-$$.trycloudflare.com  |" >&2
+exec sleep 600
+"""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """The processes of a stand-in for cloudflared, each with its arguments."""
+    script = tmp_path / "cloudflared"
+    script.write_text(AGENT.format(folder=tmp_path))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return lambda: [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
+
+
+def build_documented(**options: Any) -> Any:
+    (code,) = [block.code for block in find_snippets() if "CloudflaredTunnel(" in block.code]
+    names: dict[str, Any] = {"__name__": "documented"}
+    exec(compile(code, "webhook_servers.md", "exec"), names)
+    return names["CloudflaredTunnel"](**options)
+
+
+@pytest.mark.feature("ADM-63", "ADM-66")
+async def test_the_documented_provider_tells_its_address_and_the_next_one_when_the_agent_dies(
+    calls: Callable[[], list[list[str]]],
+) -> None:
+    fn = Recorder()
+    async with collect(build_documented(port=0, path="/x"), fn) as configs:
+        first = get_url(await configs.get())
+        pid, *arguments = calls()[0]
+        assert first == f"https://quiet-river-{pid}.trycloudflare.com/x"
+        assert arguments[:2] == ["tunnel", "--url"]
+        assert (await post(f"{arguments[2]}/x/fn")).json() == RESPONSE
+        os.kill(int(pid), signal.SIGKILL)
+        second = get_url(await configs.get())
+        pid = calls()[1][0]
+        assert second == f"https://quiet-river-{pid}.trycloudflare.com/x"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+    assert fn.calls[0].webhook == "fn"
+
+
+async def test_the_documented_provider_says_that_its_agent_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="Cannot open the tunnel: Install cloudflared"):
+        async with serve(build_documented(port=0), Recorder()):
+            pass
+
+
+async def test_a_tunnel_or_a_server_that_returns_instead_of_yielding_is_told_of() -> None:
+    class Tunnel(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:  # type: ignore[override]
+            return upstream
+
+    class Server(BaseWebhookServer):
+        async def serve(self, fn: webop.WebhookFn) -> Any:  # type: ignore[override]
+            return {"url": "https://somewhere"}
+
+    for server, name in (Tunnel(port=0), r"open\(\) of Tunnel"), (Server(), r"serve\(\) of Server"):
+        with pytest.raises(ConfigurationError, match=f"{name} must be an asynchronous generator"):
+            async with serve(server, Recorder()):
+                pass
+
+
+class Silent(webop.WebhookTunnel):
+    START_LIMIT = 0.05
+
+    async def open(self, upstream: str) -> Any:
+        await asyncio.Event().wait()
+        yield upstream
+
+
+async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
+    with pytest.raises(ConfigurationError, match=r"tunnel: It was not ready after 0\.05 s"):
+        async with serve(Silent(port=0), Recorder()):
+            pass
+
+
+async def test_a_public_address_that_is_no_text_is_told_of() -> None:
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            yield {"url": upstream}
+
+    with pytest.raises(ConfigurationError, match=r"It opened \{'url'.*need https"):
+        async with serve(Server(port=0), Recorder()):
+            pass
+
+
+async def test_the_limits_of_the_operator_are_those_of_the_local_server_of_a_tunnel() -> None:
+    upstreams: list[str] = []
+
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            upstreams.append(upstream)
+            yield "https://x"
+            await asyncio.Event().wait()
+
+    current_hosting.set(Hosting(DefaultLimits(max_body=10)))
+    async with serve(Server(port=0), Recorder()):
+        answer = (await post(upstreams[0])).json()["response"]
+        assert answer["status"]["code"] == 413
+
+
+# What all servers have in common.
+
+
+async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_them() -> None:
+    ends: list[str] = []
+
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            async def watch() -> None:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ends.append("watch")
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(watch())
+                for number in range(3):
+                    yield f"https://{number}"
+                await asyncio.Event().wait()
+
+    server = Server(port=0)
+    urls: list[str | None] = []
+
+    async def iterate() -> None:
+        async for config in server(Recorder()):
+            urls.append(config["url"])  # noqa: PERF401 - the list is looked at meanwhile
+
+    async with server:
+        task = asyncio.create_task(iterate())
+        await until(lambda: len(urls) == 3)
+    await task
+    assert urls == ["https://0", "https://1", "https://2"]
+    assert ends == ["watch"]
+
+
+async def test_the_end_of_a_server_is_not_cut_by_another_reason_to_end() -> None:
+    ends: list[str] = []
+    ending = asyncio.Event()
+
+    class Server(webop.WebhookTunnel):
+        async def open(self, upstream: str) -> Any:
+            try:
+                yield "https://x"
+                await asyncio.Event().wait()
+            finally:
+                ending.set()
+                await asyncio.sleep(0.05)
+                ends.append("closed")
+
+    async with Server(port=0) as server:
+        configs = server(Recorder())
+        await anext(configs)
+        closing = asyncio.create_task(configs.aclose())  # type: ignore[attr-defined]
+        await ending.wait()
+    assert ends == ["closed"]
+    await closing
+
+
+async def test_a_server_ends_also_if_a_timeout_inside_of_it_expires_at_that_moment() -> None:
+    class Server(BaseWebhookServer):
+        limit: asyncio.Timeout
+
+        async def serve(self, fn: webop.WebhookFn) -> Any:
+            yield webop.WebhookClientConfig(url="https://x")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None) as self.limit:
+                    await asyncio.Event().wait()
+            await asyncio.Event().wait()
+
+    server = Server()
+    configs = server(Recorder())
+    await anext(configs)
+    step = asyncio.ensure_future(anext(configs))
+    await until(lambda: hasattr(server, "limit"))
+    server.limit.reschedule(asyncio.get_running_loop().time())
+    await asyncio.sleep(0)  # it has expired now, and the task of the server does not know yet
+    async with asyncio.timeout(5):
+        await server.__aexit__(None, None, None)
+    with contextlib.suppress(StopAsyncIteration):
+        await step

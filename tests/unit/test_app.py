@@ -1,0 +1,387 @@
+"""The app as an ASGI server sees it: its life and its options."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.operators import eventually
+from tests.kit.reviews import Lifespan, Site, build_review, connect, serve
+from webop.errors import ActivityError, ConfigurationError
+from webop.testing.registries import replace_default_registry
+
+Json = dict[str, Any]
+
+
+@pytest.mark.feature("STA-01", "STA-04", "STA-05")
+async def test_startup_handlers_run_before_the_first_request_and_cleanup_handlers_at_the_end(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls: list[Any] = []
+    settings = webop.OperatorSettings()
+
+    @webop.on.startup(registry=registry)
+    async def start(memo: webop.Memo, **kwargs: Any) -> None:
+        calls.append(("startup", kwargs["settings"] is settings))
+        memo.started = True
+
+    @webop.on.cleanup(registry=registry)
+    def clean(memo: webop.Memo, **_: Any) -> None:
+        calls.append(("cleanup", memo.started))
+
+    @webop.on.validate("kopfexamples", registry=registry)
+    def check(memo: webop.Memo, **_: Any) -> None:
+        calls.append(("review", memo.started))
+
+    async with serve(registry=registry, settings=settings) as site:
+        await site.review()
+    assert calls == [("startup", True), ("review", True), ("cleanup", True)]
+
+
+@pytest.mark.feature("STA-02", "D-64")
+async def test_a_failed_startup_is_told_to_the_server_without_a_traceback(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[str] = []
+
+    @webop.on.startup(id="prepare", registry=registry)
+    def start(**_: Any) -> None:
+        raise webop.PermanentError("No database.")
+
+    webop.on.cleanup(registry=registry)(lambda **_: calls.append("cleanup"))
+    lifespan = Lifespan(webop.create_app(registry=registry))
+    message = await lifespan.pass_through("startup")
+    assert message == {
+        "type": "lifespan.startup.failed",
+        "message": "Startup handler 'prepare' failed for good: No database.",
+    }
+    with pytest.raises(ActivityError):
+        await lifespan.task
+    assert not calls
+    assert not any(record.exc_info for record in caplog.records)
+
+
+@pytest.mark.feature("STA-02")
+async def test_of_startup_handlers_with_the_same_name_each_one_counts(
+    registry: webop.OperatorRegistry,
+) -> None:
+    """As in several modules with a function called "configure"."""
+    calls: list[str] = []
+
+    def fail(**_: Any) -> None:
+        raise webop.PermanentError("No database.")
+
+    webop.on.startup(id="configure", registry=registry)(fail)
+    webop.on.startup(id="configure", registry=registry)(lambda **_: calls.append("second"))
+    lifespan = Lifespan(webop.create_app(registry=registry))
+    message = await lifespan.pass_through("startup")
+    assert message["message"] == "Startup handler 'configure' failed for good: No database."
+    assert calls == ["second"]
+    with pytest.raises(ActivityError):
+        await lifespan.task
+
+
+async def test_with_asgi_lifespan_a_failed_startup_is_its_error(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.startup(registry=registry)
+    def start(**_: Any) -> None:
+        raise webop.PermanentError("No database.")
+
+    with pytest.raises(ActivityError, match="No database"):
+        async with serve(registry=registry):
+            raise AssertionError("it must not start")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "There is no file"),
+        ("import no_such_module", "No module named 'no_such_module' ("),
+        ("def (", "SyntaxError: "),
+        ("import webop\nwebop.on.validate('x', no_such_option=1)(print)", "no_such_option"),
+        ("raise SystemExit(5)", "SystemExit: 5"),
+    ],
+)
+async def test_a_module_that_cannot_be_imported_is_told_to_the_server_with_its_line(
+    tmp_path: Path, text: str | None, reason: str
+) -> None:
+    file = tmp_path / "wrong_handlers.py"
+    if text is not None:
+        file.write_text(text)
+    lifespan = Lifespan(webop.create_app(modules=[str(file)]))
+    message = await lifespan.pass_through("startup")
+    assert message["type"] == "lifespan.startup.failed"
+    assert str(file) in message["message"]
+    assert reason in message["message"]
+    assert text is None or f"line {text.count(chr(10)) + 1}" in message["message"]
+    with pytest.raises(ConfigurationError):
+        await lifespan.task
+
+
+async def test_an_app_that_is_cancelled_twice_leaves_no_operator_behind(
+    registry: webop.OperatorRegistry,
+) -> None:
+    cleaning = asyncio.Event()
+
+    @webop.on.cleanup(registry=registry)
+    async def clean_for_long(**_: Any) -> None:
+        cleaning.set()
+        await asyncio.sleep(60)
+
+    async def live() -> None:
+        async with webop.create_app(registry=registry, modules=()).lifespan():
+            living.set()
+            await asyncio.Event().wait()
+
+    living, existing = asyncio.Event(), asyncio.all_tasks()
+    task = asyncio.create_task(live())
+    for moment in living, cleaning:
+        await moment.wait()
+        task.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait([task])
+    assert asyncio.all_tasks() == existing
+
+
+async def test_handlers_are_not_doubled_when_an_app_lives_twice(tmp_path: Path) -> None:
+    file = tmp_path / "handlers_of_two_lives.py"
+    file.write_text("import webop\nwebop.on.validate('x', id='check')(lambda **_: None)")
+    with replace_default_registry(webop.OperatorRegistry()):
+        app = webop.create_app(modules=str(file), namespaces="team-1", clusterwide=None)
+        for _ in range(2):
+            async with app.lifespan():
+                assert app.operator is not None
+                assert len(app.operator.context.registry) == 1
+                assert app.operator.options.scope.patterns == ("team-1",)
+
+
+async def test_a_failed_cleanup_is_told_to_the_server(registry: webop.OperatorRegistry) -> None:
+    @webop.on.cleanup(id="tidy", registry=registry)
+    def clean(**_: Any) -> None:
+        raise webop.PermanentError("Too much rubbish.")
+
+    lifespan = Lifespan(webop.create_app(registry=registry))
+    await lifespan.pass_through("startup")
+    assert await lifespan.pass_through("shutdown") == {
+        "type": "lifespan.shutdown.failed",
+        "message": "Cleanup handler 'tidy' failed for good: Too much rubbish.",
+    }
+    with pytest.raises(ActivityError):
+        await lifespan.task
+
+
+async def test_a_server_that_drops_the_lifespan_ends_the_operator(
+    registry: webop.OperatorRegistry,
+) -> None:
+    cleaned = threading.Event()
+    webop.on.cleanup(registry=registry)(lambda **_: cleaned.set())
+    lifespan = Lifespan(webop.create_app(registry=registry))
+    await lifespan.pass_through("startup")
+    lifespan.task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await lifespan.task
+    assert cleaned.is_set()
+
+
+@pytest.mark.feature("PRB-09")
+async def test_nothing_is_served_before_the_start_and_after_the_end(
+    registry: webop.OperatorRegistry,
+) -> None:
+    gate = asyncio.Event()
+
+    @webop.on.startup(registry=registry)
+    async def start(**_: Any) -> None:
+        await gate.wait()
+
+    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
+    app = webop.create_app(registry=registry)
+    async with connect(app) as http:
+        site = Site(http)
+        assert await get_statuses(site) == [503, 503, 503, 503]
+        lifespan = Lifespan(app)
+        lifespan.begin("startup")
+        await eventually(lambda: app.operator is not None)
+        assert await get_statuses(site) == [503, 503, 503, 503]
+        assert "startup is not finished" in (await site.get("/readyz")).text
+        gate.set()
+        assert (await lifespan.finish())["type"] == "lifespan.startup.complete"
+        assert await get_statuses(site) == [200, 200, 200, 200]
+        assert (await lifespan.pass_through("shutdown"))["type"] == "lifespan.shutdown.complete"
+        await lifespan.task
+        assert await get_statuses(site) == [503, 503, 503, 503]
+        refusal = (await site.post(build_review())).json()
+        assert (refusal["kind"], refusal["code"]) == ("Status", 503)
+        assert "does not run" in refusal["message"]
+
+
+async def get_statuses(site: Site) -> list[int]:
+    answers = [await site.get(path) for path in ("/healthz", "/livez", "/readyz")]
+    return [(await site.post(build_review())).status_code, *(a.status_code for a in answers)]
+
+
+async def test_an_app_can_be_run_again(registry: webop.OperatorRegistry) -> None:
+    calls: list[str] = []
+    webop.on.startup(registry=registry)(lambda **_: calls.append("startup"))
+    app = webop.create_app(registry=registry)
+    for _ in range(2):
+        lifespan = Lifespan(app)
+        await lifespan.pass_through("startup")
+        await lifespan.pass_through("shutdown")
+        await lifespan.task
+    assert calls == ["startup", "startup"]
+
+
+@pytest.mark.feature("ADM-49")
+async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_seen_by_the_probes(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[str] = []
+    settings = webop.OperatorSettings()
+    gate = asyncio.Event()
+
+    async def serve_briefly(fn: webop.WebhookFn) -> Any:
+        yield {"url": "https://somewhere"}
+        await gate.wait()
+
+    settings.admission.server = serve_briefly
+    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
+    webop.on.cleanup(registry=registry)(lambda **_: calls.append("cleanup"))
+    app = webop.create_app(registry=registry, settings=settings)
+    lifespan = Lifespan(app)
+    await lifespan.pass_through("startup")
+    async with connect(app) as http:
+        site = Site(http)
+        assert await get_statuses(site) == [200, 200, 200, 200]
+        gate.set()
+        await eventually(lambda: "The operator has ended" in caplog.text)
+        assert await get_statuses(site) == [503, 503, 503, 503]
+        assert "The webhook server has exited" in (await site.get("/readyz")).text
+    assert calls == ["cleanup"]
+    assert (await lifespan.pass_through("shutdown"))["type"] == "lifespan.shutdown.failed"
+    with pytest.raises(webop.WebopError):
+        await lifespan.task
+
+
+async def yield_text(fn: webop.WebhookFn) -> Any:
+    yield "https://somewhere"
+
+
+async def yield_nothing(fn: webop.WebhookFn) -> Any:
+    return {"url": "https://somewhere"}
+
+
+async def yield_http(fn: webop.WebhookFn) -> Any:
+    yield {"url": "http://localhost:9443"}
+
+
+@pytest.mark.parametrize(
+    ("server", "managed", "message"),
+    [
+        (yield_text, None, r"WebhookClientConfig, got 'https:"),
+        (yield_nothing, None, r"must be an asynchronous generator: .* with `yield`"),
+        (yield_http, "x.dev", r"by HTTPS only, not at http:.* Remove insecure"),
+    ],
+)
+async def test_a_webhook_server_that_yields_something_else_than_a_usable_config_is_told_of(
+    registry: webop.OperatorRegistry, server: Any, managed: str | None, message: str
+) -> None:
+    settings = webop.OperatorSettings()
+    settings.admission.server = server
+    settings.admission.managed = managed
+    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
+    lifespan = Lifespan(webop.create_app(registry=registry, settings=settings))
+    await lifespan.pass_through("startup")
+    await lifespan.pass_through("shutdown")
+    with pytest.raises(webop.ConfigurationError, match=message):
+        await lifespan.task
+
+
+# ---- options
+
+
+def test_a_misspelt_option_is_told_at_once() -> None:
+    with pytest.raises(TypeError, match=r"no option 'namespace' .* did you mean 'namespaces'"):
+        webop.create_app(namespace="x")  # type: ignore[call-arg]
+
+
+def test_all_namespaces_and_some_exclude_each_other() -> None:
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        webop.create_app(clusterwide=True, namespaces=["x"])
+
+
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"WEBOP_ALL_NAMESPACES": "1", "WEBOP_NAMESPACES": "a b"}, "exclude each other"),
+        ({"WEBOP_MODULES": "no.such.module"}, "'no.such.module' cannot be imported"),
+        ({"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' is invalid"),
+        (
+            {"WEBOP_POSTING__BURST": "x"},
+            "WEBOP_POSTING__BURST='x' is invalid: it must be",
+        ),
+    ],
+)
+async def test_wrong_variables_of_the_environment_are_told_to_the_server(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], reason: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    lifespan = Lifespan(webop.create_app())
+    message = await lifespan.pass_through("startup")
+    assert message["type"] == "lifespan.startup.failed"
+    assert reason in message["message"]
+    with pytest.raises(ConfigurationError):
+        await lifespan.task
+
+
+async def test_a_handler_that_cannot_be_called_is_told_to_the_server_or_the_caller(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls: list[str] = []
+    webop.on.startup(registry=registry)(lambda **_: calls.append("startup"))
+
+    @webop.on.create("kopfexamples", registry=registry)
+    def fn(nam: str, **_: Any) -> None: ...
+
+    reason = r"fn\(\) requires 'nam', .* did you mean 'name'\? .*test_app\.py, line"
+    lifespan = Lifespan(webop.create_app(registry=registry))
+    message = await lifespan.pass_through("startup")
+    assert message["type"] == "lifespan.startup.failed"
+    assert re.search(reason, message["message"])
+    with pytest.raises(ConfigurationError):
+        await lifespan.task
+    with pytest.raises(ConfigurationError, match=reason):
+        await webop.operator(registry=registry, clusterwide=True)
+    assert calls == []
+
+
+@pytest.mark.feature("ADM-48")
+async def test_without_an_asgi_server_admission_handlers_need_a_webhook_server(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls: list[str] = []
+    webop.on.startup(registry=registry)(lambda **_: calls.append("startup"))
+    webop.on.cleanup(registry=registry)(lambda **_: calls.append("cleanup"))
+    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
+    with pytest.raises(ConfigurationError, match=r"handlers \(check\).*settings\.admission\.serv"):
+        await webop.operator(registry=registry, clusterwide=True)
+    assert calls == ["startup", "cleanup"]
+
+
+async def test_configurations_that_cannot_be_managed_are_told_in_the_log(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = webop.OperatorSettings()
+    settings.admission.managed = "auto.kopf.dev"
+    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
+    async with serve(registry=registry, settings=settings) as site:
+        assert (await site.get("/readyz")).status_code == 200
+    assert "The webhook configurations 'auto.kopf.dev' are not managed" in caplog.text

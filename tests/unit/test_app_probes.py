@@ -1,0 +1,265 @@
+"""The pages of the app, and its probes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import webop
+from tests.kit.operators import build_settings, eventually
+from tests.kit.reviews import build_review, serve
+
+
+@pytest.fixture
+def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """There are no credentials on this machine."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+async def test_the_root_says_what_to_set_when_nothing_is_configured(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serve(registry=registry) as site:
+        page = (await site.get("/")).json()
+    assert "WEBOP_MODULES=handlers.py,package.module" in page["advice"]
+    assert "WEBOP_MODULES=handlers.py,package.module" in caplog.text
+    assert page["webop"] == webop.__version__
+    assert page["handlers"] == 0
+
+
+async def test_the_root_says_what_is_served(registry: webop.OperatorRegistry) -> None:
+    webop.on.validate("kopfexamples", id="check", registry=registry)(lambda **_: None)
+    webop.on.mutate("pods", id="check", registry=registry)(lambda **_: None)
+    webop.on.probe(id="now", registry=registry)(lambda **_: None)
+    async with serve(registry=registry) as site:
+        page = (await site.get("/")).json()
+    assert page["webhooks"] == ["check"]
+    assert page["handlers"] == 3
+    assert page["not ready"] == []
+    assert page["advice"] == ""
+    assert page["role"] == ""
+
+
+async def test_the_root_says_whether_it_acts_and_why_not(registry: webop.OperatorRegistry) -> None:
+    webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
+    settings = build_settings(leadership={"lease_name": "one-of-many"})
+    async with serve(registry=registry, settings=settings) as site:
+        role = (await site.get("/")).json()["role"]
+    assert role.startswith("standing by; the lease one-of-many is not held: ")
+    assert "not elected yet" in role
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nowhere", 404), ("PUT", "/", 405), ("HEAD", "/livez", 200), ("DELETE", "/x", 404)],
+)
+async def test_there_is_nothing_else(
+    registry: webop.OperatorRegistry, method: str, path: str, status: int
+) -> None:
+    async with serve(registry=registry) as site:
+        assert (await site.http.request(method, path)).status_code == status
+
+
+# ---- probes
+
+
+@pytest.mark.feature("PRB-03", "PRB-04", "PRB-10")
+async def test_the_health_is_what_the_probe_handlers_return(
+    registry: webop.OperatorRegistry,
+) -> None:
+    @webop.on.probe(id="now", registry=registry)
+    async def tell(memo: webop.Memo, settings: webop.OperatorSettings, **_: Any) -> Any:
+        return {"count": memo.count, "level": settings.posting.level}
+
+    webop.on.probe(id="sync", registry=registry)(lambda **_: [1, None])
+    async with serve(registry=registry, memo=webop.Memo(count=3)) as site:
+        answer = await site.get("/healthz")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {"now": {"count": 3, "level": logging.INFO}, "sync": [1, None]}
+
+
+@pytest.mark.feature("PRB-03", "PRB-08")
+async def test_the_health_is_empty_by_default(registry: webop.OperatorRegistry) -> None:
+    async with serve(registry=registry) as site:
+        answer = await site.get("/healthz")
+    assert (answer.status_code, answer.json()) == (200, {})
+
+
+@pytest.mark.feature("PRB-04")
+async def test_a_probe_without_a_result_is_not_in_the_health(
+    registry: webop.OperatorRegistry,
+) -> None:
+    webop.on.probe(id="silent", registry=registry)(lambda **_: None)
+    webop.on.probe(id="zero", registry=registry)(lambda **_: 0)
+    async with serve(registry=registry) as site:
+        answer = await site.get("/healthz")
+    assert (answer.status_code, answer.json()) == (200, {"zero": 0})
+
+
+@pytest.mark.feature("PRB-05")
+async def test_requests_for_the_health_share_the_runs_of_the_handlers(
+    registry: webop.OperatorRegistry,
+) -> None:
+    calls: list[int] = []
+
+    @webop.on.probe(id="count", registry=registry)
+    async def count(**_: Any) -> int:
+        calls.append(1)
+        await asyncio.sleep(0)
+        return len(calls)
+
+    async with serve(registry=registry) as site:
+        answers = await asyncio.gather(*(site.get("/healthz") for _ in range(10)))
+        answers.append(await site.get("/healthz"))
+    assert [answer.json() for answer in answers] == [{"count": 1}] * 11
+
+
+async def test_a_probe_that_fails_is_an_error_at_once_and_can_recover(
+    registry: webop.OperatorRegistry,
+) -> None:
+    errors: list[Exception] = [ValueError("No database."), webop.PermanentError("No luck.")]
+
+    @webop.on.probe(id="database", registry=registry)
+    def check(**_: Any) -> str:
+        if errors:
+            raise errors.pop(0)
+        return "fine"
+
+    async with serve(registry=registry) as site, asyncio.timeout(10):
+        answers = [await site.get("/healthz") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [500, 500, 200]
+    assert answers[0].json() == {"error": "The probe has failed in database."}
+    assert answers[2].json() == {"database": "fine"}
+
+
+@pytest.mark.feature("PRB-05")
+async def test_a_probe_that_hangs_fails_after_ten_seconds_and_is_called_again_when_it_has_ended(
+    registry: webop.OperatorRegistry,
+) -> None:
+    released = threading.Event()
+    calls: list[int] = []
+
+    @webop.on.probe(id="database", registry=registry)
+    def check(**_: Any) -> int:
+        calls.append(len(calls))
+        released.wait(30)
+        return len(calls)
+
+    async with serve(registry=registry) as site:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        slow, quick = await asyncio.gather(site.get("/healthz"), site.get("/healthz"))
+        took = clock() - begun
+        released.set()
+        answer = await site.get("/healthz")
+        while answer.status_code == 500:  # as long as the thread takes to end
+            await asyncio.sleep(0.01)
+            answer = await site.get("/healthz")
+    assert 9 < took < 15
+    assert slow.status_code == quick.status_code == 500
+    assert "no result within 10 s" in slow.json()["error"]
+    assert "an earlier call of database is still running" in quick.json()["error"]
+    assert (answer.status_code, answer.json()) == (200, {"database": 2})
+
+
+@pytest.mark.feature("PRB-06")
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"a": 1.5, "b": [True]}, {"a": 1.5, "b": [True]}),
+        ({1: 2}, {"1": 2}),
+        (webop.Memo(a=1), {"a": 1}),
+        (Path("/tmp"), "/tmp"),
+    ],
+)
+async def test_the_results_of_probes_are_json_or_made_so(
+    registry: webop.OperatorRegistry, value: Any, expected: Any
+) -> None:
+    webop.on.probe(id="x", registry=registry)(lambda **_: value)
+    async with serve(registry=registry) as site:
+        assert (await site.get("/healthz")).json() == {"x": expected}
+
+
+async def test_results_that_json_cannot_hold_are_an_error_with_the_reason(
+    registry: webop.OperatorRegistry,
+) -> None:
+    webop.on.probe(id="x", registry=registry)(lambda **_: 2**70)
+    async with serve(registry=registry) as site:
+        answer = await site.get("/healthz")
+    assert answer.status_code == 500
+    assert "JSON cannot represent" in answer.json()["error"]
+
+
+@pytest.mark.usefixtures("nowhere")
+async def test_without_credentials_admission_is_served_and_the_readiness_says_what_is_missing(
+    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
+    webop.on.validate("kopfexamples", registry=registry)(lambda **_: None)
+    async with serve(registry=registry) as site:
+        assert (await site.get("/readyz")).status_code == 503  # from the first moment on
+        await eventually(lambda: "only admission and probes are served" in caplog.text)
+        answer = await site.get("/readyz")
+        assert answer.status_code == 503
+        (reason,) = answer.json()["not ready"]
+        assert "no credentials for the API server. There is no kubeconfig" in reason
+        assert (await site.review())["allowed"]
+        assert (await site.get("/livez")).json() == {"alive": True}
+        assert (await site.get("/healthz")).status_code == 200
+        assert (await site.get("/")).json()["not ready"] == [reason]
+
+
+# ---- the liveness endpoint of other ways to run an operator
+
+
+@pytest.mark.feature("PRB-01", "PRB-03")
+@pytest.mark.parametrize("path", ["", "/", "/healthz", "/some/where"])
+async def test_the_liveness_endpoint_reports_the_health_and_takes_no_reviews(
+    registry: webop.OperatorRegistry, path: str
+) -> None:
+    calls: list[str] = []
+    settings = webop.OperatorSettings()
+    settings.admission.server = webop.WebhookServer(port=0)
+    webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
+    webop.on.validate("kopfexamples", registry=registry)(lambda **_: calls.append("check"))
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    ready, url = asyncio.Event(), f"http://127.0.0.1:{port}{path}"
+    task = asyncio.create_task(
+        webop.operator(
+            registry=registry,
+            settings=settings,
+            liveness_endpoint=url,
+            clusterwide=True,
+            ready_flag=ready,
+        )
+    )
+    async with httpx.AsyncClient(trust_env=False) as http:
+        await eventually(lambda: ready.is_set() or task.done())
+        answer = await get_when_up(http, url)
+        refusal = await http.post(f"http://127.0.0.1:{port}/", json=build_review())
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert (answer.status_code, answer.json()) == (200, {"x": "fine"})
+    assert refusal.status_code == 405
+    assert not calls
+
+
+async def get_when_up(http: httpx.AsyncClient, url: str) -> httpx.Response:
+    async with asyncio.timeout(10):
+        while True:
+            with contextlib.suppress(httpx.ConnectError):
+                return await http.get(url)
+            await asyncio.sleep(0.01)

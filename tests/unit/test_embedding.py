@@ -1,0 +1,287 @@
+"""Operators run by code: flags, loops, threads, and how they end (chapter "Embedding")."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import webop
+from tests.kit.operators import build_settings, eventually
+from webop.embedding import build_options
+
+FLAGS: list[Callable[[], Any]] = [
+    asyncio.Event,
+    threading.Event,
+    lambda: asyncio.get_running_loop().create_future(),
+    concurrent.futures.Future,
+]
+FLAG_IDS = ["asyncio.Event", "threading.Event", "asyncio.Future", "concurrent.futures.Future"]
+
+
+def is_raised(flag: Any) -> bool:
+    return bool(flag.is_set() if hasattr(flag, "is_set") else flag.done())
+
+
+def raise_flag(flag: Any) -> None:
+    if hasattr(flag, "set"):
+        flag.set()
+    else:
+        flag.set_result(None)
+
+
+class Life:
+    """An operator without a cluster that notes what happens in its life."""
+
+    def __init__(self) -> None:
+        self.registry = webop.OperatorRegistry()
+        self.events: list[str] = []
+        webop.on.startup(registry=self.registry, id="startup")(self._start)
+        webop.on.cleanup(registry=self.registry, id="cleanup")(self._clean)
+        self.failures: dict[str, Exception] = {}
+        self.memo: Any = None
+
+    async def _start(self, memo: Any, **_: Any) -> None:
+        self.memo = memo
+        self._note("startup")
+
+    async def _clean(self, **_: Any) -> None:
+        self._note("cleanup")
+
+    def _note(self, event: str) -> None:
+        self.events.append(event)
+        if event in self.failures:
+            raise self.failures[event]
+
+    def build_options(self, **options: Any) -> Any:
+        """Return options for all functions of the chapter."""
+        common = {"registry": self.registry, "settings": build_settings(), "clusterwide": True}
+        return {**common, **options}
+
+
+@pytest.fixture
+def life() -> Life:
+    return Life()
+
+
+@pytest.mark.feature("EMB-12", "STA-05", "STA-13", "EMB-05")
+@pytest.mark.parametrize("build_flag", FLAGS, ids=FLAG_IDS)
+async def test_flags_of_all_kinds_tell_of_the_start_and_order_the_end(
+    life: Life, build_flag: Callable[[], Any]
+) -> None:
+    ready, stop = build_flag(), build_flag()
+    options = life.build_options(ready_flag=ready, stop_flag=stop)
+    task = asyncio.create_task(webop.operator(**options))
+    await eventually(lambda: is_raised(ready))
+    assert life.events == ["startup"]
+    raise_flag(stop)
+    async with asyncio.timeout(10):
+        await task
+    assert life.events == ["startup", "cleanup"]
+
+
+@pytest.mark.feature("EMB-02", "STA-05")
+async def test_a_cancelled_operator_cleans_up(life: Life) -> None:
+    task = asyncio.create_task(webop.operator(**life.build_options()))
+    await eventually(lambda: life.events)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert life.events == ["startup", "cleanup"]
+
+
+@pytest.mark.feature("STA-02", "D-64")
+async def test_a_failed_startup_ends_the_operator_without_a_cleanup(life: Life) -> None:
+    life.failures["startup"] = webop.PermanentError("no database")
+    ready = asyncio.Event()
+    with pytest.raises(webop.ActivityError, match="no database"):
+        await webop.operator(**life.build_options(ready_flag=ready))
+    assert life.events == ["startup"]
+    assert not ready.is_set()
+
+
+@pytest.mark.feature("STA-05", "D-64")
+async def test_a_failed_cleanup_is_told(life: Life) -> None:
+    life.failures["cleanup"] = webop.PermanentError("still dirty")
+    stop = asyncio.Event()
+    stop.set()
+    with pytest.raises(webop.ActivityError, match="still dirty"):
+        await webop.operator(**life.build_options(stop_flag=stop))
+
+
+@pytest.mark.feature("MEM-06", "MEM-09")
+@pytest.mark.parametrize("memo", [webop.Memo(x=1), {"any": "thing"}, 5])
+async def test_the_memo_can_be_anything_from_outside(life: Life, memo: Any) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    await webop.operator(**life.build_options(memo=memo, stop_flag=stop))
+    assert life.memo is memo
+
+
+@pytest.mark.feature("MEM-06")
+async def test_a_memo_that_objects_cannot_get_is_refused_before_the_start(life: Life) -> None:
+    with pytest.raises(webop.ConfigurationError, match=r"Put it into .* memo=webop\.Memo"):
+        await webop.operator(**life.build_options(memo=threading.Lock()))
+
+
+@pytest.mark.feature("EMB-01", "EMB-02", "EMB-06")
+@pytest.mark.parametrize("is_own_loop", [True, False])
+def test_an_operator_runs_in_a_thread_with_a_loop_of_its_own_or_a_given_one(
+    life: Life, is_own_loop: bool
+) -> None:
+    ready, stop = threading.Event(), threading.Event()
+    loop = asyncio.new_event_loop() if is_own_loop else None
+    options = life.build_options(ready_flag=ready, stop_flag=stop, loop=loop)
+    thread = threading.Thread(target=lambda: webop.run(**options))
+    thread.start()
+    assert ready.wait(20)
+    stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert life.events == ["startup", "cleanup"]
+    if loop is not None:
+        loop.close()
+
+
+@pytest.mark.feature("EMB-03", "EMB-05", "REF-21", "REF-22")
+async def test_tasks_of_an_operator_run_until_the_first_of_them_ends(life: Life) -> None:
+    ready, stop = asyncio.Event(), asyncio.Event()
+    tasks = await webop.spawn_tasks(**life.build_options(ready_flag=ready, stop_flag=stop))
+    await ready.wait()
+    stop.set()
+    async with asyncio.timeout(4):  # nothing is left behind that would be waited for
+        await webop.run_tasks(tasks)
+    assert all(task.done() for task in tasks)
+    assert life.events == ["startup", "cleanup"]
+
+
+@pytest.mark.feature("EMB-04", "EMB-10")
+async def test_tasks_that_were_there_before_are_left_alone(life: Life) -> None:
+    mine = asyncio.create_task(asyncio.Event().wait())
+    stop = asyncio.Event()
+    existing = asyncio.all_tasks()
+    tasks = await webop.spawn_tasks(**life.build_options(stop_flag=stop))
+    stop.set()
+    await webop.run_tasks(tasks, ignored=existing)
+    assert not mine.done()
+    mine.cancel()
+
+
+@pytest.mark.feature("EMB-02")
+async def test_the_signal_handlers_of_before_are_back_after_an_operator_that_was_stopped(
+    life: Life,
+) -> None:
+    def mine(*_: Any) -> None: ...
+
+    previous = signal.signal(signal.SIGTERM, mine)
+    try:
+        ready, stop = asyncio.Event(), asyncio.Event()
+        options = life.build_options(ready_flag=ready, stop_flag=stop)
+        task = asyncio.create_task(webop.operator(**options))
+        await ready.wait()
+        assert signal.getsignal(signal.SIGTERM) is not mine
+        stop.set()
+        await task
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@pytest.mark.feature("EMB-09", "STA-09")
+async def test_a_signal_stops_all_operators_of_a_loop(life: Life) -> None:
+    other, ready = Life(), [asyncio.Event(), asyncio.Event()]
+    existing = asyncio.all_tasks()
+    tasks = [
+        *await webop.spawn_tasks(**life.build_options(ready_flag=ready[0])),
+        *await webop.spawn_tasks(**other.build_options(ready_flag=ready[1])),
+    ]
+    for flag in ready:
+        await flag.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    async with asyncio.timeout(10):
+        await asyncio.wait(tasks[1::2])  # those that wait for signals and flags
+    assert all(task.exception() is None for task in tasks[1::2])
+    await webop.run_tasks(tasks, ignored=existing)
+    assert life.events == other.events == ["startup", "cleanup"]
+
+
+@pytest.mark.feature("EMB-07", "SCP-15", "SCP-16")
+@pytest.mark.parametrize("options", [{"namespaces": ["ns"]}, {"namespace": "ns"}])
+async def test_some_namespaces_and_all_of_them_exclude_each_other(life: Life, options: Any) -> None:
+    with pytest.raises(webop.ConfigurationError, match="exclude each other"):
+        await webop.operator(**life.build_options(**options))
+
+
+@pytest.mark.feature("EMB-07", "PEE-04", "PEE-07", "PEE-10", "CFG-12")
+async def test_options_are_put_into_the_settings(life: Life) -> None:
+    settings, stop = build_settings(), asyncio.Event()
+    stop.set()
+    await webop.operator(
+        registry=life.registry,
+        settings=settings,
+        stop_flag=stop,
+        clusterwide=True,
+        standalone=True,
+        priority=5,
+        peering_name="mine",
+    )
+    peering = settings.peering
+    assert (peering.standalone, peering.priority, peering.name) == (True, 5, "mine")
+    assert peering.mandatory
+    assert peering.clusterwide
+
+
+@pytest.mark.feature("PRB-02")
+@pytest.mark.parametrize("url", ["ftp://localhost/healthz", "http://localhost:99999/healthz"])
+async def test_a_liveness_endpoint_must_be_http(life: Life, url: str) -> None:
+    with pytest.raises(webop.ConfigurationError, match=rf"{url}.*http://"):
+        await webop.operator(**life.build_options(liveness_endpoint=url))
+
+
+async def test_an_operator_that_is_cancelled_twice_leaves_no_task_behind(life: Life) -> None:
+    cleaning = asyncio.Event()
+
+    @webop.on.cleanup(registry=life.registry)
+    async def clean_for_long(**_: Any) -> None:
+        cleaning.set()
+        await asyncio.sleep(60)
+
+    existing = asyncio.all_tasks()
+    task = asyncio.create_task(webop.operator(**life.build_options()))
+    await eventually(lambda: life.events)
+    task.cancel()
+    await cleaning.wait()
+    task.cancel()
+    async with asyncio.timeout(10):
+        await asyncio.wait([task])
+    assert asyncio.all_tasks() == existing
+
+
+async def test_run_says_what_to_do_where_a_loop_runs(life: Life) -> None:
+    with pytest.raises(RuntimeError, match=r"Await webop\.operator"):
+        webop.run(**life.build_options())
+
+
+@pytest.mark.feature("EMB-12")
+@pytest.mark.parametrize("name", ["ready_flag", "stop_flag"])
+async def test_what_is_no_flag_is_refused_by_its_name(life: Life, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"{name}= must be an event .* got 'x'"):
+        await webop.operator(**life.build_options(**{name: "x"}))
+
+
+@pytest.mark.feature("EMB-07")
+def test_the_name_of_one_namespace_is_not_taken_letter_by_letter() -> None:
+    assert build_options({"namespaces": "team-1"}).scope.patterns == ("team-1",)
+    assert build_options({"namespaces": ["a", "b"]}).scope.patterns == ("a", "b")
+
+
+async def test_a_mapping_for_a_vault_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"vault= must be a webop\.Vault"):
+        await webop.spawn_tasks(vault={}, clusterwide=True)  # type: ignore[arg-type]

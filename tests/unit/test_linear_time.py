@@ -1,0 +1,170 @@
+"""Text of any length and content is read in linear time: no peer can stop the event loop by it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import pkgutil
+import re
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import webop
+from webop.cli.migration.pins import read_pins
+from webop.client.auth.expiration import parse_moment, parse_token_lifetime
+from webop.client.auth.urls import find_server_problem, quote_url
+from webop.client.http.failed_requests import build_status_error, parse_attempt
+from webop.client.watch_events import parse_number
+from webop.coordination.lease import is_newer
+from webop.keymaterial import find_certificates
+from webop.logs.escaping import escape, hide_secrets
+from webop.objects.json_text import cut
+from webop.servers.decoding import find_request
+
+LIMIT = 0.3  # seconds for 100 000 characters; what is quadratic needs at least ten times that
+
+# What makes patterns go back, and the beginnings of what is looked for.
+PIECES = (
+    *("a", "A", "1", " ", ".", "-", "/", '"', "a.", "a-", "1.", "a[", "V1", "a=", "\\", "\n"),
+    *("kopf-", "KOPF_RUN_", "python:1", "charset=", "+json"),
+    *('admission webhook "', 'failed calling webhook "', 'request.userInfo.username != "'),
+    *("://", "token=", "basic ", "ERR_NGROK_", "FROM ", "k8s.io/a => ", "go1.", "SERVICE_PORT_"),
+)
+# Their callers bound the text.
+BOUNDED = {"requests._PART", "escaping._SECRETS"}
+
+
+def list_uses() -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield what is done with the regular expressions of all modules, with the names of these."""
+    for info in pkgutil.walk_packages(webop.__path__, "webop."):
+        if info.name.endswith("__main__"):
+            continue
+        module = importlib.import_module(info.name)
+        source = Path(str(module.__file__)).read_text()
+        for name, value in vars(module).items():
+            title = f"{info.name.rpartition('.')[2]}.{name}"
+            pattern = getattr(value, "__self__", value)
+            if not isinstance(pattern, re.Pattern) or title in BOUNDED:
+                continue
+            if pattern is not value:  # a method, such as fullmatch
+                yield title, value
+            for method in set(re.findall(rf"\b{name}\.(\w+)\(", source)):
+                yield title, partial(_use, getattr(pattern, method), method)
+
+
+def _use(fn: Any, method: str, text: str) -> None:
+    is_text = isinstance(fn.__self__.pattern, str)
+    given: Any = text if is_text else text.encode()
+    found = fn(given[:0], given) if method == "sub" else fn(given)
+    if method == "finditer":
+        list(found)
+
+
+def measure(fn: Callable[[Any], Any], text: Any) -> float:
+    begin = time.process_time()
+    with contextlib.suppress(ValueError, webop.WebopError):  # it is refused, in time
+        fn(text)
+    return time.process_time() - begin
+
+
+def test_no_regular_expression_goes_back_again_and_again() -> None:
+    uses = list(list_uses())
+    assert len(uses) > 20
+    for name, fn in uses:
+        for piece in PIECES:
+            for beginning in ("", "a"):
+                text: Any = beginning + piece * (2_000 // len(piece))
+                assert measure(fn, text) < LIMIT / 15, (name, beginning, piece)
+
+
+def read_pin_file(text: str, folder: Path) -> None:
+    path = folder / "requirements.txt"
+    path.write_text(text)
+    list(read_pins(path))
+
+
+def build_token(text: str) -> str:
+    claims = urlsafe_b64encode(f'{{"exp": {text}}}'.encode()).decode()
+    return f"x.{claims}.x"
+
+
+TABLE: list[tuple[Callable[[Any], Any], Callable[[int], Any]]] = [
+    (find_certificates, lambda n: b"-----BEGIN CERTIFICATE-----" * (n // 27)),
+    (find_certificates, lambda n: b"-----END CERTIFICATE-----" * (n // 25)),
+    (hide_secrets, lambda n: "aA=" * (n // 3)),
+    (hide_secrets, lambda n: "a." * (n // 2)),
+    (hide_secrets, lambda n: "://" * (n // 3)),
+    (escape, lambda n: "\n" * n),
+    (quote_url, lambda n: ":" * n),
+    (quote_url, lambda n: "@:" * (n // 2)),
+    (find_server_problem, lambda n: "http://h:" + "1" * n),
+    (find_server_problem, lambda n: "http://[" * (n // 8)),
+    (parse_moment, lambda n: "T" + "1" * n),
+    (lambda text: parse_attempt("GET", text), lambda n: "/apis/a" * (n // 7)),
+    (parse_number, lambda n: "1" * n),
+    (lambda text: is_newer(text, {"metadata": {"resourceVersion": text}}), lambda n: "1" * n),
+    (parse_token_lifetime, lambda n: build_token("1" * n)),
+    (parse_token_lifetime, lambda n: "." * n),
+    (partial(cut, limit=200), lambda n: b"[" * (n // 2) + b"]" * (n // 2)),
+    (partial(cut, limit=200), lambda n: b"[" * 300 + b"[[0]]," * (n // 6) + b"0" + b"]" * 300),
+    (partial(cut, limit=200), lambda n: b"[" * 300 + b'{"\\"":"' * (n // 8)),
+    (partial(cut, limit=200), lambda n: b'["' + b"\\" * n),
+    (find_request, lambda n: b" " * n),
+]
+
+
+@pytest.mark.parametrize(("fn", "build"), TABLE)
+def test_a_long_text_is_read_in_time(fn: Callable[[Any], Any], build: Callable[[int], Any]) -> None:
+    for count in (10_000, 100_000):
+        assert measure(fn, build(count)) < LIMIT
+
+
+@pytest.mark.parametrize("piece", ["a", "a[", "a  ", " ", "1", "1."])
+def test_a_long_line_of_a_pin_file_is_read_in_time(tmp_path: Path, piece: str) -> None:
+    assert measure(lambda text: read_pin_file(text, tmp_path), "a" + piece * 30_000) < LIMIT
+    assert measure(lambda text: read_pin_file(text, tmp_path), "kopf==" + piece * 30_000) < LIMIT
+
+
+def test_certificates_are_found_whatever_is_between() -> None:
+    one = b"-----BEGIN CERTIFICATE-----\nYQ==\n-----END CERTIFICATE-----"
+    begin = b"-----BEGIN CERTIFICATE-----\n"
+    assert find_certificates(begin + b"x\n" + one + b"\nname\n" + one + begin) == (one,)
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1" * 400, 1.0),
+        ("1" * 5000, 1.0),
+        ("inf", 1.0),
+        ("nan", 1.0),
+        ("-1", 0.0),
+        ("1e400", 1.0),
+        ("soon", 1.0),
+    ],
+)
+def test_a_wait_that_is_no_number_of_seconds_is_ignored(text: str, expected: float) -> None:
+    body = {"kind": "Status", "details": {"retryAfterSeconds": 1}}
+    content = json.dumps(body).encode()
+    error = build_status_error(parse_attempt("GET", "/x"), 429, {"retry-after": text}, content)
+    assert error.retry_after == expected
+
+
+@pytest.mark.parametrize("end", ["1e30", "Infinity", "NaN", "-1", "1" * 400, "1" * 5000, '"x"'])
+def test_a_token_with_an_impossible_end_has_no_known_end(end: str) -> None:
+    assert parse_token_lifetime(build_token(end)) is None
+
+
+def test_a_version_of_thousands_of_digits_is_no_number() -> None:
+    assert parse_number("9" * 5000) == 0
+    assert is_newer("9" * 5000, {"metadata": {"resourceVersion": "5"}})
