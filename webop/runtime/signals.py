@@ -106,7 +106,6 @@ class _SignalHandler:
         self._functions: list[Callable[..., Any]] = []
         self._is_signaled = False
         self.loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()
         self._previous: dict[signal.Signals, Any] = {n: signal.getsignal(n) for n in numbers}
         _handled.update(self._previous)
         for number in self._previous:
@@ -139,7 +138,7 @@ class _SignalHandler:
         elif not self._is_signaled:
             self._is_signaled = True
             # Not in the context of the handler that runs now: what it starts ends with its Lease.
-            begin, context = self._begin, self._context
+            begin, context = self._begin, contextvars.Context()
             self.loop.call_soon_threadsafe(begin, signal.Signals(number), context=context)
         elif number != signal.SIGHUP:  # shells and the kernel both send it
             self._repeat(number, frame)

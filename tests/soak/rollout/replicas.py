@@ -94,7 +94,8 @@ class Plan:
             url = f"https://127.0.0.1:{port}"
             options = ["uvicorn", f"--port={port}", "--host=127.0.0.1", "--no-access-log"]
             options += ["--ssl-certfile=cert.pem", "--ssl-keyfile=key.pem", "webop.app:app"]
-            options += [_PROTOCOL] if self.way == "uvicorn-protocol" else []
+            is_ours = self.way == "uvicorn-protocol"
+            options += [_PROTOCOL] if is_ours else ["--timeout-keep-alive=120"]
         else:
             url = f"http://127.0.0.1:{probes}"
             options = ["webop", "run", "--standalone", "--all-namespaces", "handlers.py"]

@@ -268,6 +268,30 @@ async def test_a_client_that_pipelines_gets_one_response_and_the_end_of_the_conn
     assert len(fn.calls) == 1
 
 
+async def test_what_follows_a_request_is_not_read_without_end_while_its_handler_runs() -> None:
+    released = asyncio.Event()
+
+    async def respond(_: Any, __: Any, send: Any) -> None:
+        await released.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with (
+        Listener(respond, "127.0.0.1", 0) as listener,
+        connect(listener.port) as (_, writer),
+    ):
+        writer.write(REQUEST + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 64:
+                writer.write(bytes(1024 * 1024))
+                async with asyncio.timeout(1):
+                    await writer.drain()
+                sent += 1
+        assert sent < 32
+        released.set()
+
+
 async def test_a_certificate_is_replaced_while_serving(app: ReviewEndpoint) -> None:
     first = build_certificate_self_signed(["localhost"])
     second = build_certificate_self_signed(["localhost"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime as dt
 import random
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.kit.shared_secrets import SECRET, Secrets
+from webop.errors import APINotFoundError, ConfigurationError, WebopError
 from webop.servers.certificates.certs import (
+    Certificate,
     KeyPair,
     build_ca,
     build_certificate_of_own_ca,
@@ -20,7 +24,7 @@ from webop.servers.certificates.certs import (
     read_certificate,
     split_certificates,
 )
-from webop.servers.certificates.secret import build_secret, parse_secret
+from webop.servers.certificates.secret import Content, SecretSource, build_secret, parse_secret
 
 Json = dict[str, Any]
 ABSENT: Json = {"metadata": {"name": "certs", "namespace": "ns"}}
@@ -177,3 +181,73 @@ def test_a_certificate_put_over_ours_by_hand_is_trusted_though_the_bundle_stays(
     content = parse_secret(document)
     assert not content.is_own
     assert content.cas == (own.cert, ca)
+
+
+def build_source(secrets: Secrets, *, overlap: float = 60.0) -> SecretSource:
+    return SecretSource(
+        cluster=secrets,
+        namespace="ns",
+        name=SECRET,
+        hostnames=("svc.ns.svc",),
+        lifetime=dt.timedelta(days=90),
+        interval=0.2,
+        overlap=overlap,
+    )
+
+
+def spoil(secrets: Secrets) -> None:
+    document = secrets.stored[SECRET]
+    secrets.put(SECRET, {**document, "data": {**document["data"], "tls.key": ""}})
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_a_starting_replica_does_not_drop_the_ca_that_others_use(is_deleted: bool) -> None:
+    secrets = Secrets()
+    serving, starting = build_source(secrets), build_source(secrets)
+    used = await serving.load()
+    if is_deleted:
+        del secrets.stored[SECRET]
+    else:
+        spoil(secrets)
+    start = asyncio.create_task(starting.load())
+    await asyncio.sleep(0.1)  # it has looked; the other one looks once in each interval
+    await serving.load()
+    found = await start
+    assert used.bundle is not None
+    assert set(split_certificates(used.bundle)) < set(
+        split_certificates(secrets.get_data("ca.crt"))
+    )
+    assert found.is_recent
+
+
+async def test_a_secret_that_is_deleted_while_it_is_written_does_not_end_the_server() -> None:
+    secrets = Secrets()
+    await build_source(secrets).load()
+    spoil(secrets)
+    secrets.failures["PUT"] = APINotFoundError("no such Secret", status=404)
+    starting = build_source(secrets)
+    with pytest.raises(WebopError, match="no certificate that can be used") as caught:
+        await starting.load()
+    assert not isinstance(caught.value, ConfigurationError)
+    del secrets.stored[SECRET]
+    assert (await starting.load()).cert == secrets.get_data("tls.crt")
+
+
+async def test_old_cas_in_the_secret_tell_that_others_may_use_an_old_certificate() -> None:
+    secrets = Secrets()
+    source = build_source(secrets, overlap=0.0)
+    await source.load()
+    secrets.annotate(SECRET, webop_dev="")
+    secrets.stored[SECRET]["metadata"]["annotations"]["webop.dev/rotate"] = "now"
+    await source.load()
+    assert len(split_certificates(secrets.get_data("ca.crt"))) == 2
+    assert (await build_source(secrets, overlap=0.0).load()).is_recent
+
+
+def test_a_certificate_that_is_valid_only_later_is_due() -> None:
+    pair, _ = make()
+    day = dt.timedelta(days=1)
+    now = dt.datetime.now(dt.UTC)
+    for start, is_due in ((now - day, False), (now + day, True)):
+        found = Certificate(start, now + 90 * day, "01")
+        assert Content(is_own=True, pair=pair, certificate=found).is_due is is_due

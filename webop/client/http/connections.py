@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # connection that the server is closing would fail, and a POST cannot be repeated silently.
 _KEEPALIVE = 60.0
 
-_NEXT_ADDRESS = 1.0  # seconds, until the next address is tried if one does not respond
+_ROUNDS = (1.0, 3.0, 9.0)  # seconds for each address of a host that has several
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HANDSHAKE_TIMEOUT = 60.0  # seconds, if a server or proxy accepts but sends nothing
@@ -289,12 +289,22 @@ async def _resolve(server: _Address) -> list[_Resolved]:
 
 
 async def _connect(addresses: list[_Resolved]) -> socket.socket:
-    """Connect to the first address that responds; only the last one has more than a second."""
-    for address in addresses[:-1]:
-        with contextlib.suppress(OSError):  # so is a TimeoutError
-            async with asyncio.timeout(_NEXT_ADDRESS):
-                return await _connect_to(address)
-    return await _connect_to(addresses[-1])
+    """Connect to the first address that responds; try slow ones again, with more time."""
+    if len(addresses) == 1:
+        return await _connect_to(addresses[0])
+    failure: OSError | None = None
+    for limit in _ROUNDS:
+        is_slow = False
+        for address in addresses:
+            try:
+                async with asyncio.timeout(limit):
+                    return await _connect_to(address)
+            except OSError as exc:
+                failure = exc
+                is_slow |= isinstance(exc, TimeoutError)
+        if not is_slow:
+            break
+    raise failure or TimeoutError
 
 
 async def _connect_to(address: _Resolved) -> socket.socket:

@@ -11,11 +11,13 @@ Whose Secret it is follows from the issuer of the certificate. Secrets of others
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import datetime as dt
 import logging
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +43,8 @@ _REQUESTED, _GRANTED = "webop.dev/rotate", "webop.dev/rotated"
 # What earlier versions wrote.
 _FORMER = ("webop.dev/certificate", "webop.dev/renew-at", "next.crt", "next.key")
 _OWNER = "app.kubernetes.io/managed-by"
+_PRECEDENCE = 1.5  # intervals, so that others have certainly looked
+_CHECKED = 10  # certificates of a chain, and CAs; each with each takes 0.3 ms
 _RENEWAL_SHARE = 2 / 3  # of the lifetime; the rest is for repairing what prevents the renewal
 
 
@@ -67,6 +71,8 @@ class Content:
         """Whether an own Secret needs a new certificate."""
         if self.certificate is None or self.is_requested:
             return True
+        if self.certificate.start > dt.datetime.now(dt.UTC):  # the clock of its maker was wrong
+            return True
         lifetime = self.certificate.end - self.certificate.start - certs.CLOCK_SKEW
         return not self.is_recent(_RENEWAL_SHARE * lifetime)
 
@@ -92,7 +98,8 @@ def parse_secret(document: Mapping[str, Any] | None) -> Content:
     try:
         load_key_material(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair.cert, pair.key)
         found, chain = certs.read_certificate(pair.cert), certs.split_certificates(pair.cert)
-        signers = [ca for ca in cas if any(certs.is_signed_by(pem, ca) for pem in chain)]
+        checked = chain[:_CHECKED]
+        signers = [ca for ca in cas[:_CHECKED] if any(certs.is_signed_by(c, ca) for c in checked)]
     except Exception:  # noqa: BLE001 - cryptography has many
         return Content(is_own=(metadata.get("labels") or {}).get(_OWNER) == "webop")
     if not certs.OWN_CA.match(found.issuer):
@@ -160,6 +167,7 @@ class SecretSource(CertificateSource):
     lifetime: dt.timedelta
     extra: bytes | None = None
     _used: Content = Content(is_own=True)
+    _used_since: float = 0.0  # by the monotonic clock
     _once: Once = field(default_factory=Once)
 
     def __post_init__(self) -> None:
@@ -171,6 +179,11 @@ class SecretSource(CertificateSource):
         try:
             document = await self._read()
             content = parse_secret(document)
+            if content.pair is None and self._used.pair is None:
+                # A replica that serves knows the CAs in use: it writes the next certificate first.
+                await asyncio.sleep(_PRECEDENCE * self.interval)
+                document = await self._read()
+                content = parse_secret(document)
             # Who has made a Secret that is gone will make it again.
             is_own = content.is_own and (self._used.is_own or document is not None)
             if is_own and (planned := self._plan(content)) is not None:
@@ -193,9 +206,13 @@ class SecretSource(CertificateSource):
             )
         if self._used.is_own and not content.is_own:
             logger.info("%s was not made by webop: webop only reads it.", self._title)
+        if content.pair != self._used.pair:
+            self._used_since = time.monotonic()
         self._used = content
         bundle = join_bundles(*(content.cas[:1] if content.is_own else content.cas), self.extra)
-        return Material(content.pair.cert, content.pair.key, bundle, self._is_recent(content))
+        # Old CAs in the Secret show that others may still use an old certificate.
+        is_recent = len(content.cas) > 1 or content.is_recent(dt.timedelta(seconds=self.overlap))
+        return Material(content.pair.cert, content.pair.key, bundle, is_recent)
 
     async def _read(self) -> dict[str, Any] | None:
         try:
@@ -215,21 +232,20 @@ class SecretSource(CertificateSource):
             made, new = certs.build_certificate_of_own_ca((*self.hostnames, *others), self.lifetime)
             # The replicas go on with the previous certificate for a while.
             return made, tuple(dict.fromkeys((new, *ca, *self._used.cas[:1])))
-        if content.pair is not None and content.cas != ca and not self._is_recent(content):
-            return content.pair, ca
+        pair, is_over = content.pair, time.monotonic() >= self._used_since + self.overlap
+        if pair is not None and pair == self._used.pair and content.cas != ca and is_over:
+            return pair, ca
         return None
-
-    def _is_recent(self, content: Content) -> bool:
-        return content.is_recent(dt.timedelta(seconds=self.overlap))
 
     async def _write(self, content: Content, body: dict[str, Any], *, is_new: bool) -> Content:
         """Write the Secret; return what is in it then."""
         where = ("POST", self._path) if is_new else ("PUT", f"{self._path}/{self.name}")
         try:
             written = parse_secret(await self.cluster.request(*where, body))
-        except APIConflictError:  # another replica was faster
-            return parse_secret(await self._read())
         except APIError as exc:
+            is_gone = isinstance(exc, APINotFoundError) and not is_new
+            if is_gone or isinstance(exc, APIConflictError):  # another replica was faster
+                return parse_secret(await self._read())
             if content.pair is None:
                 raise
             if self._once.is_new("renewal", str(exc)):

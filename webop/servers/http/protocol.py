@@ -33,7 +33,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, service_unavailable
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl, service_unavailable
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -51,6 +51,7 @@ _BODY_HEADERS = (b"content-length", b"transfer-encoding")
 _FRESH_SECONDS = 1.0  # for the first request of a connection while the server stops
 _MAKE_WAY_SECONDS = 0.1
 _READ_SIZE = 64 * 1024  # bytes
+_MAX_DROPPED = 1024 * 1024  # bytes after the last request
 
 
 class _RefusedError(Exception):
@@ -318,7 +319,7 @@ class _Connection(HttpToolsProtocol):
         has_begun = self._arrival is not None and not self._is_in_head
         self._arrival = None
         self._is_in_head = False
-        self.parser = _NullParser()  # type: ignore[assignment]
+        self.parser = _NullParser(self.flow)  # type: ignore[assignment]
         if self._is_serving and not has_begun:
             self.cycle.keep_alive = False
             return
@@ -375,10 +376,20 @@ class _Transport:
 
 
 class _NullParser:
-    """Drops the data that a client sends after the last request."""
+    """Drops the data that a client sends after the last request; beyond a limit, it must wait.
+
+    Closing on unread data could lose the response, so some data are read.
+    """
+
+    def __init__(self, flow: FlowControl) -> None:
+        self._flow = flow
+        self._left = _MAX_DROPPED
 
     def feed_data(self, data: bytes) -> None:
         """Drop."""
+        self._left -= len(data)
+        if self._left < 0:
+            self._flow.pause_reading()
 
 
 class _Cycle(RequestResponseCycle):

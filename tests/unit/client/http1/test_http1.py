@@ -11,9 +11,10 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -453,6 +454,51 @@ async def test_names_are_resolved_and_their_addresses_tried(tls: ssl.SSLContext)
             assert await client.request("GET", "/x") == {}
     assert names == ["localhost"]
     tls.sni_callback = None
+
+
+async def test_a_slow_address_is_not_given_up_for_a_dead_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both drop connections, since nobody accepts them; after a second, the first one accepts."""
+    with contextlib.ExitStack() as stack:
+        slow = stack.enter_context(socket.socket())
+        slow.bind(("127.0.0.1", 0))
+        port = slow.getsockname()[1]
+        dead = stack.enter_context(socket.socket())
+        dead.bind(("127.0.0.2", port))
+        for listener in (slow, dead):
+            listener.listen(0)
+            for _ in range(6):
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    waiting.connect(listener.getsockname())
+
+        def resolve(host: str, port: int, *args: Any) -> list[Any]:
+            if args[-1] == socket.AI_NUMERICHOST:
+                raise socket.gaierror(socket.EAI_NONAME, "not an address")
+            kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+            return [(*kind, (address, port)) for address in ("127.0.0.1", "127.0.0.2")]
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+        def accept() -> None:
+            time.sleep(1.2)
+            with contextlib.suppress(OSError):
+                while True:
+                    accepted = stack.enter_context(slow.accept()[0])
+                    accepted.settimeout(0.2)
+                    with contextlib.suppress(TimeoutError):
+                        if accepted.recv(4096):
+                            accepted.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        info = ConnectionInfo(f"http://slow.test:{port}", trust_env=False)
+        async with ScriptedServer(echo).connect(info) as client, asyncio.timeout(15):
+            assert await client.request("GET", "/x") == {}
+        slow.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 async def test_a_certificate_for_another_name_is_not_trusted(ca: Pair, tls: ssl.SSLContext) -> None:
