@@ -71,7 +71,7 @@ class Content:
         """Whether an own Secret needs a new certificate."""
         if self.certificate is None or self.is_requested:
             return True
-        if self.certificate.start > dt.datetime.now(dt.UTC):  # the clock of its maker was wrong
+        if self.certificate.start > dt.datetime.now(dt.UTC):  # the clock of who made it was wrong
             return True
         lifetime = self.certificate.end - self.certificate.start - certs.CLOCK_SKEW
         return not self.is_recent(_RENEWAL_SHARE * lifetime)
