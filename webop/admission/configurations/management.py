@@ -150,7 +150,8 @@ class ConfigurationManager:
         these do not read the configurations any more.
         """
         is_leaving = self._is_retired or self._is_withdrawn
-        return is_leaving or time.monotonic() < self._foreign_until
+        # The last known state counts while the API server does not respond.
+        return is_leaving or bool(self._state) or time.monotonic() < self._foreign_until
 
     async def run(self) -> None:
         """Keep the configurations up to date, until cancelled.
