@@ -264,7 +264,7 @@ async def test_a_server_that_ends_each_stream_after_its_list_is_not_flooded() ->
             cluster.requests.clear()
             task = group.create_task(mirror.follow(client, streaming()))
             await asyncio.sleep(600)
-            assert len(cluster.requests) < 60
+            assert len(cluster.requests) < 80  # about 57, as pauses are random
             task.cancel()
         cluster.refusals.clear()
 
