@@ -237,8 +237,7 @@ async def test_old_cas_in_the_secret_tell_that_others_may_use_an_old_certificate
     secrets = Secrets()
     source = build_source(secrets, overlap=0.0)
     await source.load()
-    secrets.annotate(SECRET, webop_dev="")
-    secrets.stored[SECRET]["metadata"]["annotations"]["webop.dev/rotate"] = "now"
+    secrets.annotate(SECRET, **{"webop.dev/rotate": "now"})
     await source.load()
     assert len(split_certificates(secrets.get_data("ca.crt"))) == 2
     assert (await build_source(secrets, overlap=0.0).load()).is_recent

@@ -177,13 +177,11 @@ class SecretSource(CertificateSource):
     async def load(self) -> Material:
         """Read the Secret; write a certificate first, if one is due and nobody else is faster."""
         try:
-            document = await self._read()
-            content = parse_secret(document)
+            content = parse_secret(document := await self._read())
             if content.pair is None and self._used.pair is None:
                 # A replica that serves knows the CAs in use: it writes the next certificate first.
                 await asyncio.sleep(_PRECEDENCE * self.interval)
-                document = await self._read()
-                content = parse_secret(document)
+                content = parse_secret(document := await self._read())
             # Who has made a Secret that is gone will make it again.
             is_own = content.is_own and (self._used.is_own or document is not None)
             if is_own and (planned := self._plan(content)) is not None:
