@@ -8,6 +8,7 @@
     │   ├── HandlerTimeoutError    the handler has exceeded its ``timeout=``
     │   └── HandlerRetriesError    the handler has used all its ``retries=``
     ├── TemporaryError             a handler asks to be called again after a delay
+    │   └── MisfitError            the object does not fit the model of the handler
     └── WebopError                 webop's own errors
         ├── ConfigurationError     a wrong option, module or setting; says what to do
         ├── ActivityError          a startup, login, cleanup or probe handler failed for good
@@ -106,6 +107,18 @@ class HandlerTimeoutError(PermanentError):
 
 class HandlerRetriesError(PermanentError):
     """A handler has used all its ``retries=``."""
+
+
+class MisfitError(TemporaryError):
+    """An object does not fit its model. The handler is called when the object fits again.
+
+    Attributes:
+        causes: the fields that do not fit, and why.
+    """
+
+    def __init__(self, message: str, causes: Iterable[AdmissionCause] = ()) -> None:
+        super().__init__(message)
+        self.causes = tuple(causes)
 
 
 class WebopError(Exception):

@@ -47,6 +47,8 @@ from webop.handlers.options import (
 )
 from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.handlers.validation import check_signature, is_handler
+from webop.models.arguments import parse_arguments
+from webop.models.model import build_selector, find_class
 from webop.objects.resources import parse_selector
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -217,15 +219,20 @@ def _register(
         text = f"{path} needs a kind in parentheses, such as {path}('databases.example.com')."
         raise TypeError(text)
     keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
-    selector = parse_selector(*resource, **keywords)
+    model = find_class(resource, keywords)
+    selector = parse_selector(*resource, **keywords) if model is None else build_selector(model)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
     if operation := parsed.pop("operation", None):
         parsed["operations"] = frozenset({operation})
 
     def decorator(fn: F) -> F:
         check_signature(fn, family)
+        typed: dict[str, Any] = {
+            "model": model,
+            "arguments": parse_arguments(fn, model, has_field="field" in parsed),
+        }
         full_id = build_id(fn, id=name, suffix=parsed.get("field", ()))
-        handler = family(id=full_id, fn=fn, selector=selector, **parsed)  # type: ignore[call-arg]
+        handler = family(id=full_id, fn=fn, selector=selector, **typed, **parsed)  # type: ignore[call-arg]
         _append(handler, registry)
         return fn
 

@@ -16,6 +16,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
+import pydantic
+
 from webop.aio.backoff import Once
 from webop.aio.cancellation import call_apart, convert_exception, unwrap
 from webop.aio.work_deadline import check_fence
@@ -50,6 +52,7 @@ from webop.handlers.filters import matches
 from webop.handlers.model import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handlers.registry import deduplicated
 from webop.lifecycles import LifeCycleFn
+from webop.models.fitting import dump_status
 from webop.objects.owners import owner_of_the_moment
 from webop.objects.patch import Patch
 
@@ -188,6 +191,8 @@ def _build_kwargs(
             kwargs.update(cause.build_field_kwargs(path))
     if cause.indices:  # few operators have any; they hide arguments of the same name
         kwargs.update(cause.indices)
+    if handler.arguments:
+        cause.fit(handler.arguments, kwargs)
     return kwargs
 
 
@@ -263,6 +268,9 @@ def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
     """Put the results of the handlers into the status (chapter "Results delivery")."""
     for key, outcome in outcomes.items():
         if outcome.exception is not None or outcome.result is None:
+            continue
+        if isinstance(outcome.result, pydantic.BaseModel):
+            patch.status.update(dump_status(outcome.result))
             continue
         if isinstance(outcome.result, Mapping):
             current = patch.status.get(key)

@@ -14,6 +14,7 @@ from webop.handlers.causes import Cause, ChangeCause
 from webop.handlers.model import ChangeHandler, HandlerFn, build_id
 from webop.handlers.registry import OperatorRegistry, ResourceHandlers
 from webop.lifecycles import LifeCycleFn
+from webop.models.arguments import parse_arguments
 
 
 def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> ChangeHandler:  # noqa: A002
@@ -24,6 +25,8 @@ def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> Change
     the same ``old``, ``new`` and ``diff`` as the parent.
     """
     parent = get_invocation("Registering sub-handlers").handler
+    model = getattr(parent, "model", None)
+    inherited = getattr(parent, "field", ()) or getattr(parent, "inherited_field", ())
     child = build_id(fn, id=id, suffix=options.get("field", ()))
     is_about_change = getattr(parent, "needs_change", False) or {"old", "new"} & options.keys()
     return ChangeHandler(
@@ -32,7 +35,9 @@ def build_subhandler(fn: HandlerFn, *, id: str | None, **options: Any) -> Change
         selector=None,
         initial=getattr(parent, "initial", False),
         needs_change=bool(options.get("field") and is_about_change),
-        inherited_field=getattr(parent, "field", ()) or getattr(parent, "inherited_field", ()),
+        model=model,
+        arguments=parse_arguments(fn, model, has_field=bool(options.get("field") or inherited)),
+        inherited_field=inherited,
         **options,
     )
 

@@ -9,8 +9,11 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, TypeAlias
 
+import pydantic
+
 from webop.client.discovery import Discovery, discover
 from webop.errors import APIError, APIStatusError, ConfigurationError
+from webop.models.model import build_selector
 from webop.objects.resources import Resource, Selector, parse_selector
 
 if TYPE_CHECKING:
@@ -22,6 +25,9 @@ KindName: TypeAlias = str | tuple[str, ...] | Resource
 Also the ``resource`` that handlers are given.
 """
 
+Kind: TypeAlias = KindName | type[pydantic.BaseModel]
+"""A name of a kind, or its model."""
+
 
 class Kinds:
     """The kinds of a cluster, by their names.
@@ -32,13 +38,13 @@ class Kinds:
 
     def __init__(self, requests: Client) -> None:
         self._requests = requests
-        self._found: dict[Selector | KindName, Resource] = {}
+        self._found: dict[Selector | Kind, Resource] = {}
         self._known = Discovery()
         self._failure: APIError | None = None
         self._asked_at = 0.0
         self._asking = asyncio.Lock()
 
-    async def find(self, kind: KindName | Selector) -> Resource:
+    async def find(self, kind: Kind | Selector) -> Resource:
         """Return the resource of a name.
 
         Raises:
@@ -49,10 +55,10 @@ class Kinds:
         """
         if isinstance(kind, Resource):
             return kind
-        if not isinstance(kind, str | tuple | Selector):
+        if not isinstance(kind, str | tuple | Selector | type):
             raise TypeError(
                 "A kind must be a string such as 'pods' or 'example.com/v1/databases', a tuple as "
-                f"in decorators, or a webop.Resource, got {kind!r}."
+                f"in decorators, a model, or a webop.Resource, got {kind!r}."
             )
         if (found := self._found.get(kind)) is None:
             found = self._found[kind] = await self._select(_parse(kind))
@@ -97,9 +103,11 @@ class Kinds:
         self._asked_at = began  # not if this was cancelled: then the next call discovers
 
 
-def _parse(kind: str | tuple[str, ...] | Selector) -> Selector:
+def _parse(kind: str | tuple[str, ...] | type[pydantic.BaseModel] | Selector) -> Selector:
     if isinstance(kind, Selector):
         return kind
+    if isinstance(kind, type):
+        return build_selector(kind)
     selector = parse_selector(*(kind.split("/") if isinstance(kind, str) else kind))
     if not selector.is_specific:
         raise TypeError(f"The client needs one kind, got {selector}.")

@@ -8,6 +8,7 @@ the operator, but in a separate queue.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import concurrent.futures
 import contextvars
 import copy
@@ -25,7 +26,10 @@ from typing import (
     TypedDict,
     TypeVar,
     Unpack,
+    overload,
 )
+
+import pydantic
 
 from webop.client.auth.exec_plugins import login_is_over
 from webop.client.context import current_client
@@ -39,7 +43,7 @@ from webop.client.http.requests import (
     encode_yaml,
     strip_object,
 )
-from webop.client.kinds import KindName, Kinds
+from webop.client.kinds import Kind, KindName, Kinds
 from webop.client.waiting import describe, follow, meets
 from webop.errors import (
     APIConnectionError,
@@ -48,6 +52,7 @@ from webop.errors import (
     APITimeoutError,
     LoginError,
 )
+from webop.models.fitting import dump, dump_set, fit
 from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+M = TypeVar("M", bound=pydantic.BaseModel)
 
 Obj: TypeAlias = dict[str, Any]
 """An object as the API server sends it, without its ``metadata.managedFields``."""
@@ -69,7 +75,7 @@ _TIMEOUT = 60.0
 class _Target(NamedTuple):
     """The object of a request."""
 
-    kind: KindName | Selector
+    kind: Kind | Selector
     namespace: str | None
     name: str | None = None
     subresource: str | None = None
@@ -166,6 +172,11 @@ class AsyncClient:
         """The client with the same methods for functions that run in threads."""
         return SyncClient(self, self._loop or asyncio.get_running_loop())
 
+    @overload
+    async def get(
+        self, kind: type[M], name: str, *, namespace: str | None = None, subresource: None = None
+    ) -> M: ...
+    @overload
     async def get(
         self,
         kind: KindName,
@@ -173,14 +184,33 @@ class AsyncClient:
         *,
         namespace: str | None = None,
         subresource: str | None = None,
-    ) -> Obj:
+    ) -> Obj: ...
+    async def get(
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+    ) -> Any:
         """Read an object, or its subresource.
 
         Raises:
             APINotFoundError: the object does not exist.
         """
-        return await self._send("GET", _Target(kind, namespace, name, subresource))
+        found = await self._send("GET", _Target(kind, namespace, name, subresource))
+        return found if subresource else _fit(kind, found)
 
+    @overload
+    async def list(
+        self,
+        kind: type[M],
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | str | None = None,
+        fields: Mapping[str, str] | str | None = None,
+    ) -> builtins.list[M]: ...
+    @overload
     async def list(
         self,
         kind: KindName,
@@ -188,7 +218,15 @@ class AsyncClient:
         namespace: str | None = None,
         labels: Mapping[str, str] | str | None = None,
         fields: Mapping[str, str] | str | None = None,
-    ) -> Objs:
+    ) -> Objs: ...
+    async def list(
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | str | None = None,
+        fields: Mapping[str, str] | str | None = None,
+    ) -> Any:
         """Read all objects, or those that match; in pages of 500, which form one list.
 
         Labels and fields are mappings, or selectors such as ``"app in (a, b), !old"``. Kubernetes
@@ -198,11 +236,11 @@ class AsyncClient:
         selection = {"labelSelector": _join(labels), "fieldSelector": _join(fields)}
         selection = {key: text for key, text in selection.items() if text}
 
-        async def read(**more: str) -> Objs:
+        async def read(**more: str) -> builtins.list[Any]:
             pages = self._requests.list_pages(
                 resource, namespace, selection | more, queue=self.queue, timeout=self.timeout
             )
-            return [strip_object(item) async for page in pages for item in page.items]
+            return [_fit(kind, strip_object(item)) async for page in pages for item in page.items]
 
         with self._noticing_absence():
             try:
@@ -210,6 +248,9 @@ class AsyncClient:
             except APIGoneError:  # the pages have expired: read everything at once
                 return await read(limit="0")
 
+    @overload
+    async def create(self, body: M, *, namespace: str | None = None) -> M: ...
+    @overload
     async def create(
         self,
         body: Mapping[str, Any],
@@ -218,7 +259,16 @@ class AsyncClient:
         kind: KindName | None = None,
         name: str | None = None,
         subresource: str | None = None,
-    ) -> Obj:
+    ) -> Obj: ...
+    async def create(
+        self,
+        body: Mapping[str, Any] | pydantic.BaseModel,
+        *,
+        namespace: str | None = None,
+        kind: Kind | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> Any:
         """Create an object, and return it as it is in the cluster.
 
         Pass the kind, name and subresource only to create a subresource of an existing object:
@@ -228,10 +278,22 @@ class AsyncClient:
         Raises:
             APIConflictError: an object of this name exists.
         """
-        place = namespace or _get(body, "namespace")
-        target = _Target(kind or _select(body), place, name, subresource)
-        return await self._send("POST", target, body=body)
+        raw = dump(body) if isinstance(body, pydantic.BaseModel) else body
+        place = namespace or _get(raw, "namespace")
+        target = _Target(kind or _select(raw), place, name, subresource)
+        return _fit(type(body), await self._send("POST", target, body=raw))
 
+    @overload
+    async def apply(
+        self,
+        body: M,
+        *,
+        namespace: str | None = None,
+        subresource: None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> M: ...
+    @overload
     async def apply(
         self,
         body: Mapping[str, Any],
@@ -240,7 +302,16 @@ class AsyncClient:
         subresource: str | None = None,
         field_manager: str | None = None,
         force: bool = False,
-    ) -> Obj:
+    ) -> Obj: ...
+    async def apply(
+        self,
+        body: Mapping[str, Any] | pydantic.BaseModel,
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        field_manager: str | None = None,
+        force: bool = False,
+    ) -> Any:
         """Set fields of an object, or create it if it does not exist (server-side apply).
 
         Applied fields belong to the field manager. Fields that the same manager applied before and
@@ -257,18 +328,20 @@ class AsyncClient:
         Raises:
             APIConflictError: fields of other managers would change; the message names both.
         """
-        name, place = _get(body, "name"), namespace or _get(body, "namespace")
+        raw = dump_set(body) if isinstance(body, pydantic.BaseModel) else body
+        name, place = _get(raw, "name"), namespace or _get(raw, "namespace")
         if not name:
             raise ValueError("apply() needs a name in metadata.name.")
         params = {"force": "true" if force else "false"}
         if field_manager is not None:
             params["fieldManager"] = field_manager
-        target = _Target(_select(body), place, name, subresource)
-        return await self._send("PATCH", target, params=params, body=body, content_type=APPLY_PATCH)
+        target = _Target(_select(raw), place, name, subresource)
+        found = await self._send("PATCH", target, params=params, body=raw, content_type=APPLY_PATCH)
+        return _fit(type(body), found)
 
     async def patch(
         self,
-        kind: KindName,
+        kind: Kind,
         name: str,
         patch: Mapping[str, Any] | Iterable[Mapping[str, Any]],
         *,
@@ -291,7 +364,7 @@ class AsyncClient:
 
     async def delete(
         self,
-        kind: KindName,
+        kind: Kind,
         name: str,
         *,
         namespace: str | None = None,
@@ -326,6 +399,17 @@ class AsyncClient:
             if not (missing_ok and exc.details.get("name")):
                 raise
 
+    @overload
+    async def wait_for(
+        self,
+        kind: type[M],
+        name: str,
+        condition: Condition,
+        *,
+        namespace: str | None = None,
+        timeout: float | None = 60.0,
+    ) -> M: ...
+    @overload
     async def wait_for(
         self,
         kind: KindName,
@@ -334,7 +418,16 @@ class AsyncClient:
         *,
         namespace: str | None = None,
         timeout: float | None = 60.0,
-    ) -> Obj:
+    ) -> Obj: ...
+    async def wait_for(
+        self,
+        kind: Kind,
+        name: str,
+        condition: Condition,
+        *,
+        namespace: str | None = None,
+        timeout: float | None = 60.0,
+    ) -> Any:
         """Wait until an object meets a condition, and return it. It need not exist yet.
 
         The condition is the type of a condition in the status, such as "Ready" or "Ready=False"; or
@@ -358,11 +451,11 @@ class AsyncClient:
 
         wish = condition if isinstance(condition, str) else "as expected"
         found = await self._wait(kind, name, namespace, timeout, holds, wish)
-        return found or {}
+        return _fit(kind, found or {})
 
     async def wait_gone(
         self,
-        kind: KindName,
+        kind: Kind,
         name: str,
         *,
         namespace: str | None = None,
@@ -377,7 +470,7 @@ class AsyncClient:
 
     async def _wait(
         self,
-        kind: KindName,
+        kind: Kind,
         name: str,
         namespace: str | None,
         timeout: float | None,
@@ -407,7 +500,7 @@ class AsyncClient:
         raise APITimeoutError(f"{what} is not {wish} after {timeout:g} s: {how}.")
 
     async def _find(
-        self, kind: KindName | Selector, namespace: str | None, *names: str | None
+        self, kind: Kind | Selector, namespace: str | None, *names: str | None
     ) -> Resource:
         """Return the resource of a kind; let the operator log in.
 
@@ -538,6 +631,12 @@ class SyncClient:
             raise APIConnectionError(
                 "The request was cancelled: the operator is stopping, or is no longer the leader."
             ) from None
+
+
+def _fit(kind: object, obj: Obj) -> Any:
+    """Return an object as its model, if it was asked for by a model."""
+    is_model = isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+    return fit(kind, obj) if is_model else obj
 
 
 def _select(body: Mapping[str, Any]) -> Selector:

@@ -6,12 +6,14 @@ All handlers that are called together share one cause. No I/O.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from webop.errors import AdmissionError, MisfitError
 from webop.handlers.model import Activity, Reason
 from webop.handlers.stopping import DaemonStopped
+from webop.models.arguments import Argument, convert_arguments
 from webop.objects import fields
 from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.diffs import Diff, diff
@@ -28,6 +30,19 @@ class Cause:
     memo: Any
     indices: Mapping[str, Any] = field(default_factory=dict)
     _kwargs: dict[str, Any] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the object is being deleted: then it need not fit its model."""
+        return False
+
+    def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
+        """Replace arguments by their models.
+
+        Raises:
+            MisfitError: the object does not fit its model.
+        """
+        convert_arguments(wanted, arguments, {}, is_lenient=self.is_deleted)
 
     def for_handler(self, key: str) -> Cause:  # noqa: ARG002
         """Return the cause as one handler gets it."""
@@ -68,6 +83,11 @@ class ResourceCause(Cause):
     body: Body
     patch: Patch
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the object is being deleted: then it need not fit its model."""
+        return self.body.meta.deletion_timestamp is not None
+
     def identify(self) -> dict[str, str | None]:
         """Return the identity of the object for traces, without any of its contents."""
         get = self.body.meta.raw.get
@@ -105,6 +125,11 @@ class EventCause(ResourceCause):
 
     type: RawEventType
     event: RawEvent
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the object is being deleted, or is gone."""
+        return self.type == "DELETED" or super().is_deleted
 
     def _build_kwargs(self) -> dict[str, Any]:
         return super()._build_kwargs() | {"type": self.type, "event": self.event}
@@ -173,11 +198,13 @@ class ChangeCause(DiffCause):
     reason: Reason
     initial: bool = False
     known: dict[str, Any] = field(default_factory=dict)
+    _fitted: dict[Argument, Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
-    @property
-    def is_deleted(self) -> bool:
-        """Whether the object is being deleted."""
-        return self.body.meta.deletion_timestamp is not None
+    def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
+        """Replace arguments by their models, which all handlers share."""
+        convert_arguments(wanted, arguments, self._fitted, is_lenient=self.is_deleted)
 
     def _build_kwargs(self) -> dict[str, Any]:
         kwargs = super()._build_kwargs()
@@ -217,6 +244,22 @@ class WebhookCause(DiffCause):
     name: str | None = None
     namespace: str | None = None
     audit_annotations: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the request is a deletion."""
+        return self.operation == "DELETE" or super().is_deleted
+
+    def fit(self, wanted: Sequence[Argument], arguments: dict[str, Any]) -> None:
+        """Replace arguments by their models.
+
+        Raises:
+            AdmissionError: the object does not fit its model: the request is denied.
+        """
+        try:
+            super().fit(wanted, arguments)
+        except MisfitError as exc:
+            raise AdmissionError(str(exc), 422, reason="Invalid", causes=exc.causes) from None
 
     def _build_kwargs(self) -> dict[str, Any]:
         kwargs = super()._build_kwargs()

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any, ClassVar, NamedTuple
 
+import pydantic
+
 from webop.errors import ConfigurationError
+from webop.models.arguments import Argument
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
 
@@ -82,6 +85,7 @@ class Handler:
     """A function with an id and options for its errors.
 
     ``timeout`` and ``backoff`` are in seconds, ``retries`` in attempts; None is the default.
+    ``arguments`` are those that the function gets as models.
     """
 
     title: ClassVar[str] = "Handler"
@@ -93,6 +97,7 @@ class Handler:
     timeout: float | None = None
     retries: int | None = None
     backoff: float | None = None
+    arguments: tuple[Argument, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.title} {self.id!r}"
@@ -128,6 +133,7 @@ class ResourceHandler(Handler):
     """A handler of objects: of which kind, with which filters (chapter "Filtering")."""
 
     selector: Selector | None
+    model: type[pydantic.BaseModel] | None = None
     labels: Mapping[str, MetaCriterion] | None = None
     annotations: Mapping[str, MetaCriterion] | None = None
     when: Callable[..., bool] | None = None

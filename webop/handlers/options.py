@@ -36,7 +36,7 @@ from webop.settings.sections import LONGEST, describe_mismatch
 F = TypeVar("F", bound=Callable[..., Any])
 
 SELECTOR_KEYS = tuple(SelectorNames.__annotations__)
-ResourcePart = str | Marker | Callable[..., bool] | None
+ResourcePart = str | Marker | type[BaseModel] | Callable[..., bool] | None
 
 _EXCLUSIVE = (("value", "old"), ("value", "new"), ("operation", "operations"))
 

@@ -22,6 +22,7 @@ from webop.handlers.model import (
     WebhookHandler,
     WebhookType,
 )
+from webop.models.conditions import has_conditions
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
 
@@ -31,7 +32,7 @@ H = TypeVar("H", bound=Handler)
 class ResourceHandlers:
     """The handlers of one resource by family, sorted once instead of at each event."""
 
-    __slots__ = ("background", "changes", "events", "extra_fields", "indexers")
+    __slots__ = ("background", "changes", "events", "extra_fields", "indexers", "reports_misfits")
 
     def __init__(self, handlers: Iterable[ResourceHandler]) -> None:
         everything = list(handlers)
@@ -44,6 +45,9 @@ class ResourceHandlers:
             for handler in (*self.events, *self.changes, *self.background)
             if handler.field
         )
+
+        models = {handler.model for handler in everything if handler.model is not None}
+        self.reports_misfits = any(map(has_conditions, models))
 
     def __bool__(self) -> bool:
         return bool(self.events or self.changes or self.background or self.indexers)

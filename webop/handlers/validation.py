@@ -129,7 +129,8 @@ def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
     given = sorted(_get_arguments(family) | indexes)
     for item in _read_parameters(handler.fn) or ():
         is_by_name = item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
-        if is_by_name and item.default is item.empty and item.name not in given:
+        is_known = item.name in given or any(item.name == one.name for one in handler.arguments)
+        if is_by_name and item.default is item.empty and not is_known:
             nearest = difflib.get_close_matches(item.name, given, n=1)
             advice = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(given)}."
             kind = getattr(handler, "activity", None) or getattr(handler, "reason", None)

@@ -18,16 +18,18 @@ The seen states themselves are in memory only. After a restart, the last-handled
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from webop.calls.progress import HandlerState, digest_essence, fetch_states
+from webop.errors import MisfitError
 from webop.events.loggers import ObjectLogger
 from webop.handlers.causes import ChangeCause, detect_reason
 from webop.handlers.filters import matches
 from webop.handlers.model import BackgroundHandler, ChangeHandler, Reason
 from webop.handlers.stopping import DaemonStoppingReason
+from webop.models.conditions import is_marked_unfit
 from webop.objects.body import Body
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
@@ -54,6 +56,9 @@ class Decision:
         wants_finalizer: whether to add webop's finalizer, or to remove it; None for neither. It is
             added before any handler is called; after its removal, there is nothing else to do.
         spawned: daemons and timers to start.
+        misfit: why the object does not fit the model of a handler: then no handler of the change is
+            called until it does.
+        is_mended: whether the conditions of the object say that it does not fit, but it does now.
         stopped: ids of those to stop: the object no longer matches, or is being deleted.
         why: the reason for stopping them.
     """
@@ -63,12 +68,16 @@ class Decision:
     handlers: list[ChangeHandler] = field(default_factory=list)
     has_changes: bool = False
     wants_finalizer: bool | None = None
+    misfit: MisfitError | None = None
+    is_mended: bool = False
     spawned: list[BackgroundHandler] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     why: DaemonStoppingReason = _MISMATCH
 
     def __bool__(self) -> bool:
-        has_steps = self.has_changes or self.spawned or self.stopped
+        has_steps = (
+            self.has_changes or self.misfit or self.is_mended or self.spawned or self.stopped
+        )
         return bool(has_steps or self.wants_finalizer is not None)
 
 
@@ -90,6 +99,10 @@ def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
         decision.has_changes = work.is_released and cause.reason is Reason.DELETE
     elif decision.wants_finalizer is None:
         _select_handlers(ctx, decision)
+        decision.misfit = _find_misfit(cause, decision.handlers)
+        if decision.misfit is not None:
+            return decision
+        decision.is_mended = ctx.handlers.reports_misfits and is_marked_unfit(obj.raw)
         decision.has_changes = bool(decision.handlers) or (
             # It is stored as handled, or records are removed. The object can have left the scope
             # in the middle of a cycle; the records of others in the same place are not ours.
@@ -180,6 +193,17 @@ def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
     if cause.known:
         chosen = [handler for handler in ctx.handlers.changes if handler in chosen]
     decision.handlers = chosen
+
+
+def _find_misfit(cause: ChangeCause, handlers: Iterable[ChangeHandler]) -> MisfitError | None:
+    """Return why the object does not fit the models of its handlers; None if it does."""
+    for handler in handlers:
+        if handler.arguments:
+            try:
+                cause.fit(handler.arguments, dict(cause.kwargs))
+            except MisfitError as exc:
+                return exc
+    return None
 
 
 def _decide_daemons(

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from webop.calls.execution import deliver_results, execute
@@ -21,7 +22,9 @@ from webop.handlers.causes import ChangeCause, EventCause, ResourceCause
 from webop.handlers.filters import matches
 from webop.handlers.model import ErrorsMode, EventHandler, Reason
 from webop.handlers.registry import deduplicated
+from webop.models.conditions import build_validity
 from webop.objects.body import Body, RawEvent
+from webop.objects.conditions import put_condition
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.reactor import daemons
@@ -57,6 +60,8 @@ class Reconciler:
         """
         decision = decide(self.ctx, obj)
         obj.needs_resume &= decision is not None
+        if (misfits := self.ctx.operator.counters.misfits) and not (decision and decision.misfit):
+            misfits.pop(obj.uid, None)
         return decision
 
     async def read(self, obj: WatchedObject) -> dict[str, Any] | None:
@@ -97,6 +102,7 @@ class Reconciler:
     def forget(self, uid: str) -> None:
         """Drop everything else about an object that is gone."""
         self.ctx.operator.memos.forget(uid)
+        self.ctx.operator.counters.misfits.pop(uid, None)
 
     async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> float | None:
         """Process the newest state of an object; decide again if the decision is outdated.
@@ -121,12 +127,16 @@ class Reconciler:
         if decision is not None:
             cause, is_wanted = decision.cause, decision.wants_finalizer
             self._adjust_daemons(obj, decision)
+            if decision.is_mended:
+                await self._write_validity(obj, cause, None)
             if cause.reason is Reason.DELETE and work.is_released:
                 pass  # the writer removes the finalizer when the last daemon has ended
             elif is_wanted is not None:
                 text = "Adding the finalizer." if is_wanted else "Removing the finalizer."
                 cause.logger.debug(text)
                 await open_writer(ctx, obj).set_finalizer(is_wanted=is_wanted)
+            elif decision.misfit is not None:
+                await self._report_misfit(obj, cause, str(decision.misfit))
             elif decision.has_changes:
                 delay = await self._handle_change(ctx, obj, work, decision)
             else:
@@ -150,6 +160,25 @@ class Reconciler:
             if span is not None:
                 span.conclude("done" if delay is None else "retry")
         return delay if is_written else obj.backoff_left() or None
+
+    async def _report_misfit(self, obj: WatchedObject, cause: ChangeCause, problem: str) -> None:
+        """Log once why an object does not fit its model, and write it into its conditions."""
+        misfits, found = self.ctx.operator.counters.misfits, (cause.resource.plural_name, problem)
+        if misfits.get(obj.uid) == found:
+            return
+        misfits[obj.uid] = found
+        text = "The object does not fit the model of its handlers, which wait until it does: %s"
+        cause.logger.error(text, problem)
+        if self.ctx.handlers.reports_misfits:
+            await self._write_validity(obj, cause, problem)
+
+    async def _write_validity(
+        self, obj: WatchedObject, cause: ChangeCause, problem: str | None
+    ) -> None:
+        condition = build_validity(problem, cause.patch.generation)
+        writer = open_writer(self.ctx, obj)
+        writer.take(Patch(fns=[partial(put_condition, condition=condition)]))
+        await writer.write()
 
     def _adjust_daemons(self, obj: WatchedObject, decision: Decision) -> None:
         """Stop and start daemons and timers; they start only after the finalizer was added."""

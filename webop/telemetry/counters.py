@@ -85,15 +85,17 @@ class CallCounters:
         durations: of the calls, by handler and type.
         failures: number of calls without success, by handler, type and outcome.
         errors: the type and the time of the last error, by handler and type.
+        misfits: the objects that do not fit their models, by uid: the resource and the reason.
     """
 
-    __slots__ = ("durations", "errors", "failed", "failures")
+    __slots__ = ("durations", "errors", "failed", "failures", "misfits")
 
     def __init__(self) -> None:
         self.failed = FailedCalls()
         self.durations = Timings()
         self.failures: Counter[Labels] = Counter()
         self.errors: dict[Labels, tuple[str, float]] = {}
+        self.misfits: dict[str, tuple[str, str]] = {}
 
     def count_outcomes(self) -> Counter[Labels]:
         """Return the number of calls, by handler, type and outcome."""

@@ -1,0 +1,247 @@
+"""Handlers with models on the real API server: arguments, misfits, statuses, conditions."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pydantic
+import pytest
+from pydantic import Field
+
+import webop
+from tests.kit.operators import (
+    FINALIZER,
+    Kind,
+    Objects,
+    RunOperator,
+    eventually,
+    get_annotations,
+    operate,
+)
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo
+from webop.controlplane.cluster import LocalCluster
+from webop.models.crds import build_crds
+
+
+class BoatSpec(webop.Struct):
+    size: int = Field(1, ge=0)
+    home_port: str | None = None
+
+
+class BoatStatus(webop.Struct):
+    observed: int | None = None
+    conditions: webop.Conditions = Field(default_factory=webop.Conditions)
+
+
+@webop.resource("models.webop.dev", "v1", columns={"Ready": webop.Conditions.column("Ready")})
+class Boat(webop.Model):
+    spec: BoatSpec
+    status: BoatStatus | None = None
+
+
+class OlderSpec(pydantic.BaseModel):
+    """What an older operator has allowed."""
+
+    size: Any = None
+    homePort: Any = None  # noqa: N815
+    color: Any = None
+
+
+@pytest.fixture(scope="module")
+def boats(webop_cluster: LocalCluster) -> Kind:
+    """The kind, as its model says, but with an older schema, which allows more."""
+    (crd,) = build_crds([Boat])
+    loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = loose
+    webop_cluster.apply(crd)
+    return Kind("models.webop.dev", "boats", "Boat", has_status=True)
+
+
+@pytest.fixture
+def objects(client: Client, boats: Kind, webop_namespace: str) -> Objects:
+    return Objects(client, boats, webop_namespace)
+
+
+async def wait_stored(objects: Objects, name: str) -> Any:
+    """Wait until an object is stored as handled."""
+    return await objects.wait(
+        name, lambda body: any("last-handled" in k for k in get_annotations(body))
+    )
+
+
+async def test_annotated_arguments_are_models(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    @webop.on.create(Boat, registry=registry)
+    async def create(spec: BoatSpec, boat: Boat, meta: webop.Metadata, **_: Any) -> None:
+        seen.append((spec, boat.metadata.name, boat.spec is not None, meta.namespace))
+
+    @webop.on.update(Boat, registry=registry)
+    async def update(old: BoatSpec, new: BoatSpec, body: Any, **_: Any) -> None:
+        seen.append((old, new, type(body)))
+
+    async with run_operator():
+        await objects.create("one", {"size": 2, "homePort": "Kiel"})
+        await wait_stored(objects, "one")
+        await objects.patch("one", {"spec": {"size": 3}})
+        await eventually(lambda: len(seen) == 2)
+    spec = BoatSpec(size=2, home_port="Kiel")
+    assert seen[0] == (spec, "one", True, objects.namespace)
+    assert seen[1] == (spec, BoatSpec(size=3, home_port="Kiel"), webop.Body)
+
+
+async def test_a_returned_model_becomes_the_status(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    @webop.on.create(Boat, registry=registry)
+    def create(body: Boat, **_: Any) -> BoatStatus:
+        status = body.status or BoatStatus()
+        status.observed = body.spec.size
+        status.conditions.set("Ready", True, "Built", generation=body.metadata.generation)
+        return status
+
+    async with run_operator():
+        await objects.create("one", {"size": 2})
+        body = await wait_stored(objects, "one")
+    assert body["status"]["observed"] == 2
+    (condition,) = body["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == (
+        "Ready",
+        "True",
+        "Built",
+    )
+    assert condition["lastTransitionTime"]
+
+
+async def test_an_object_that_does_not_fit_waits_until_it_does(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    created: list[tuple[str, int]] = []
+
+    @webop.on.create(Boat, registry=registry)
+    async def create(spec: BoatSpec, name: str, **_: Any) -> None:
+        created.append((name, spec.size))
+
+    with caplog.at_level(logging.INFO):
+        async with run_operator():
+            await objects.create("bad", {"size": "large"})
+            await objects.create("good", {"size": 1})
+            await wait_stored(objects, "good")  # one bad object does not stop the kind
+            body = await objects.wait("bad", lambda body: body.get("status"))
+            (condition,) = body["status"]["conditions"]
+            assert condition["type"], condition["status"] == ("Valid", "False")
+            assert "spec.size" in condition["message"]
+            await objects.patch("bad", {"metadata": {"labels": {"a": "b"}}})
+            await objects.patch("bad", {"spec": {"size": 5}})
+            await wait_stored(objects, "bad")
+            body = await objects.wait(
+                "bad", lambda body: body["status"]["conditions"][0]["status"] == "True"
+            )
+    assert sorted(created) == [("bad", 5), ("good", 1)]
+    errors = [record for record in caplog.records if "does not fit" in record.getMessage()]
+    assert len(errors) == 1
+    assert "spec.size" in errors[0].getMessage()
+
+
+async def test_deletion_goes_on_for_an_object_that_does_not_fit(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    deleted: list[Any] = []
+
+    @webop.on.delete(Boat, registry=registry)
+    async def delete(spec: BoatSpec, **_: Any) -> None:
+        deleted.append(spec if isinstance(spec, BoatSpec) else dict(spec))
+
+    async with run_operator():
+        await objects.create("bad", {"size": "large"})
+        await objects.create("good", {"size": 1})
+        for name in ("bad", "good"):
+            await objects.wait(
+                name, lambda body: FINALIZER in body["metadata"].get("finalizers", ())
+            )
+            await objects.delete(name)
+            await objects.wait_gone(name)
+    assert deleted == [{"size": "large"}, BoatSpec(size=1)]
+
+
+async def test_a_former_state_that_does_not_fit_is_a_mapping(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+    loose = webop.OperatorRegistry()
+
+    @webop.on.create("boats.models.webop.dev", registry=loose)
+    async def create(**_: Any) -> None: ...
+
+    @webop.on.update(Boat, registry=registry)
+    async def update(old: BoatSpec, spec: BoatSpec, **_: Any) -> None:
+        seen.append((old, spec))
+
+    await objects.create("one", {"size": "large"})
+    async with operate(run_operator.args[0], loose, namespaces=[objects.namespace]):  # type: ignore[attr-defined]
+        await wait_stored(objects, "one")
+    async with run_operator():
+        await objects.patch("one", {"spec": {"size": 4}})
+        await eventually(lambda: seen)
+    assert seen == [({"size": "large"}, BoatSpec(size=4))]
+
+
+async def test_timers_and_daemons_get_models(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+) -> None:
+    seen: list[Any] = []
+
+    @webop.timer(Boat, interval=0.1, registry=registry)
+    async def tick(spec: BoatSpec, **_: Any) -> None:
+        seen.append(spec.size)
+
+    @webop.daemon(Boat, registry=registry)
+    async def watch(boat: Boat, stopped: Any, **_: Any) -> None:
+        seen.append(boat.metadata.name)
+        await stopped.wait()
+
+    async with run_operator():
+        await objects.create("one", {"size": 1})
+        await eventually(lambda: {1, "one"} <= {*seen})
+        await objects.patch("one", {"spec": {"size": 7}})
+        await eventually(lambda: 7 in seen)
+
+
+async def test_the_client_takes_and_returns_models(
+    info: ConnectionInfo,
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+) -> None:
+    got: list[Any] = []
+    namespace = objects.namespace
+
+    @webop.on.event(Boat, labels={"is": "parent"}, registry=registry)
+    async def copy(boat: Boat, client: webop.AsyncClient, **_: Any) -> None:
+        child = Boat(metadata=webop.Metadata(name="child", namespace=namespace), spec=boat.spec)
+        got.append(await client.create(child))
+        got.append(await client.get(Boat, "child", namespace=namespace))
+        got.append(await client.list(Boat, namespace=namespace, labels="!is"))
+        child.spec.size = 9
+        got.append(await client.apply(child, field_manager="tests", force=True))
+        got.append(await client.wait_for(Boat, "child", lambda obj: True, namespace=namespace))
+        await client.delete(Boat, "child", namespace=namespace)
+
+    async with run_operator():
+        await objects.create("one", {"size": 2}, labels={"is": "parent"})
+        await objects.wait_gone("child") if await objects.exists("child") else None
+        await eventually(lambda: len(got) == 5)
+    created, read, listed, applied, waited = got
+    assert isinstance(created, Boat)
+    assert created.spec == BoatSpec(size=2)
+    assert read.metadata.uid == created.metadata.uid
+    assert [each.metadata.name for each in listed] == ["child"]
+    assert applied.spec.size == 9
+    assert waited.metadata.name == "child"

@@ -1,0 +1,11 @@
+"""Models: kinds of objects as pydantic classes, and what follows from them.
+
+- :mod:`webop.models.model`: the base classes, and :func:`resource`, which says of which kind a
+  class is.
+- :mod:`webop.models.rules`: CEL rules, and markers for lists and maps.
+- :mod:`webop.models.schema`: the structural schema of a class.
+- :mod:`webop.models.crds`: CustomResourceDefinitions of models.
+- :mod:`webop.models.comparison`: what a new CustomResourceDefinition breaks.
+- :mod:`webop.models.conversion`: objects to models and back, with errors that name the field.
+- :mod:`webop.models.arguments`: arguments of handlers as their annotations say.
+"""

@@ -1,0 +1,172 @@
+"""Arguments of handlers as their annotations say.
+
+``spec: WidgetSpec`` gets a model instead of a mapping; ``widget: Widget`` gets the whole object.
+What has no annotation with a pydantic class stays as it is, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args, get_type_hints
+
+import pydantic
+
+from webop.errors import MisfitError
+from webop.models.fitting import fit
+from webop.models.model import is_model, split_optional
+
+SOURCES: Final = ("body", "spec", "status", "meta", "old", "new")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument that is a model.
+
+    Attributes:
+        name: of the parameter.
+        source: the argument that it is made of: one of :data:`SOURCES`.
+        part: of ``old`` or ``new``: "spec" or "status"; empty for all of it.
+        annotation: what it becomes.
+        is_optional: whether it can be None.
+    """
+
+    name: str
+    source: str
+    part: str
+    annotation: Any
+    is_optional: bool
+
+    def find(self, arguments: Mapping[str, Any]) -> Any:
+        """Return what it is made of."""
+        value = arguments.get(self.source)
+        return value.get(self.part) if self.part and value is not None else value
+
+    def convert(self, arguments: Mapping[str, Any]) -> Any:
+        """Return the model.
+
+        Raises:
+            MisfitError: the object does not fit.
+        """
+        value = self.find(arguments)
+        if value is None and (self.is_optional or self.source in ("old", "new")):
+            return None
+        path = {"body": "", "meta": "metadata"}.get(self.source, self.part or self.source)
+        if self.source == "status" and not value and self.is_optional:
+            return None
+        return fit(self.annotation, value, path)
+
+
+def parse_arguments(
+    fn: Callable[..., Any], model: type[pydantic.BaseModel] | None, *, has_field: bool = False
+) -> tuple[Argument, ...]:
+    """Return the arguments of a handler that are models.
+
+    Args:
+        fn: the handler.
+        model: the class of its objects, if it names one.
+        has_field: whether ``old`` and ``new`` are values of a field.
+
+    Raises:
+        TypeError: an annotation cannot be evaluated, although the handler names a class.
+    """
+    function = inspect.unwrap(fn)
+    annotations = getattr(function, "__annotations__", None) or {}
+    if not annotations:
+        return ()
+    hints: dict[str, Any] = {}
+    for name in annotations:
+        if name in SOURCES or model is not None:
+            hints[name] = _evaluate(function, name, is_needed=model is not None)
+    parts = {} if model is None else _list_parts(model)
+    found = []
+    for name, annotation in hints.items():
+        plain, is_optional = split_optional(annotation)
+        if name == "return" or not _has_model(plain):
+            continue
+        if name in SOURCES:
+            is_part = name in ("old", "new") and not has_field and not is_model(plain)
+            part = parts.get(plain, "") if is_part else ""
+            found.append(Argument(name, name, part, plain, is_optional))
+        elif plain is model:
+            found.append(Argument(name, "body", "", plain, is_optional))
+    return tuple(found)
+
+
+def convert_arguments(
+    wanted: Sequence[Argument],
+    arguments: dict[str, Any],
+    known: dict[Argument, Any],
+    *,
+    is_lenient: bool = False,
+) -> None:
+    """Replace arguments by their models.
+
+    Args:
+        wanted: of the handler.
+        arguments: of the call; they are changed in place.
+        known: models that other handlers have got; new ones are added.
+        is_lenient: whether an object that does not fit stays a mapping. A former state does so
+            always: an older version of the model may have accepted it.
+
+    Raises:
+        MisfitError: the object does not fit.
+    """
+    converted = {}
+    for argument in wanted:
+        if argument not in known:
+            try:
+                known[argument] = argument.convert(arguments)
+            except MisfitError:
+                if not is_lenient and argument.source != "old":
+                    raise
+                known[argument] = argument.find(arguments)
+        converted[argument.name] = known[argument]
+    arguments.update(converted)
+
+
+def _evaluate(function: Any, name: str, *, is_needed: bool) -> Any:
+    annotation = function.__annotations__[name]
+    if not isinstance(annotation, str):
+        return annotation
+    names = dict(getattr(sys.modules.get(function.__module__), "__dict__", {}))
+    names |= getattr(function, "__globals__", {})
+    if inspect.isfunction(function) and function.__closure__:
+        cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+        names |= {key: cell.cell_contents for key, cell in cells if not _is_empty(cell)}
+    holder = type("_", (), {"__annotations__": {name: annotation}})
+    try:
+        return get_type_hints(holder, names, {}, include_extras=True)[name]
+    except Exception as exc:
+        if not is_needed:
+            return None
+        raise TypeError(
+            f"The annotation {name}: {annotation} of {function.__qualname__}() cannot be "
+            f"evaluated: {exc}. Define or import the class before the handler, at the top of the "
+            "module."
+        ) from exc
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is None
+    except ValueError:
+        return True
+
+
+def _list_parts(model: type[pydantic.BaseModel]) -> dict[Any, str]:
+    """Return the classes of spec and status."""
+    parts = {}
+    for name in ("spec", "status"):
+        info = model.model_fields.get(name)
+        if info is not None:
+            parts[split_optional(info.annotation)[0]] = name
+    return parts
+
+
+def _has_model(annotation: Any) -> bool:
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return True
+    return any(map(_has_model, get_args(annotation)))

@@ -1,0 +1,114 @@
+"""What a new CustomResourceDefinition breaks of stored objects and their users. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from webop.models.rules import INT_OR_STRING, PRESERVE, RULES
+from webop.models.schema import Schema
+
+_UPPER: Final = ("maximum", "maxLength", "maxItems", "maxProperties")
+_LOWER: Final = ("minimum", "minLength", "minItems", "minProperties")
+_WIDER: Final = (
+    *(("integer", "number"), ("integer", "int or string"), ("string", "int or string")),
+)
+_EQUAL: Final = ("pattern", "format", "multipleOf", "x-kubernetes-list-type")
+
+
+def compare(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Return what breaks if a definition in the cluster is replaced, one text for each problem.
+
+    Args:
+        present: the CustomResourceDefinition of the cluster.
+        wanted: that of the models.
+    """
+    problems = []
+    old, new = present["spec"], wanted["spec"]
+    for key, what in (("scope", "the scope"), ("group", "the group")):
+        if old[key] != new[key]:
+            problems.append(f"{what} changes from {old[key]} to {new[key]}, which is impossible")
+    for key in ("plural", "kind"):
+        if old["names"][key] != new["names"][key]:
+            before, after = old["names"][key], new["names"][key]
+            problems.append(f"the {key} changes from {before!r} to {after!r}")
+    former = {each["name"]: each for each in old["versions"]}
+    later = {each["name"]: each for each in new["versions"]}
+    stored = (present.get("status") or {}).get("storedVersions") or []
+    for name in former.keys() - later.keys():
+        if name in stored:
+            problems.append(
+                f"version {name} goes, but objects are stored in it: run 'webop crd migrate' first"
+            )
+        else:
+            problems.append(f"version {name} goes: clients that use it fail")
+    for name in former.keys() & later.keys():
+        if former[name]["served"] and not later[name]["served"]:
+            problems.append(f"version {name} is no longer served: clients that use it fail")
+        before, after = (_get_schema(each[name]) for each in (former, later))
+        problems += [f"{name}: {text}" for text in _compare(before, after, "")]
+    return problems
+
+
+def _get_schema(version: Mapping[str, Any]) -> Schema:
+    found: Schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+    return found
+
+
+def _compare(old: Schema, new: Schema, path: str) -> Iterator[str]:
+    place = path or "the object"
+    old_type, new_type = _name_type(old), _name_type(new)
+    if new_type not in (old_type, "anything") and (old_type, new_type) not in _WIDER:
+        yield f"{place} changes from {old_type} to {new_type}"
+        return
+    yield from _compare_limits(old, new, place)
+    properties, others = new.get("properties", {}), old.get("properties", {})
+    for name, part in others.items():
+        where = f"{path}.{name}".lstrip(".")
+        if name in properties:
+            yield from _compare(part, properties[name], where)
+        elif not new.get(PRESERVE) and not isinstance(new.get("additionalProperties"), dict):
+            yield f"{where} is removed: stored values are dropped"
+    for name in {*new.get("required", ())} - {*old.get("required", ())}:
+        if "default" not in properties.get(name, {}):
+            where = f"{path}.{name}".lstrip(".")
+            yield f"{where} becomes required, without a default: objects without it are refused"
+    if old.get(PRESERVE) and not new.get(PRESERVE) and new.get("type") == "object":
+        yield f"{place} no longer keeps unknown fields: stored values are dropped"
+    for key, step in (("items", "[]"), ("additionalProperties", "[key]")):
+        if isinstance(old.get(key), dict) and isinstance(new.get(key), dict):
+            yield from _compare(old[key], new[key], f"{path}{step}")
+
+
+def _compare_limits(old: Schema, new: Schema, place: str) -> Iterator[str]:
+    for key in _UPPER:
+        if key in new and new[key] < old.get(key, float("inf")):
+            yield f"{place}: {key} becomes {new[key]}"
+    for key in _LOWER:
+        if key in new and new[key] > old.get(key, float("-inf")):
+            yield f"{place}: {key} becomes {new[key]}"
+    for key in _EQUAL:
+        if key in new and new[key] != old.get(key):
+            yield f"{place}: {key} becomes {new[key]!r}"
+    yield from _compare_values(old, new, place)
+
+
+def _compare_values(old: Schema, new: Schema, place: str) -> Iterator[str]:
+    if gone := [value for value in old.get("enum", ()) if value not in new.get("enum", [value])]:
+        yield f"{place}: {', '.join(map(repr, gone))} is no longer allowed"
+    elif "enum" in new and "enum" not in old:
+        yield f"{place}: only {', '.join(map(repr, new['enum']))} stay allowed"
+    if old.get("nullable") and not new.get("nullable"):
+        yield f"{place} can no longer be null"
+    former = {rule["rule"] for rule in old.get(RULES, ())}
+    for rule in new.get(RULES, ()):
+        if rule["rule"] not in former:
+            yield f"{place}: a new rule, {rule['rule']!r}"
+    if "default" in old and "default" not in new:
+        yield f"{place} has no default any more"
+
+
+def _name_type(schema: Schema) -> str:
+    if schema.get(INT_OR_STRING):
+        return "int or string"
+    return str(schema.get("type", "anything"))

@@ -1,0 +1,165 @@
+"""CustomResourceDefinitions of models (Kubernetes API, apiextensions/v1). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pydantic
+
+from webop.errors import ConfigurationError
+from webop.models.model import Column, Definition, find_definition
+from webop.models.schema import Schema, build_schema, find_part, shorten_descriptions
+
+_COLUMN_TYPES = ("string", "integer", "number", "boolean")
+
+
+def build_crds(
+    models: Iterable[type[pydantic.BaseModel]], *, max_description: int | None = None
+) -> list[dict[str, Any]]:
+    """Build one CustomResourceDefinition for each kind, with all its versions.
+
+    Args:
+        models: classes that were decorated with ``webop.resource``.
+        max_description: the maximal length of descriptions in characters; 0 for none, None for all.
+
+    Raises:
+        ConfigurationError: a class cannot be a kind of Kubernetes, or the versions of a kind
+            contradict each other; the message names them.
+    """
+    kinds: dict[str, list[type[pydantic.BaseModel]]] = {}
+    for model in models:
+        kinds.setdefault(_define(model).name, []).append(model)
+    return [_build_crd(versions, max_description) for versions in kinds.values()]
+
+
+def _define(model: type[pydantic.BaseModel]) -> Definition:
+    definition = find_definition(model)
+    if definition is None:
+        raise ConfigurationError(
+            f"{model.__qualname__} is of no kind: decorate it with @webop.resource(GROUP, VERSION)."
+        )
+    return definition
+
+
+def _build_crd(
+    models: Sequence[type[pydantic.BaseModel]], max_description: int | None
+) -> dict[str, Any]:
+    definitions = [_define(model) for model in models]
+    first = definitions[-1]
+    _check_versions(definitions)
+    names: dict[str, Any] = {
+        "plural": first.plural,
+        "singular": first.singular,
+        "kind": first.kind,
+        "listKind": f"{first.kind}List",
+    }
+    if short := _join(each.short_names for each in definitions):
+        names["shortNames"] = short
+    if categories := _join(each.categories for each in definitions):
+        names["categories"] = categories
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": first.name},
+        "spec": {
+            "group": first.group,
+            "names": names,
+            "scope": first.scope,
+            "versions": [_build_version(model, max_description) for model in models],
+        },
+    }
+
+
+def _join(lists: Iterable[Sequence[str]]) -> list[str]:
+    return [*dict.fromkeys(name for names in lists for name in names)]
+
+
+def _check_versions(definitions: Sequence[Definition]) -> None:
+    name = definitions[0].name
+    for attribute in ("kind", "singular", "scope"):
+        values = [getattr(each, attribute) for each in definitions]
+        if len({*values}) > 1:
+            found = ", ".join(
+                f"{each.version}: {value!r}"
+                for each, value in zip(definitions, values, strict=True)
+            )
+            raise ConfigurationError(f"The versions of {name} differ in {attribute}= ({found}).")
+    stored = [each.version for each in definitions if each.stored]
+    if len(stored) != 1:
+        raise ConfigurationError(
+            f"Objects of {name} must be stored in exactly one version, but "
+            f"{'none' if not stored else ' and '.join(stored)} of "
+            f"{', '.join(each.version for each in definitions)} would be. Use stored=False in "
+            "@webop.resource() of the others."
+        )
+
+
+def _build_version(model: type[pydantic.BaseModel], max_description: int | None) -> dict[str, Any]:
+    definition, schema = _define(model), build_schema(model)
+    version: dict[str, Any] = {
+        "name": definition.version,
+        "served": definition.served,
+        "storage": definition.stored,
+    }
+    if definition.deprecated:
+        version["deprecated"] = True
+        if isinstance(definition.deprecated, str):
+            version["deprecationWarning"] = definition.deprecated
+    columns = [_build_column(title, column, schema) for title, column in definition.columns.items()]
+    if columns:
+        version["additionalPrinterColumns"] = columns
+    if definition.selectable:
+        version["selectableFields"] = [
+            {"jsonPath": _check_path(path, schema, model)} for path in definition.selectable
+        ]
+    subresources: dict[str, Any] = {}
+    if "status" in schema["properties"]:
+        subresources["status"] = {}
+    if definition.scale is not None:
+        scale = {
+            "specReplicasPath": _check_path(definition.scale.replicas, schema, model),
+            "statusReplicasPath": _check_path(definition.scale.status, schema, model),
+        }
+        if definition.scale.selector:
+            scale["labelSelectorPath"] = _check_path(definition.scale.selector, schema, model)
+        subresources["scale"] = scale
+    if subresources:
+        version["subresources"] = subresources
+    if max_description is not None:
+        schema = shorten_descriptions(schema, max_description)
+    version["schema"] = {"openAPIV3Schema": schema}
+    return version
+
+
+def _build_column(title: str, column: Column, schema: Schema) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": title,
+        "type": column.type or _find_type(column.path, schema),
+        "jsonPath": column.path,
+    }
+    if column.description:
+        found["description"] = column.description
+    if column.priority:
+        found["priority"] = column.priority
+    return found
+
+
+def _find_type(path: str, schema: Schema) -> str:
+    """Return the type of a column: that of its field; "string" if it is not a plain one."""
+    if path == ".metadata.creationTimestamp":
+        return "date"
+    part = find_part(schema, [name for name in path.split(".") if name]) or {}
+    if part.get("format") in ("date", "date-time"):
+        return "date"
+    kind = part.get("type")
+    return kind if kind in _COLUMN_TYPES else "string"
+
+
+def _check_path(path: str, schema: Schema, model: type[pydantic.BaseModel]) -> str:
+    if find_part(schema, [name for name in path.split(".") if name]) is None:
+        raise ConfigurationError(
+            f"{model.__qualname__} has no field {path!r}, which @webop.resource() names. Paths are "
+            "those of JSON, such as '.spec.replicas'."
+        )
+    return path

@@ -1,0 +1,150 @@
+"""CEL rules of models, and markers for lists and maps (Kubernetes: "Validation rules").
+
+::
+
+    class Range(webop.Struct):
+        low: int
+        high: Annotated[int, webop.CEL("self >= oldSelf", message="must not decrease")]
+
+    Range = webop.CEL("self.low <= self.high")(Range)  # or as a decorator of the class
+
+The API server checks the rules; pydantic does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pydantic
+from pydantic import GetJsonSchemaHandler, JsonValue
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from webop.errors import ConfigurationError
+
+M = TypeVar("M", bound=type[pydantic.BaseModel])
+
+RULES = "x-kubernetes-validations"
+LIST_TYPE, LIST_KEYS = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
+MAP_TYPE = "x-kubernetes-map-type"
+EMBEDDED = "x-kubernetes-embedded-resource"
+PRESERVE = "x-kubernetes-preserve-unknown-fields"
+INT_OR_STRING = "x-kubernetes-int-or-string"
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    """Adds keywords to the schema of an annotated field."""
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        return schema | self.build(schema)
+
+    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:
+        """Return the keywords to add."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class CEL(_Marker):
+    """A rule that the API server checks: in an annotation of a field, or as a class decorator.
+
+    Transition rules, with ``oldSelf``, are checked in updates only. A rule over a string, list or
+    map without a maximal length is refused at import if it can exceed the cost budget of the API
+    server; see docs/cel_rules.md.
+
+    Args:
+        rule: the expression, in which ``self`` is the field or the object.
+        message: what users see if the rule is violated.
+        message_expression: an expression that returns the message.
+        reason: "FieldValueInvalid" (default), "FieldValueForbidden", "FieldValueRequired" or
+            "FieldValueDuplicate".
+        field_path: the field that the message is about, such as ".spec.size"; by default, that of
+            the rule.
+        optional_old_self: check a transition rule in creations, too; ``oldSelf`` is optional then.
+    """
+
+    rule: str
+    message: str | None = None
+    message_expression: str | None = None
+    reason: str | None = None
+    field_path: str | None = None
+    optional_old_self: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.rule.strip():
+            raise ConfigurationError(f"A CEL rule must be an expression, got {self.rule!r}.")
+
+    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:
+        """Return the rules of the schema, and this one."""
+        return {RULES: [*schema.get(RULES, ()), self._describe()]}
+
+    def __call__(self, model: M) -> M:
+        """Add the rule to a class."""
+        former: Any = model.model_config.get("json_schema_extra")
+
+        def extend(schema: dict[str, JsonValue], cls: type[Any]) -> None:
+            if callable(former):
+                former(schema, cls)
+            elif former:
+                schema.update(former)
+            schema.update(self.build(schema))
+
+        model.model_config = {**model.model_config, "json_schema_extra": extend}
+        return model
+
+    def _describe(self) -> dict[str, Any]:
+        described = {
+            "rule": self.rule,
+            "message": self.message,
+            "messageExpression": self.message_expression,
+            "reason": self.reason,
+            "fieldPath": self.field_path,
+            "optionalOldSelf": self.optional_old_self or None,
+        }
+        return {key: value for key, value in described.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ListKeys(_Marker):
+    """A list of objects that are identified by some of their fields, as containers by their name.
+
+    Server-side apply merges such lists, and the API server refuses duplicates::
+
+        ports: Annotated[list[Port], webop.ListKeys("name")]
+    """
+
+    keys: tuple[str, ...]
+
+    def __init__(self, *keys: str) -> None:
+        if not keys:
+            raise ConfigurationError("ListKeys() needs the names of the fields in JSON.")
+        object.__setattr__(self, "keys", keys)
+
+    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
+        """Return the type of the list, and its keys."""
+        return {LIST_TYPE: "map", LIST_KEYS: [*self.keys]}
+
+
+@dataclass(frozen=True, slots=True)
+class Atomic(_Marker):
+    """A list, map or object that server-side apply replaces as a whole."""
+
+    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:
+        """Return the type of the list or map."""
+        return {LIST_TYPE if schema.get("type") == "array" else MAP_TYPE: "atomic"}
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded(_Marker):
+    """A whole object inside of another one: ``Annotated[dict[str, Any], Embedded()]``.
+
+    Its unknown fields are preserved; its ``apiVersion``, ``kind`` and ``metadata`` are checked.
+    """
+
+    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
+        """Return the keywords of an embedded object."""
+        return {EMBEDDED: True, PRESERVE: True}

@@ -1,0 +1,419 @@
+"""The structural schema of a pydantic class (Kubernetes: "Specifying a structural schema").
+
+Pure. Flow: pydantic's own JSON schema → :func:`build_schema`, which rewrites what Kubernetes says
+in another way, and refuses what it cannot say: the message names the field and offers what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import pydantic
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import PydanticUndefined, core_schema, to_jsonable_python
+
+from webop.errors import ConfigurationError
+from webop.models.costs import check_costs
+from webop.models.model import build_rules, find_definition
+from webop.models.rules import INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, RULES
+
+Schema = dict[str, Any]
+
+_UNSUPPORTED = "x-webop-unsupported"
+_RULES_OF_CLASS = "x-webop-rules"
+_KEPT: tuple[str, ...] = (
+    *("type", "title", "description", "default", "enum", "pattern", "format", "multipleOf"),
+    *("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems"),
+    *("minProperties", "maxProperties", "required", "properties", "items", "nullable"),
+)
+_FORMATS: Final = frozenset(
+    {"date-time", "date", "uuid", "ipv4", "ipv6", "uri", "email", "byte", "int32", "int64"}
+    | {"float", "double", "password", "hostname", "cidr", "mac"}
+)
+_WITHOUT_MEANING: Final = frozenset({"path", "file-path", "directory-path", "uuid1", "uuid7"})
+_ADVICE: Final = {
+    "tuple": "a tuple has a type for each place. Use a list, or a class with named fields",
+    "decimal": "a Decimal can be a number or a string. Use float, or "
+    'Annotated[str, webop.CEL("isQuantity(self)")]',
+    "bytes": "bytes have no form in JSON. Use str, or pydantic.Base64Str with a description",
+    "timedelta": "a timedelta is an ISO 8601 duration, which Kubernetes does not check. Use int "
+    'seconds, or a str with a pattern, such as r"^([0-9]+(s|m|h))+$"',
+    "time": "Kubernetes has no format of times without a date. Use a str with a pattern",
+    "json": "a JSON text in a field cannot be checked. Use dict[str, Any], or str",
+    "union": "Kubernetes knows no union of these types. Use int | str, a webop.OneOf with one "
+    "optional field for each form, or Any",
+    "recursion": "the class contains itself, and schemas of Kubernetes have no references. Use "
+    "dict[str, Any] at some depth",
+    "mixed": "an enum must have values of one type",
+    "pattern": "the pattern uses what RE2, the expressions of Kubernetes, does not have. Leave out "
+    "lookarounds and backreferences",
+}
+_is_beyond_re2 = re.compile(r"\(\?(?:[=!]|<[=!])|\\[1-9]|\(\?P=").search
+
+
+class _Generator(GenerateJsonSchema):
+    """Pydantic's generator, with defaults of factories, and marks on what has no schema."""
+
+    def get_default_value(self, schema: core_schema.WithDefaultSchema) -> Any:
+        """Return the default, also of a factory that always makes the same."""
+        factory = schema.get("default_factory")
+        if factory is None or schema.get("default_factory_takes_data"):
+            return super().get_default_value(schema)
+        is_model = isinstance(factory, type) and issubclass(factory, pydantic.BaseModel)
+        if not (is_model or factory in (list, dict, set, frozenset)):
+            return PydanticUndefined
+        try:
+            return factory()  # type: ignore[call-arg]
+        except pydantic.ValidationError:  # the class has required fields
+            return PydanticUndefined
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """Return the schema with its default, if there is one."""
+        if self.get_default_value(schema) is PydanticUndefined:
+            return self.generate_inner(schema["schema"])
+        return super().default_schema(schema)
+
+    def encode_default(self, dft: Any) -> Any:
+        """Return a default as the API server gets it: without fields that are None."""
+        if isinstance(dft, (set, frozenset)):
+            dft = sorted(dft, key=str)
+        return to_jsonable_python(dft, by_alias=True, exclude_none=True)
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Return the schema of a class, with the rules that follow from its base."""
+        found = super().model_schema(schema)
+        if rules := build_rules(schema["cls"]):
+            found[_RULES_OF_CLASS] = rules
+        return found
+
+    def tuple_schema(self, schema: core_schema.TupleSchema) -> JsonSchemaValue:
+        items = schema["items_schema"]
+        if len(items) == 1 and schema.get("variadic_item_index") == 0:
+            return super().tuple_schema(schema)
+        return {_UNSUPPORTED: "tuple"}
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:  # noqa: ARG002
+        return {_UNSUPPORTED: "decimal"}
+
+    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:  # noqa: ARG002
+        return {_UNSUPPORTED: "bytes"}
+
+    def timedelta_schema(self, schema: core_schema.TimedeltaSchema) -> JsonSchemaValue:  # noqa: ARG002
+        return {_UNSUPPORTED: "timedelta"}
+
+    def time_schema(self, schema: core_schema.TimeSchema) -> JsonSchemaValue:  # noqa: ARG002
+        return {_UNSUPPORTED: "time"}
+
+    def json_schema(self, schema: core_schema.JsonSchema) -> JsonSchemaValue:  # noqa: ARG002
+        return {_UNSUPPORTED: "json"}
+
+
+def build_schema(model: type[pydantic.BaseModel]) -> Schema:
+    """Build the structural schema of a class.
+
+    Raises:
+        ConfigurationError: Kubernetes cannot say what the class says; or a rule can cost the API
+            server too much.
+    """
+    try:
+        found = TypeAdapter(model).json_schema(mode="validation", schema_generator=_Generator)
+    except (PydanticInvalidForJsonSchema, PydanticUserError) as exc:
+        text = f"{model.__qualname__} has no JSON schema: {str(exc).splitlines()[0]}"
+        raise ConfigurationError(text) from exc
+    converter = _Converter(found.get("$defs", {}), model.__qualname__)
+    schema = converter.convert(found, ())
+    if find_definition(model) is not None or {"apiVersion", "kind"} <= schema["properties"].keys():
+        schema = _complete_root(schema)
+    check_costs(schema, model.__qualname__)
+    return schema
+
+
+def _complete_root(schema: Schema) -> Schema:
+    """Return the schema of a whole object: Kubernetes knows the metadata itself."""
+    properties = {
+        **schema["properties"],
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+    }
+    required = [
+        name
+        for name in schema.get("required", ())
+        if name not in ("apiVersion", "kind", "metadata")
+    ]
+    root = {key: value for key, value in schema.items() if key not in ("required", "title")}
+    return {**root, "properties": properties} | ({"required": required} if required else {})
+
+
+class _Converter:
+    """Rewrites pydantic's JSON schema.
+
+    Args:
+        definitions: the classes that it refers to.
+        owner: the name of the class, for messages.
+    """
+
+    def __init__(self, definitions: Mapping[str, Any], owner: str) -> None:
+        self._definitions = definitions
+        self._owner = owner
+        self._open: list[str] = []
+
+    def convert(self, node: Schema, path: tuple[str, ...]) -> Schema:
+        """Return the structural schema of a node."""
+        if reference := node.get("$ref"):
+            name = reference.rpartition("/")[2]
+            if name in self._open:
+                self._refuse(path, "recursion")
+            self._open.append(name)
+            try:
+                return self.convert(_merge(self._definitions[name], node), path)
+            finally:
+                self._open.pop()
+        if what := node.get(_UNSUPPORTED):
+            self._refuse(path, what)
+        if variants := node.get("anyOf") or node.get("oneOf"):
+            rest = {k: v for k, v in node.items() if k not in ("anyOf", "oneOf", "discriminator")}
+            return self._convert_union(variants, rest, node.get("discriminator"), path)
+        if "allOf" in node:
+            merged: Schema = {key: value for key, value in node.items() if key != "allOf"}
+            for part in node["allOf"]:
+                merged = _merge(part, merged)
+            return self.convert(merged, path)
+        return self._convert_plain(node, path)
+
+    def _refuse(self, path: Sequence[str], what: str) -> NoReturn:
+        place = ".".join((self._owner, *path)).replace(".[", "[")
+        raise ConfigurationError(f"{place}: {_ADVICE[what]}.")
+
+    def _convert_plain(self, node: Schema, path: tuple[str, ...]) -> Schema:
+        if "const" in node:
+            node = {**node, "enum": [node["const"]]}
+        if "enum" in node:
+            node = self._convert_enum(node, path)
+        schema = {key: node[key] for key in _KEPT if key in node and key != "title"}
+        schema |= {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
+        if rules := node.get(_RULES_OF_CLASS):
+            schema[RULES] = [*rules, *schema.get(RULES, ())]
+        kind = node.get("type")
+        if kind is None and INT_OR_STRING not in schema:
+            schema |= {PRESERVE: True, "nullable": schema.get("default", "") is not None}
+        if schema.get("default", "") is None:
+            del schema["default"]  # the API server drops null, or keeps it: it is the same
+        if kind is None:
+            return schema
+        if kind == "null":
+            self._refuse(path, "union")
+        if kind == "object":
+            self._add_properties(schema, node, path)
+        elif kind == "array":
+            self._add_items(schema, node, path)
+        elif kind in ("integer", "number"):
+            _add_limits(schema, node)
+        elif kind == "string":
+            self._check_string(schema, path)
+        return schema
+
+    def _convert_enum(self, node: Schema, path: tuple[str, ...]) -> Schema:
+        values = node["enum"]
+        kinds = {_name_type(value) for value in values if value is not None}
+        if len(kinds) != 1:
+            self._refuse(path, "mixed")
+        found = {**node, "type": kinds.pop(), "enum": [v for v in values if v is not None]}
+        if None in values:
+            found["nullable"] = True
+        return found
+
+    def _add_properties(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
+        properties = node.get("properties")
+        more = node.get("additionalProperties", True if properties is None else None)
+        if properties is not None:
+            schema["properties"] = {
+                name: self.convert(part, (*path, name)) for name, part in properties.items()
+            }
+            if more is not None and more is not False:
+                schema[PRESERVE] = True
+        elif isinstance(more, dict):
+            schema["additionalProperties"] = self.convert(more, (*path, "[key]"))
+        else:
+            schema[PRESERVE] = True
+
+    def _add_items(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
+        if "prefixItems" in node:
+            self._refuse(path, "tuple")
+        schema["items"] = items = self.convert(node.get("items", {}), (*path, "[]"))
+        if node.get("uniqueItems") and LIST_TYPE not in schema:
+            is_scalar = items.get("type") in ("string", "integer", "number", "boolean")
+            schema[LIST_TYPE] = "set" if is_scalar else "atomic"
+        for key in schema.get(LIST_KEYS, ()):
+            part = items.get("properties", {}).get(key)
+            if part is None or (key not in items.get("required", ()) and "default" not in part):
+                place = ".".join((self._owner, *path))
+                raise ConfigurationError(
+                    f"{place}: ListKeys({key!r}) must name a field of the items, in JSON, that is "
+                    "required or has a default."
+                )
+
+    def _check_string(self, schema: Schema, path: tuple[str, ...]) -> None:
+        if _is_beyond_re2(schema.get("pattern", "")):
+            self._refuse(path, "pattern")
+        form = schema.get("format")
+        if form in _WITHOUT_MEANING:
+            del schema["format"]
+        elif form is not None and form not in _FORMATS:
+            place = ".".join((self._owner, *path))
+            raise ConfigurationError(
+                f"{place}: Kubernetes does not check the format {form!r}. Use str with a pattern, "
+                "or one of datetime, date, UUID, IPv4Address, IPv6Address, AnyUrl."
+            )
+
+    def _convert_union(
+        self,
+        variants: Sequence[Schema],
+        rest: Schema,
+        discriminator: Mapping[str, Any] | None,
+        path: tuple[str, ...],
+    ) -> Schema:
+        """Return the schema of an optional value, int | str, several enums, or a tagged union."""
+        others = [part for part in variants if part.get("type") != "null"]
+        is_nullable = len(others) < len(variants)
+        if is_nullable:
+            # Of None as the default, null is only another way to leave the field out.
+            is_nullable = "default" not in rest or rest["default"] is not None
+        if discriminator is not None:
+            schema = self._merge_tagged(others, rest, discriminator["propertyName"], path)
+        elif len(others) == 1:
+            schema = self.convert(_merge(others[0], rest), path)
+        else:
+            parts = [self.convert(part, path) for part in others]
+            schema = self._merge_scalars(
+                parts, self._convert_plain({**rest, "type": "any"}, path), path
+            )
+        return {**schema, "nullable": True} if is_nullable else schema
+
+    def _merge_scalars(
+        self, parts: Sequence[Schema], rest: Schema, path: tuple[str, ...]
+    ) -> Schema:
+        del rest["type"]
+        kinds = {part.get("type") for part in parts}
+        if all(part.keys() == {"type", "enum"} for part in parts) and len(kinds) == 1:
+            values = [value for part in parts for value in part["enum"]]
+            return {**rest, "type": kinds.pop(), "enum": [*dict.fromkeys(values)]}
+        if all(part.keys() == {"type"} for part in parts):
+            if kinds == {"integer", "string"}:
+                return {**rest, INT_OR_STRING: True}
+            if kinds == {"integer", "number"}:
+                return {**rest, "type": "number"}
+        return self._refuse(path, "union")
+
+    def _merge_tagged(
+        self, variants: Sequence[Schema], rest: Schema, tag: str, path: tuple[str, ...]
+    ) -> Schema:
+        """Merge the classes of a discriminated union: all fields, and a rule for each class."""
+        properties: dict[str, Schema] = {}
+        rules: list[dict[str, str]] = []
+        tags: list[Any] = []
+        for variant in variants:
+            part = self.convert(variant, path)
+            rules += part.get(RULES, ())
+            fields = part.get("properties", {})
+            own = fields[tag]["enum"]
+            tags += own
+            for name, schema in fields.items():
+                if name != tag and properties.setdefault(name, schema) != schema:
+                    place = ".".join((self._owner, *path, name))
+                    raise ConfigurationError(
+                        f"{place}: the classes of the union have different types of this field. "
+                        "Rename one, or use a webop.OneOf with a field for each class."
+                    )
+                if "default" in schema and name != tag:
+                    place = ".".join((self._owner, *path, name))
+                    raise ConfigurationError(
+                        f"{place}: a default in a class of a union would be set for the others, "
+                        "too. Use None as the default, or a webop.OneOf."
+                    )
+            needed = [name for name in part.get("required", ()) if name != tag]
+            if needed:
+                terms = " && ".join(f"has(self.{name})" for name in needed)
+                values = json.dumps(own)
+                message = (
+                    f"with {tag} {' or '.join(map(str, own))}, {', '.join(needed)} must be set"
+                )
+                rules.append(
+                    {"rule": f"!(self.{tag} in {values}) || ({terms})", "message": message}
+                )
+        first = {"type": _name_type(tags[0]), "enum": tags}
+        found = self._convert_plain({**rest, "type": "object", "properties": {}}, path)
+        found["properties"] = {tag: first, **properties}
+        found["required"] = [tag]
+        if rules:
+            found[RULES] = [*found.get(RULES, ()), *rules]
+        return found
+
+
+def _merge(inner: Schema, outer: Schema) -> Schema:
+    """Return a schema with the keywords of the place that refers to it, which win."""
+    more = {key: value for key, value in outer.items() if key != "$ref"}
+    merged = {**inner, **more}
+    if RULES in inner and RULES in more and inner[RULES] != more[RULES]:
+        merged[RULES] = [*inner[RULES], *more[RULES]]
+    return merged
+
+
+def _add_limits(schema: Schema, node: Schema) -> None:
+    """Write exclusive limits as OpenAPI 3.0 does."""
+    for word, limit in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+        if word in node:
+            schema[limit], schema[word] = node[word], True
+
+
+def _name_type(value: Any) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string"}
+    return names.get(type(value), "object")
+
+
+def shorten_descriptions(schema: Schema, limit: int) -> Schema:
+    """Return a schema whose descriptions have at most so many characters; 0 removes them."""
+    found = dict(schema)
+    text = found.get("description")
+    if isinstance(text, str) and len(text) > limit:
+        if limit:
+            found["description"] = text[: max(limit - 1, 0)].rstrip() + "…"
+        else:
+            del found["description"]
+    if "properties" in found:
+        found["properties"] = {
+            name: shorten_descriptions(part, limit) for name, part in found["properties"].items()
+        }
+    for key in ("items", "additionalProperties"):
+        if isinstance(found.get(key), dict):
+            found[key] = shorten_descriptions(found[key], limit)
+    return found
+
+
+def find_part(schema: Schema, path: Sequence[str]) -> Schema | None:
+    """Return the schema of a field; None if it has none."""
+    for name in path:
+        if name in schema.get("properties", {}):
+            schema = schema["properties"][name]
+        elif isinstance(schema.get("additionalProperties"), dict):
+            schema = schema["additionalProperties"]
+        else:
+            return None
+    return schema
+
+
+def iterate_parts(
+    schema: Schema, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Schema]]:
+    """Yield all fields of a schema, with their places; "[]" and "[key]" stand for items."""
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from iterate_parts(part, (*path, name))
+    for key, step in (("items", "[]"), ("additionalProperties", "[key]")):
+        if isinstance(schema.get(key), dict):
+            yield from iterate_parts(schema[key], (*path, step))
