@@ -51,6 +51,7 @@ def _load(name: str) -> Any:
             "migrate": "Report what must change in an operator for Kopf.",
         },
         "Deployment": {
+            "crd": "Print, compare and apply the definitions of models.",
             "manifests": "Print the manifests of an operator.",
             "image": "Print a Dockerfile for an operator.",
         },

@@ -18,6 +18,8 @@ from itertools import product
 from logging.handlers import BufferingHandler
 from typing import Literal
 
+import pydantic
+
 from webop.admission.configurations.building import GROUP, KINDS
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.client.auth.vault import Vault
@@ -28,6 +30,7 @@ from webop.handlers.model import Activity, BackgroundHandler, ChangeHandler, Eve
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
 from webop.identities import is_in_pod
+from webop.models.model import find_definition, list_models
 from webop.objects.resources import Resource
 from webop.objects.rights import parse_right
 from webop.reactor.observer import Scope
@@ -260,3 +263,16 @@ def list_needs(operator: Inspection, *, has_own_secret: bool = True) -> Iterator
     if operator.registry.select_resource_handlers():
         yield from _list_coordination_needs(operator)
     yield from _list_declared_needs(operator)
+
+
+def find_models(registry: OperatorRegistry) -> list[type[pydantic.BaseModel]]:
+    """Return the models of handlers and of the loaded files, with all versions of their kinds."""
+    handlers = (*registry.select_resource_handlers(), *registry.select_webhooks())
+    named = {handler.model for handler in handlers}
+    found, kinds = list_models(), set[str]()
+    for model in found:
+        file = getattr(sys.modules.get(model.__module__), "__file__", None)
+        definition = find_definition(model)
+        if definition and (model in named or os.path.realpath(file or "") in registry.files):
+            kinds.add(definition.name)
+    return [m for m in found if (definition := find_definition(m)) and definition.name in kinds]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pydantic
 
 from webop.errors import ConfigurationError
 from webop.models.model import Column, Definition, find_definition
 from webop.models.schema import Schema, build_schema, find_part, shorten_descriptions
+from webop.objects.resources import Resource
 
+CRDS: Final = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", kind="CustomResourceDefinition"
+)
 _COLUMN_TYPES = ("string", "integer", "number", "boolean")
 
 

@@ -224,9 +224,7 @@ class _Converter:
         if len(kinds) != 1:
             self._refuse(path, "mixed")
         found = {**node, "type": kinds.pop(), "enum": [v for v in values if v is not None]}
-        if None in values:
-            found["nullable"] = True
-        return found
+        return _make_nullable(found) if None in values else found
 
     def _add_properties(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
         properties = node.get("properties")
@@ -293,7 +291,7 @@ class _Converter:
             schema = self._merge_scalars(
                 parts, self._convert_plain({**rest, "type": "any"}, path), path
             )
-        return {**schema, "nullable": True} if is_nullable else schema
+        return _make_nullable(schema) if is_nullable else schema
 
     def _merge_scalars(
         self, parts: Sequence[Schema], rest: Schema, path: tuple[str, ...]
@@ -362,6 +360,12 @@ def _merge(inner: Schema, outer: Schema) -> Schema:
     if RULES in inner and RULES in more and inner[RULES] != more[RULES]:
         merged[RULES] = [*inner[RULES], *more[RULES]]
     return merged
+
+
+def _make_nullable(schema: Schema) -> Schema:
+    """Return a schema that allows null, which must be among the values of an enum, too."""
+    enum = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+    return {**schema, **enum, "nullable": True}
 
 
 def _add_limits(schema: Schema, node: Schema) -> None:

@@ -1,7 +1,8 @@
-"""Random models and objects: do pydantic and the API server agree? ``python -m tests.cluster.models.agreement``.
+"""Random models and objects: do pydantic and the API server agree?
 
-Each model becomes a CustomResourceDefinition. For each random object, both say whether it is valid; a
-valid one is also compared with what the API server makes of it, so that defaults are the same.
+Each model becomes a CustomResourceDefinition. For each random object, both say whether it is valid;
+a valid one is also compared with what the API server makes of it, so that defaults are the same.
+More of them: ``python -m tests.cluster.models.agreement``.
 """
 
 from __future__ import annotations
@@ -246,12 +247,15 @@ class Report:
 LIST_FOR_STRING = "a list in a string with a format"
 NULL = "null where None is not allowed"
 DUPLICATE = "a duplicate in a set"
+WHOLE_FLOAT = "5.0 in int | str"
+TRUE = "true for 1 in a Literal"
 
 
 def classify(spec: Any, exc: webop.MisfitError | None, refusal: str) -> str | None:
     """Return the name of a known difference, which is in docs/crds.md; None for others."""
     if exc is None:
-        return DUPLICATE if "Duplicate value" in refusal else None
+        is_true = "Unsupported value: true" in refusal
+        return DUPLICATE if "Duplicate value" in refusal else TRUE if is_true else None
     found = {_classify_cause(spec, cause) for cause in exc.causes}
     return found.pop() if len(found) == 1 else None
 
@@ -265,8 +269,9 @@ def _classify_cause(spec: Any, cause: webop.AdmissionCause) -> str | None:
             value = value.get(step)
     if value is None:
         return NULL
-    is_formatted = re.search("date|datetime|UUID|IPv4", cause.message)
-    return LIST_FOR_STRING if isinstance(value, list) and is_formatted else None
+    if isinstance(value, list) and re.search("date|UUID|IPv4|string", cause.message):
+        return LIST_FOR_STRING
+    return WHOLE_FLOAT if isinstance(value, float) and value.is_integer() else None
 
 
 async def compare(client: Client, namespace: str, seed: int, number: int) -> Report:

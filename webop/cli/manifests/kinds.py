@@ -93,7 +93,7 @@ def read_definitions(paths: Iterable[Path]) -> Iterator[Resource]:
                 for file in files
                 for document in yaml.safe_load_all(file.read_text())
                 if document and document.get("kind") == "CustomResourceDefinition"
-                for resource in _parse_definition(document["spec"])
+                for resource in parse_definition(document["spec"])
             ]
         except (OSError, ValueError, TypeError, yaml.YAMLError, LookupError, AttributeError) as exc:
             what = f"{type(exc).__name__}: {exc}"
@@ -103,7 +103,8 @@ def read_definitions(paths: Iterable[Path]) -> Iterator[Resource]:
         yield from found
 
 
-def _parse_definition(spec: dict[str, Any]) -> Iterator[Resource]:
+def parse_definition(spec: dict[str, Any]) -> Iterator[Resource]:
+    """Yield the kinds of a CustomResourceDefinition: one for each version that is served."""
     names = spec["names"]
     served = [version for version in spec["versions"] if version.get("served")]
     for version in served:

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator
 from itertools import chain
 
 from webop.admission.configurations.building import build_configuration
-from webop.cli.inspection import Inspection, call_startup, list_needs
-from webop.cli.manifests.kinds import find_kinds, list_builtin, read_definitions
+from webop.cli.inspection import Inspection, call_startup, find_models, list_needs
+from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
 from webop.cli.manifests.rights import build_rights, split_rules
 from webop.cli.manifests.yaml_text import dump
@@ -25,6 +25,7 @@ from webop.errors import ConfigurationError
 from webop.handlers.model import WebhookType
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
+from webop.models.crds import build_crds
 from webop.objects.resources import Resource
 from webop.objects.rights import parse_right
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
@@ -62,6 +63,8 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
             if operator.service_server and not pod_networks:
                 pod_networks = await _read_pod_networks(client)
     known.update(read_definitions(request.crds))
+    definitions = build_crds(find_models(registry))
+    known.update(kind for each in definitions for kind in parse_definition(each["spec"]))
     known.update(list_builtin())
     watched, webhooks = registry.select_resource_handlers(), registry.select_webhooks()
     texts, own = split_rules(request.rules)
@@ -105,14 +108,11 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         if request.priority == "none"
         else request.priority or (SYSTEM_PRIORITY if webhooks else None),
     )
+    files: Files = {"crds": [dump(definition) for definition in definitions]}
     head = [plan.build_namespace()] if request.creates_namespace else []
     roles = build_rights(plan, list_needs(operator), request.namespaces, operator.handled, own)
-    files = {"rbac": [*head, plan.build_account(), *roles]}
-    files["deployment"] = [plan.build_deployment()]
-    files["deployment"] += [plan.build_budget()] if is_shared else []
-    files["deployment"] += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
-    files["network"] = [plan.build_service()] if plan.server else []
-    files["network"].append(plan.build_policy())
+    files["rbac"] = [*head, plan.build_account(), *roles]
+    files |= _build_objects(plan, is_shared=is_shared)
     if plan.server and not pod_networks:
         warnings.append(_OPEN)
     files["webhooks"] = []  # charts get an empty file, in place of an earlier one
@@ -121,6 +121,15 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         warnings += more
         files["webhooks"] = list(_build_webhooks(registry, request, plan, found))
     return files, warnings
+
+
+def _build_objects(plan: Plan, *, is_shared: bool) -> Files:
+    """Return the Deployment and the network objects."""
+    deployment = [plan.build_deployment()]
+    deployment += [plan.build_budget()] if is_shared else []
+    deployment += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
+    network = [plan.build_service()] if plan.server else []
+    return {"deployment": deployment, "network": [*network, plan.build_policy()]}
 
 
 async def _read_pod_networks(client: Client) -> list[str]:

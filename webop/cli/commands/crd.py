@@ -1,0 +1,210 @@
+"""``webop crd``: CustomResourceDefinitions of models: print, compare, apply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from webop.cli.inspection import find_models
+from webop.cli.manifests.yaml_text import dump
+from webop.cli.options import load_quietly, source_options
+from webop.client.api import Client
+from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
+from webop.client.standalone import connect_command
+from webop.errors import APINotFoundError, APIStatusError
+from webop.models.comparison import compare
+from webop.models.crds import CRDS, build_crds
+
+_MANAGER = "webop-crd"
+_PATIENCE = 30.0  # seconds until a new kind is served
+
+_description_option = click.option(
+    "--max-description",
+    type=click.IntRange(min=0),
+    metavar="CHARACTERS",
+    help="Shorten descriptions to this length; 0 leaves them out. Definitions over 256 KiB cannot "
+    "be applied by 'kubectl apply'.",
+)
+
+
+class _PrintingGroup(click.Group):
+    """A group whose first command need not be named: ``webop crd FILE`` prints."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = ["print", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_PrintingGroup)
+def crd() -> None:
+    """Print, compare and apply the CustomResourceDefinitions of models.
+
+    The models are the classes with @webop.resource() in the files, and those that handlers name.
+
+    \b
+        webop crd models.py > crds.yaml      print them; the same as 'webop crd print'
+        webop crd --check models.py          compare them with the cluster
+        webop crd apply models.py            apply them to the cluster
+    """  # noqa: D301  \b keeps click from wrapping the lines
+
+
+@crd.command(name="print", short_help="Print the definitions, or compare them with the cluster.")
+@source_options()
+@_description_option
+@click.option(
+    "--check",
+    "is_check",
+    is_flag=True,
+    help="Compare with the cluster instead of printing: name what would break stored objects, and "
+    "exit with 1 if anything does, or if a definition differs or is missing.",
+)
+def print_(
+    paths: tuple[str, ...],
+    modules: tuple[str, ...],
+    max_description: int | None,
+    *,
+    is_check: bool,
+) -> None:
+    """Print the CustomResourceDefinitions of the models in PATHS as YAML.
+
+    The command imports the files, but calls no handlers. Without --check, it needs no cluster.
+    """
+    definitions = _load(paths, modules, max_description)
+    if is_check:
+        if not asyncio.run(_check(definitions)):
+            click.get_current_context().exit(1)
+        return
+    click.echo("\n---\n".join(map(dump, definitions)))
+
+
+@crd.command(name="apply", short_help="Apply the definitions to the cluster.")
+@source_options()
+@_description_option
+@click.option(
+    "--force", is_flag=True, help="Apply them even if that breaks stored objects or clients."
+)
+def apply(
+    paths: tuple[str, ...],
+    modules: tuple[str, ...],
+    max_description: int | None,
+    *,
+    force: bool,
+) -> None:
+    """Apply the CustomResourceDefinitions of the models in PATHS, and wait until they are served.
+
+    If a definition would break stored objects or clients, or the API server refuses it, none is
+    applied.
+    """
+    asyncio.run(_apply(_load(paths, modules, max_description), is_forced=force))
+
+
+def _load(
+    paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None
+) -> list[dict[str, Any]]:
+    if not paths and not modules:
+        raise click.UsageError("Name the files or modules with the models: webop crd models.py")
+    registry, _ = load_quietly(paths, modules)
+    models = find_models(registry)
+    if not models:
+        raise click.ClickException(
+            f"There are no models in {', '.join((*paths, *modules))}: decorate their classes with "
+            "@webop.resource(GROUP, VERSION)."
+        )
+    return build_crds(models, max_description=max_description)
+
+
+async def _check(definitions: Sequence[dict[str, Any]]) -> bool:
+    """Print how definitions differ from the cluster; return whether they are the same."""
+    is_same = True
+    async with connect_command() as client:
+        for wanted in definitions:
+            name, present = wanted["metadata"]["name"], await _read(client, wanted)
+            if present is None:
+                click.echo(f"{name}: is not in the cluster")
+                is_same = False
+                continue
+            problems = compare(present, wanted)
+            for problem in problems:
+                click.echo(f"{name}: {problem}")
+            planned = await _send(client, wanted, is_dry=True, is_forced=True)
+            is_changed = planned["spec"] != present["spec"]
+            if not problems:
+                click.echo(f"{name}: {'differs, compatibly' if is_changed else 'is the same'}")
+            is_same = is_same and not problems and not is_changed
+    return is_same
+
+
+async def _apply(definitions: Sequence[dict[str, Any]], *, is_forced: bool) -> None:
+    async with connect_command() as client:
+        problems = []
+        for wanted in definitions:
+            present = await _read(client, wanted)
+            if present is not None:
+                name = wanted["metadata"]["name"]
+                problems += [f"{name}: {problem}" for problem in compare(present, wanted)]
+        if problems and not is_forced:
+            listed = "\n".join(problems)
+            raise click.ClickException(
+                f"Nothing was applied, because this would break:\n{listed}\nIf that is all right, "
+                "repeat the command with --force."
+            )
+        for wanted in definitions:  # the API server must accept all of them first
+            await _send(client, wanted, is_dry=True, is_forced=is_forced)
+        for wanted in definitions:
+            await _send(client, wanted, is_dry=False, is_forced=is_forced)
+            click.echo(f"{wanted['metadata']['name']}: applied")
+        for wanted in definitions:
+            await _wait_served(client, wanted)
+
+
+async def _read(client: Client, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    try:
+        return await client.get(CRDS, None, wanted["metadata"]["name"])
+    except APINotFoundError:
+        return None
+
+
+async def _send(
+    client: Client, wanted: dict[str, Any], *, is_dry: bool, is_forced: bool
+) -> dict[str, Any]:
+    """Apply a definition on the server.
+
+    Raises:
+        click.ClickException: the API server refuses it; the message has its reason.
+    """
+    params = {"fieldManager": _MANAGER, "force": "true" if is_forced else "false"}
+    params |= {"dryRun": "All"} if is_dry else {}
+    path = CRDS.get_url(name=wanted["metadata"]["name"])
+    call = Call("PATCH", path, params, encode_yaml(wanted), APPLY_PATCH)
+    try:
+        found: dict[str, Any] = await client.perform(call)
+    except APIStatusError as exc:
+        if exc.status not in (409, 422):
+            raise
+        hint = ""
+        if exc.status == 409:
+            hint = " Somebody else has applied these fields: --force takes them over."
+        raise click.ClickException(f"The API server refuses the definition: {exc}{hint}") from exc
+    return found
+
+
+async def _wait_served(client: Client, wanted: dict[str, Any]) -> None:
+    """Wait until a kind is served.
+
+    Raises:
+        click.ClickException: it is not served in time.
+    """
+    name = wanted["metadata"]["name"]
+    deadline = asyncio.get_running_loop().time() + _PATIENCE
+    while asyncio.get_running_loop().time() < deadline:
+        present = await client.get(CRDS, None, name)
+        conditions = {each["type"]: each for each in present["status"].get("conditions", ())}
+        if conditions.get("Established", {}).get("status") == "True":
+            return
+        await asyncio.sleep(0.2)
+    why = conditions.get("NamesAccepted", {}).get("message") or "no reason is known"
+    raise click.ClickException(f"{name} was applied, but is not served: {why}")
