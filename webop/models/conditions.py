@@ -43,7 +43,9 @@ class Condition(Struct):
 class Conditions(pydantic.RootModel[list[Condition]]):
     """The conditions of an object, one for each type."""
 
-    model_config = ConfigDict(json_schema_extra={LIST_TYPE: "map", LIST_KEYS: ["type"]})
+    model_config = ConfigDict(
+        defer_build=True, json_schema_extra={LIST_TYPE: "map", LIST_KEYS: ["type"]}
+    )
 
     root: list[Condition] = Field(default_factory=list)
 

@@ -47,6 +47,7 @@ class Struct(pydantic.BaseModel):
         validate_by_name=True,
         serialize_by_alias=True,
         use_attribute_docstrings=True,
+        defer_build=True,  # resource() builds; the import of webop must not
     )
 
 
@@ -315,6 +316,18 @@ def _locate(model: type) -> str:
 def list_models() -> list[type[pydantic.BaseModel]]:
     """Return all classes that were decorated with :func:`resource`, in their order."""
     return [*_defined.values()]
+
+
+def list_versions(model: type[pydantic.BaseModel]) -> list[type[pydantic.BaseModel]]:
+    """Return the models of all versions of a kind."""
+    definition = find_definition(model)
+    if definition is None:
+        return [model]
+    return [
+        each
+        for each in list_models()
+        if (found := find_definition(each)) and found.name == definition.name
+    ]
 
 
 def find_definition(model: type[pydantic.BaseModel]) -> Definition | None:

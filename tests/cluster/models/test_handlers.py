@@ -157,7 +157,8 @@ async def test_deletion_goes_on_for_an_object_that_does_not_fit(
 
     @webop.on.delete(Boat, registry=registry)
     async def delete(spec: BoatSpec, **_: Any) -> None:
-        deleted.append(spec if isinstance(spec, BoatSpec) else dict(spec))
+        given: Any = spec
+        deleted.append(given if isinstance(given, BoatSpec) else dict(given))
 
     async with run_operator():
         await objects.create("bad", {"size": "large"})
