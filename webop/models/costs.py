@@ -1,8 +1,8 @@
 """Find CEL rules that can exceed the cost budget of the API server. Pure.
 
 The API server estimates what a rule costs at most, from the maximal lengths in the schema, and
-refuses the CustomResourceDefinition if that is too much. What counts without a limit: a rule inside
-of a list or map, and functions that read each item or character. (Kubernetes: "Validation rules",
+refuses the CustomResourceDefinition if that is too much. Without a limit, a rule
+inside of a list or map counts, and a function that reads each item or character. (Kubernetes: "Validation rules",
 "Resource use by validation functions".)
 """
 

@@ -298,14 +298,13 @@ def _check(definition: Definition, model: object) -> None:
 def _register(definition: Definition, model: type[pydantic.BaseModel]) -> None:
     key = (definition.group, definition.plural, definition.version)
     former = _defined.get(key)
-    is_reloaded = former is not None and (
-        (former.__module__, former.__qualname__) == (model.__module__, model.__qualname__)
-    )
-    if former is not None and not is_reloaded:
-        raise ConfigurationError(
-            f"Two models of {definition}: {_locate(former)} and {_locate(model)}. Define each "
-            "version of a kind once, and import it elsewhere."
-        )
+    if former is not None and _locate(former) != _locate(model):
+        is_same = find_definition(former) == definition
+        if not is_same or former.model_json_schema() != model.model_json_schema():
+            raise ConfigurationError(
+                f"Two models of {definition} differ: {_locate(former)} and {_locate(model)}. "
+                "Define each version of a kind once, and import it elsewhere."
+            )
     _defined[key] = model
 
 

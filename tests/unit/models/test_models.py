@@ -110,7 +110,7 @@ def test_generated_classes_of_built_in_kinds_are_known_by_their_defaults() -> No
             lambda: webop.resource("unit.webop.dev", "v1", kind="Thing")(
                 type("Impostor", (webop.Model,), {})
             ),
-            "Two models of things.v1.unit.webop.dev",
+            "Two models of things.v1.unit.webop.dev differ",
         ),
         (lambda: webop.CEL("  "), "A CEL rule must be an expression"),
         (webop.ListKeys, "needs the names of the fields"),
