@@ -18,6 +18,7 @@ __all__ = ["CLIControls", "LogFormatParamType", "main"]
 
 _EPILOG = """\b
 To get started:
+    webop init shop                         create an operator that runs
     webop cluster start                     start a local Kubernetes API server
     eval "$(webop cluster env)"             use it in this shell
     webop run --all-namespaces handlers.py  run the operator
@@ -27,6 +28,7 @@ To get started:
 """
 
 
+_ALIASES = {"new": "init"}
 _MODULES = {"resume": "freeze", "image": "manifests"}  # the others have the names of the commands
 
 
@@ -39,6 +41,7 @@ def _load(name: str) -> Any:
     cls=SectionGroup,
     sections={
         "Operators": {
+            "init": "Create an operator that runs, with its tests.",
             "run": "Run an operator.",
             "freeze": "Pause operators.",
             "resume": "End a pause.",
@@ -60,6 +63,7 @@ def _load(name: str) -> Any:
             "completion": "Print the script for shell completion.",
         },
     },
+    aliases=_ALIASES,
     load=_load,
     context_settings={"auto_envvar_prefix": "WEBOP", "help_option_names": ["-h", "--help"]},
     epilog=_EPILOG,

@@ -69,6 +69,7 @@ class SectionGroup(click.Group):
 
     Args:
         sections: the names of the commands and their lines in the help, by heading.
+        aliases: commands by other names, which the help does not list.
         load: returns the command of a name.
     """
 
@@ -76,11 +77,13 @@ class SectionGroup(click.Group):
         self,
         *args: Any,
         sections: Mapping[str, Mapping[str, str]],
+        aliases: Mapping[str, str],
         load: Callable[[str], click.Command],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self._sections = sections
+        self._aliases = aliases
         self._load = load
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -89,7 +92,8 @@ class SectionGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of a name; None if there is none."""
-        return self._load(cmd_name) if cmd_name in self.list_commands(ctx) else None
+        name = self._aliases.get(cmd_name, cmd_name)
+        return self._load(name) if name in self.list_commands(ctx) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the commands."""
@@ -112,7 +116,7 @@ class SectionGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command, or fail with a suggestion."""
         name, known = args[0], self.list_commands(ctx)
-        if name not in known and not ctx.resilient_parsing:
+        if name not in (*known, *self._aliases) and not ctx.resilient_parsing:
             guess = f"The commands are: {', '.join(sorted(known))}."
             if name.endswith(".py"):
                 guess = f"Did you mean '{self.name} run {name}'?"

@@ -15,12 +15,17 @@ import concurrent.futures
 import logging
 import os
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter
 
+from webop.objects.names import SUBDOMAIN
 from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, DiffBaseStorage
-from webop.objects.storage.progress import ProgressStorage, SmartProgressStorage
+from webop.objects.storage.progress import (
+    AnnotationsProgressStorage,
+    ProgressStorage,
+    SmartProgressStorage,
+)
 from webop.servers.hosting import DefaultLimits
 from webop.settings.environment import apply_environment
 from webop.settings.sections import (
@@ -38,6 +43,8 @@ from webop.settings.sections import (
 
 _SERVING = DefaultLimits()
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
+
+_OF_PREFIX = frozenset({"finalizer", "progress_storage", "diffbase_storage"})
 
 _HANDLERS = Threads("handlers", "handlers", "execution")
 _DAEMONS = Threads("daemons", "daemons", "background", 1000)
@@ -288,6 +295,38 @@ class PersistenceSettings(Section):
     consistency_timeout: Seconds | None = 5.0
     """No effect, accepted for compatibility: webop reads the newest state when a patch
     conflicts."""
+    _prefix: str | None = None
+
+    @property
+    def prefix(self) -> str | None:
+        """The prefix of the operator's own state; it sets the finalizer and both storages."""
+        return self._prefix
+
+    @prefix.setter
+    def prefix(self, value: str) -> None:
+        if not isinstance(value, str) or not SUBDOMAIN.fullmatch(value):
+            text = "it must be a lower-case DNS name, such as shop.example.com"
+            raise self._build_error("prefix", value, text)
+        taken = sorted(_OF_PREFIX & self.model_fields_set) if self._prefix is None else ()
+        if taken:
+            text = f"settings.persistence.{taken[0]} is set already, and the prefix would replace it"
+            raise self._build_error("prefix", value, f"{text}. Set only one of them")
+        self._prefix = None  # so that these can be set
+        self.finalizer = f"{value}/finalizer"
+        self.progress_storage = AnnotationsProgressStorage(prefix=value)
+        self.diffbase_storage = AnnotationsDiffBaseStorage(prefix=value)
+        self._prefix = value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a setting.
+
+        Raises:
+            pydantic.ValidationError: also if the prefix has set it.
+        """
+        if name in _OF_PREFIX and self._prefix is not None:
+            text = f"settings.persistence.prefix = {self._prefix!r} has set it already"
+            raise self._build_error(name, value, f"{text}. Set only one of them")
+        super().__setattr__(name, value)
 
 
 class OperatorSettings(Section):

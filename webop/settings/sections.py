@@ -9,6 +9,7 @@ import itertools
 import logging
 import traceback
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
@@ -84,6 +85,8 @@ Server = Annotated[Any, PlainValidator(_check_server)]
 Subdomain = Annotated[str | None, BeforeValidator(_check_subdomain)]
 Rights = Annotated[Sequence[str], PlainValidator(_check_rights)]
 
+
+_HERE = Path(__file__).parent
 
 #: Characters of a value in error messages.
 LONGEST = 200
@@ -202,9 +205,9 @@ def describe_mismatch(error: ErrorDetails, subject: str = "it") -> str:
 
 
 def _locate(exc: BaseException) -> str:
-    """Return the line outside of this module that caused the error."""
+    """Return the line outside of this package that caused the error."""
     frames = traceback.extract_tb(exc.__traceback__)
-    users = list(itertools.takewhile(lambda frame: frame.filename != __file__, frames))
+    users = list(itertools.takewhile(lambda frame: Path(frame.filename).parent != _HERE, frames))
     if not 0 < len(users) < len(frames):
         return ""
     return f" {describe_line(users[-1].filename, users[-1].lineno, users[-1].line)}"

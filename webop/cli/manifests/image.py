@@ -67,7 +67,7 @@ def build_dockerfile(
         )
     found = list(folder.glob("*.whl"))
     has_wheel = any(wheel.name.startswith("webop-") for wheel in found)
-    if not (_is_indexed() or has_wheel or (wheels and not folder.exists())):
+    if not (is_indexed() or has_wheel or (wheels and not folder.exists())):
         what = f"There is no wheel of webop in '{folder}'"
         raise ConfigurationError(_NO_WHEEL.format(what=what, folder=folder))
     installed = ["wheels/*.whl"] if found or wheels else []
@@ -126,7 +126,7 @@ def _copy(files: Collection[Path]) -> str:
     )
 
 
-def _is_indexed() -> bool:
+def is_indexed() -> bool:
     """Return whether webop was installed from a package index (PEP 610)."""
     try:
         return metadata.distribution("webop").read_text("direct_url.json") is None
