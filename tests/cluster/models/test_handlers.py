@@ -26,7 +26,7 @@ from webop.models.crds import build_crds
 
 
 class BoatSpec(webop.Struct):
-    size: int = Field(1, ge=0)
+    size: int = Field(default=1, ge=0)
     home_port: str | None = None
 
 
