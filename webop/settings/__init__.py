@@ -303,14 +303,14 @@ class PersistenceSettings(Section):
         return self._prefix
 
     @prefix.setter
-    def prefix(self, value: str) -> None:
+    def prefix(self, value: str | None) -> None:
         if not isinstance(value, str) or not SUBDOMAIN.fullmatch(value):
             text = "it must be a lower-case DNS name, such as shop.example.com"
             raise self._build_error("prefix", value, text)
         taken = sorted(_OF_PREFIX & self.model_fields_set) if self._prefix is None else ()
         if taken:
-            text = f"settings.persistence.{taken[0]} is set already, and the prefix would replace it"
-            raise self._build_error("prefix", value, f"{text}. Set only one of them")
+            text = f"settings.persistence.{taken[0]} is set already. Set only one of them"
+            raise self._build_error("prefix", value, text)
         self._prefix = None  # so that these can be set
         self.finalizer = f"{value}/finalizer"
         self.progress_storage = AnnotationsProgressStorage(prefix=value)
@@ -324,8 +324,10 @@ class PersistenceSettings(Section):
             pydantic.ValidationError: also if the prefix has set it.
         """
         if name in _OF_PREFIX and self._prefix is not None:
-            text = f"settings.persistence.prefix = {self._prefix!r} has set it already"
-            raise self._build_error(name, value, f"{text}. Set only one of them")
+            text = (
+                f"settings.persistence.prefix = {self._prefix!r} has set it already. Set only one"
+            )
+            raise self._build_error(name, value, f"{text} of them")
         super().__setattr__(name, value)
 
 

@@ -92,6 +92,41 @@ def test_default_parts_are_the_documented_ones() -> None:
     assert (diffbase.prefix, diffbase.key) == ("kopf.zalando.org", "last-handled-configuration")
 
 
+@pytest.mark.feature("CFG-36", "CFG-37", "CFG-38")
+@pytest.mark.parametrize("variables", [{}, {"WEBOP_PERSISTENCE__PREFIX": "old.example.com"}])
+def test_a_prefix_sets_the_finalizer_and_both_storages(variables: dict[str, str]) -> None:
+    persistence = OperatorSettings.from_environment(variables).persistence
+    assert persistence.prefix == variables.get("WEBOP_PERSISTENCE__PREFIX")
+    persistence.prefix = "shop.example.com"
+    progress, diffbase = persistence.progress_storage, persistence.diffbase_storage
+    assert isinstance(progress, webop.AnnotationsProgressStorage)
+    assert isinstance(diffbase, webop.AnnotationsDiffBaseStorage)
+    assert persistence.finalizer == "shop.example.com/finalizer"
+    assert persistence.prefix == progress.prefix == diffbase.prefix == "shop.example.com"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("finalizer", "other.dev/finalizer"),
+        ("progress_storage", webop.StatusProgressStorage()),
+        ("diffbase_storage", webop.StatusDiffBaseStorage()),
+    ],
+)
+def test_a_prefix_and_what_it_sets_exclude_each_other(name: str, value: Any) -> None:
+    persistence = OperatorSettings().persistence
+    setattr(persistence, name, value)
+    with pytest.raises(pydantic.ValidationError, match=rf"{name} is set already") as caught:
+        persistence.prefix = "shop.example.com"
+    assert "test_settings.py, line" in str(find_setting_problem(caught.value))
+    assert getattr(persistence, name) is value
+    persistence = OperatorSettings().persistence
+    persistence.prefix = "shop.example.com"
+    with pytest.raises(pydantic.ValidationError, match=r"prefix = 'shop.example.com' has set it"):
+        setattr(persistence, name, value)
+    assert persistence.finalizer == "shop.example.com/finalizer"
+
+
 @pytest.mark.feature("CFG-50")
 def test_operators_do_not_share_settings() -> None:
     one, two = OperatorSettings(), OperatorSettings()
@@ -177,6 +212,8 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("networking", "error_backoffs", True),
         ("admission", "server", webop.WebhookServer),
         ("persistence", "finalizer", ""),
+        ("persistence", "prefix", None),
+        ("persistence", "prefix", "Shop/x"),
         ("peering", "lifetime", 0),
     ],
 )

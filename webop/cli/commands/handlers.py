@@ -104,8 +104,9 @@ def shorten_paths(files: Iterable[str]) -> dict[str, str]:
 
 def _format_resource(names: Mapping[str, Any]) -> str:
     """Format a selector as in a decorator: "pods", "crontabs.v1.example.com", "kind=Pod"."""
-    if "name" in names:
-        return ".".join(str(names[key]) for key in ("name", "version", "group") if names.get(key))
+    if name := names.get("name") or names.get("plural"):
+        rest = (names[key] for key in ("version", "group") if names.get(key))
+        return ".".join(map(str, (name, *rest)))
     return " ".join(f"{key}={_format_value(value)}" for key, value in names.items())
 
 

@@ -27,8 +27,7 @@ _is_name = re.compile(rf"[a-z]([-a-z0-9]{{0,{_LONGEST - 2}}}[a-z0-9])?").fullmat
 _is_kind = re.compile(rf"[A-Z][A-Za-z0-9]{{0,{_LONGEST - 1}}}").fullmatch
 _LONGEST_GROUP = 150  # characters: Kubernetes limits annotations that begin with it
 _RESERVED = {"kopf", "test", "tests", "webop"}
-# Lines of templates for as long as webop is in no package index.
-_UNRELEASED = "wheels/*.whl"
+_UNRELEASED = "wheels/*.whl"  # lines of templates until webop is in a package index
 
 #: The templates by the paths of the files, and what is in them.
 _FILES = {
@@ -37,6 +36,7 @@ _FILES = {
     "{{package}}/handlers.py": ("handlers.py", "its handlers and its webhook"),
     "tests/test_models.py": ("test_models.py", "tests that need no cluster"),
     "tests/test_operator.py": ("test_operator.py", "tests on a real API server"),
+    "example.yaml": ("example.yaml", "an object"),
     "pyproject.toml": ("pyproject.toml", "the package, its dependencies"),
     "README.md": ("README.md", "the commands: test, run, deploy"),
     ".github/workflows/ci.yml": ("ci.yml", "runs the tests at each push"),
