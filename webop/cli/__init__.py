@@ -18,11 +18,11 @@ __all__ = ["CLIControls", "LogFormatParamType", "main"]
 
 _EPILOG = """\b
 To get started:
-    webop init shop                         create an operator that runs
-    webop cluster start                     start a local Kubernetes API server
+    webop init shop                         create an operator
+    webop cluster start                     start a local API server
     eval "$(webop cluster env)"             use it in this shell
     webop run --all-namespaces handlers.py  run the operator
-    eval "$(webop completion bash)"         complete commands with the TAB key
+    eval "$(webop completion bash)"         complete with the TAB key
 
 'webop COMMAND --help' shows the options of a command. For ASGI servers, the app is webop.app:app.
 """

@@ -44,6 +44,7 @@ from webop.settings.sections import (
 _SERVING = DefaultLimits()
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
 
+_CLASH = "settings.persistence.{} is set already. Set only one of them"
 _OF_PREFIX = frozenset({"finalizer", "progress_storage", "diffbase_storage"})
 
 _HANDLERS = Threads("handlers", "handlers", "execution")
@@ -309,8 +310,7 @@ class PersistenceSettings(Section):
             raise self._build_error("prefix", value, text)
         taken = sorted(_OF_PREFIX & self.model_fields_set) if self._prefix is None else ()
         if taken:
-            text = f"settings.persistence.{taken[0]} is set already. Set only one of them"
-            raise self._build_error("prefix", value, text)
+            raise self._build_error("prefix", value, _CLASH.format(taken[0]))
         self._prefix = None  # so that these can be set
         self.finalizer = f"{value}/finalizer"
         self.progress_storage = AnnotationsProgressStorage(prefix=value)
@@ -324,10 +324,7 @@ class PersistenceSettings(Section):
             pydantic.ValidationError: also if the prefix has set it.
         """
         if name in _OF_PREFIX and self._prefix is not None:
-            text = (
-                f"settings.persistence.prefix = {self._prefix!r} has set it already. Set only one"
-            )
-            raise self._build_error(name, value, f"{text} of them")
+            raise self._build_error(name, value, _CLASH.format("prefix"))
         super().__setattr__(name, value)
 
 

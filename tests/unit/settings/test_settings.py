@@ -21,6 +21,7 @@ from webop.embedding import build_options as build_embedding_options
 from webop.errors import ConfigurationError
 from webop.settings import OperatorSettings
 from webop.settings.environment import OPTION_NAMES, is_option
+from webop.settings.sections import find_setting_problem
 
 DEFAULTS = {
     "process.ultimate_exiting_timeout": 600,
@@ -122,7 +123,7 @@ def test_a_prefix_and_what_it_sets_exclude_each_other(name: str, value: Any) -> 
     assert getattr(persistence, name) is value
     persistence = OperatorSettings().persistence
     persistence.prefix = "shop.example.com"
-    with pytest.raises(pydantic.ValidationError, match=r"prefix = 'shop.example.com' has set it"):
+    with pytest.raises(pydantic.ValidationError, match=r"persistence\.prefix is set already"):
         setattr(persistence, name, value)
     assert persistence.finalizer == "shop.example.com/finalizer"
 
