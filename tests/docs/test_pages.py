@@ -92,7 +92,7 @@ def test_the_page_of_settings_lists_all_settings() -> None:
     }
     there = {(group, name) for group, section in sections.items() for name in section.model_fields}
     properties = {(group, "max_workers") for group in ("execution", "background", "admission")}
-    properties.add(("peering", "namespaced"))
+    properties |= {("peering", "namespaced"), ("persistence", "prefix")}
     assert set(read_table_of_settings()) == there | properties
 
 

@@ -20,7 +20,7 @@ _EPILOG = """\b
 To get started:
     webop init shop                         create an operator
     webop cluster start                     start a local API server
-    eval "$(webop cluster env)"             use it in this shell
+    eval "$(webop cluster env)"             use it
     webop run --all-namespaces handlers.py  run the operator
     eval "$(webop completion bash)"         complete with the TAB key
 
