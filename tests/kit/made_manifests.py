@@ -17,7 +17,10 @@ from tests.kit.cli_runner import invoke
 _ROOT = Path(__file__).parents[2]
 _EXAMPLES = _ROOT / "examples"
 
-_SHOWN = ("access_grants", "policy_server", "secret_replicator", "database_per_tenant")
+_SHOWN = (
+    *("access_grants", "policy_server", "secret_replicator", "database_per_tenant"),
+    "typed_operator",
+)
 
 #: The folders that commands run in, by the files with their output.
 MADE = {
