@@ -18,7 +18,7 @@ class Quota(webop.Struct):
 
     cpu: Quantity = "2"
     memory: Quantity = "4Gi"
-    pods: int = pydantic.Field(20, ge=1, le=500)
+    pods: int = pydantic.Field(default=20, ge=1, le=500)
 
 
 @webop.CEL(
