@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
+from webop.client.http.requests import Selection
 from webop.context.operator_context import OperatorContext
 from webop.errors import APIError
 from webop.handlers.registry import ResourceHandlers
@@ -375,7 +376,10 @@ class Observer:
         async def follow() -> None:
             if not is_permitted:
                 await wait_for_permission(self._client, NAMESPACES)
-            await watch_namespaces(self._client, settings.watching, self._select_namespaces)
+            # Handled kinds are narrowed by other keys, such as EVERYTHING: that hides no namespace.
+            named = settings.watching.build_selectors(NAMESPACES, is_named=True)
+            selection, on_names = Selection(named), self._select_namespaces
+            await watch_namespaces(self._client, settings.watching, selection, on_names)
 
         self._spawn(follow, "watch of namespaces")
         await self._operator.cluster_view.wait_for_namespaces()

@@ -14,6 +14,7 @@ from functools import partial
 
 from webop.aio.cancellation import WorkerGroup
 from webop.calls.invocation import is_async
+from webop.client.http.requests import Selection
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.client.watch_events import parse_number
 from webop.context.indexes import Feed
@@ -156,7 +157,8 @@ class Stream:
             await self._gate.wait()  # so that its objects need not wait in memory
             await ctx.operator.pausing.wait_until_active()
         self.status = WatchStatus()
-        items = watch(ctx.client, ctx.resource, self.namespace, options, self.status)
+        selection = Selection(options.build_selectors(ctx.resource))
+        items = watch(ctx.client, ctx.resource, self.namespace, options, self.status, selection)
         async with contextlib.aclosing(items):
             async for item in items:
                 await ctx.queue.yield_to_loop()
