@@ -31,7 +31,14 @@ H = TypeVar("H", bound=Handler)
 class ResourceHandlers:
     """The handlers of one resource by family, sorted once instead of at each event."""
 
-    __slots__ = ("background", "changes", "events", "extra_fields", "indexers")
+    __slots__ = (
+        "background",
+        "changes",
+        "events",
+        "extra_fields",
+        "indexers",
+        "uses_finalizers",
+    )
 
     def __init__(self, handlers: Iterable[ResourceHandler]) -> None:
         everything = list(handlers)
@@ -43,6 +50,9 @@ class ResourceHandlers:
             handler.field
             for handler in (*self.events, *self.changes, *self.background)
             if handler.field
+        )
+        self.uses_finalizers = any(
+            handler.needs_finalizer for handler in (*self.changes, *self.background)
         )
 
     def __bool__(self) -> bool:

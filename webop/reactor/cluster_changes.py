@@ -31,7 +31,13 @@ DEFINITIONS = Resource(
     namespaced=False,
 )
 NAMESPACES = Resource(
-    group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False
+    group="",
+    version="v1",
+    plural="namespaces",
+    kind="Namespace",
+    singular="namespace",
+    shortcuts=frozenset({"ns"}),
+    namespaced=False,
 )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from webop.calls.execution import deliver_results, execute
 from webop.calls.progress import Progress
 from webop.calls.shared_options import CallOptions
+from webop.client.watch_events import parse_version
 from webop.context.indexes import index_object
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ChangeCause, EventCause, ResourceCause
@@ -32,6 +33,8 @@ from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import WatchedObject, Work
 from webop.reactor.writer import open_writer, read
 from webop.telemetry.tracing import NOT_TRACED, Description, open_span
+
+logger = logging.getLogger(__name__)
 
 
 class Reconciler:
@@ -97,6 +100,41 @@ class Reconciler:
     def forget(self, uid: str) -> None:
         """Drop everything else about an object that is gone."""
         self.ctx.operator.memos.forget(uid)
+
+    def may_have_left(self, obj: WatchedObject | None, raw: dict[str, Any]) -> bool:
+        """Return whether an object that seems deleted perhaps has only left the selectors.
+
+        A watch shows both alike. Here, only objects that can have the finalizer matter: it must be
+        removed from those that have left. A body without a version tells nothing about that.
+
+        Args:
+            obj: the known object; None if it was not known.
+            raw: its last state, as the watch shows it.
+        """
+        if not (self.ctx.handlers.uses_finalizers and self.ctx.is_narrowed):
+            return False
+        if self.ctx.operator.settings.persistence.finalizer in Body(raw).meta.finalizers:
+            return obj is None or obj.work is None or not obj.work.is_released
+        version = parse_version(raw)  # the finalizer can have been added later
+        return obj is not None and (not version or version < obj.version or obj.is_writing)
+
+    async def release(self, obj: WatchedObject) -> None:
+        """Remove the finalizer from an object, if it has only left the selectors.
+
+        What its handlers have left is written before. The daemons and timers must have ended: the
+        end of the last one leads here again.
+
+        Raises:
+            APIError: the object cannot be read or written.
+        """
+        if obj.has_daemons:
+            return
+        writer = open_writer(self.ctx, obj)
+        await writer.write()
+        if await writer.set_finalizer(is_wanted=False):
+            text = "%s has left the selectors of %s: removed the finalizer."
+            logger.debug(text, obj, self.ctx.resource, extra=self.ctx.refer_to(obj))
+        obj.may_have_left = False
 
     async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> float | None:
         """Process the newest state of an object; decide again if the decision is outdated.

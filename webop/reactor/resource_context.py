@@ -32,6 +32,11 @@ class ResourceContext:
         """Whether the status has its own endpoint (the status subresource)."""
         return "status" in self.operator.cluster_view.find(self.resource).subresources
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether selectors hide objects of the kind: those that leave them look deleted."""
+        return bool(self.operator.settings.watching.build_selectors(self.resource))
+
     def refer_to(self, obj: WatchedObject) -> dict[str, Any]:
         """Return the ``extra`` that adds the reference of an object to a log message."""
         metadata = {"name": obj.name, "uid": obj.uid, "namespace": obj.namespace}

@@ -147,6 +147,8 @@ class WatchedObject:
         is_unindexed: whether the newest state is not in the indexes yet.
         is_unshown: whether event handlers have not got the newest event yet.
         is_shown: whether event handlers have got the object, but not its deletion.
+        may_have_left: whether it seems deleted, but perhaps has only left the selectors of the
+            watch, and still has the finalizer. It is released then, and forgotten.
         work: the state of the work, if there is any.
         daemons: its daemons and timers, if it has any.
         timer: when it is processed again.
@@ -161,6 +163,7 @@ class WatchedObject:
         "is_shown",
         "is_unindexed",
         "is_unshown",
+        "may_have_left",
         "name",
         "namespace",
         "needs_resume",
@@ -193,6 +196,7 @@ class WatchedObject:
         self.is_unindexed = False
         self.is_unshown = False
         self.is_shown = False
+        self.may_have_left = False
         self.work: Work | None = None
         self.daemons: Daemons | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -293,8 +297,13 @@ class WatchedObject:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known to be deleted; then nothing is written for it."""
+        """Whether it is known to be deleted, or out of sight."""
         return self.event_type == "DELETED"
+
+    @property
+    def may_exist(self) -> bool:
+        """Whether it can be written."""
+        return not self.is_gone or self.may_have_left
 
     def restore(self, snapshot: Snapshot) -> None:
         """Undo changes that handlers made in place, if the state is still the newest one."""

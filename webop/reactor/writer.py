@@ -174,7 +174,7 @@ class Writer:
             Whether the work on the object can go on: all is written, or was denied for good.
         """
         async with self._lock:
-            if self._obj.is_gone:
+            if not self._obj.may_exist:
                 self._forget()
             try:
                 is_released = False
@@ -194,14 +194,14 @@ class Writer:
                 return False
         return True
 
-    async def set_finalizer(self, *, is_wanted: bool) -> None:
-        """Add or remove the finalizer.
+    async def set_finalizer(self, *, is_wanted: bool) -> bool:
+        """Add or remove the finalizer; return whether this was necessary, and the object exists.
 
         Raises:
             APIError: this has failed.
         """
         async with self._lock:
-            await self._set_finalizer({}, is_wanted=is_wanted)
+            return await self._set_finalizer({}, is_wanted=is_wanted) is not None
 
     def _set_timer(self, moment: float | None) -> None:
         if self._timer is not None:
@@ -391,13 +391,14 @@ class Writer:
             meta = Body(raw).meta
             names = [name for name in meta.finalizers if name != finalizer]
             is_there = len(names) < len(meta.finalizers)
-            if is_there == is_wanted or (is_wanted and meta.deletion_timestamp):
+            is_late = meta.deletion_timestamp or self._obj.is_gone
+            if is_there == is_wanted or (is_wanted and is_late):
                 return None
             names += [finalizer] if is_wanted else []
             metadata = {"finalizers": names, "resourceVersion": meta.resource_version}
             return {**records, "metadata": {**records.get("metadata", {}), **metadata}}
 
-        response, denial = await self._send(build)
+        response, denial = await self._send(build, needs_state=self._obj.is_gone)
         if denial and records:  # they must not block the deletion
             return await self._set_finalizer({}, is_wanted=is_wanted)
         if denial:
@@ -427,7 +428,7 @@ class Writer:
         """
         ctx, obj = self.ctx, self._obj
         raw = obj.get_freshest() or (await read(ctx, obj) if needs_state else {})
-        while raw is not None and not obj.is_gone:
+        while raw is not None and obj.may_exist:
             if not (content := build(raw)):
                 return None, ""
             newest: dict[str, Any] | None = None
