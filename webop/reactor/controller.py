@@ -196,6 +196,15 @@ class Controller:
                 obj.raw = obj.complete(raw)
         self.enqueue(obj)
 
+    def release(self, raw: dict[str, Any]) -> None:
+        """Remove the finalizer from an object that left while no operator ran."""
+        uid = get_uid(raw)
+        if uid not in self._objects:
+            obj = self._objects[uid] = WatchedObject(self, uid, raw, needs_resume=False)
+            obj.accept("DELETED", raw)
+            obj.may_have_left = True
+            self.enqueue(obj)
+
     def _is_news(self, obj: WatchedObject, event_type: RawEventType, version: int) -> bool:
         """Return whether a state is newer than the known one; own patches come back as events.
 

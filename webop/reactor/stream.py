@@ -23,6 +23,7 @@ from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.index_gate import IndexGate
+from webop.reactor.left_objects import find_left
 from webop.reactor.reconciler import Reconciler
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.supervision import keep_running
@@ -60,6 +61,7 @@ class Stream:
         self.status = WatchStatus()
         self.is_stopped = False
         self._gate = gate
+        self._has_searched = False
         self._group = WorkerGroup()
         self._watching: asyncio.Task[None] | None = None
         context = contextvars.copy_context()
@@ -143,6 +145,7 @@ class Stream:
 
     def _switch(self, reason: DaemonStoppingReason | None) -> None:
         """Pause for a reason; resume if it is None. A watch can be behind what others have done."""
+        self._has_searched = False  # another one can have been active, and have crashed
         self.controller.set_paused(reason)
         self._restart()
 
@@ -168,6 +171,15 @@ class Stream:
                     self.controller.begin_listing()
                 else:
                     self.controller.finish_listing(parse_number(item.resource_version))
+                    if not self._has_searched and ctx.operator.pausing.is_active:
+                        self._has_searched = True
+                        self._group.create_task(self._release_left(), name=f"search for {self}")
+
+    async def _release_left(self) -> None:
+        """Release objects that left the selectors while no operator ran."""
+        async with contextlib.aclosing(find_left(self.ctx, self.namespace)) as found:
+            async for raw in found:
+                self.controller.release(raw)
 
     def _note_indexed(self) -> None:
         """React to the end of a list, and of the indexing of its objects."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -217,6 +218,38 @@ async def test_objects_that_leave_in_an_outage_are_found_by_the_next_list(
         await eventually(lambda: {("DELETED", "left"), ("DELETED", "deleted")} <= {*events})
         assert has_finalizer(await objects.get("kept"))
     assert "delete" not in calls.handlers("left") + calls.handlers("kept")
+
+
+@pytest.mark.feature("EVT-06", "CON-05")
+async def test_objects_that_leave_while_no_operator_runs_are_found_at_the_next_start(
+    objects: Objects,
+    run_operator: RunOperator,
+    calls: Calls,
+    memos: list[Any],
+    events: list[tuple[Any, str]],
+) -> None:
+    async with run_operator(choose()):
+        for name in ("left", "deleted", "kept"):
+            await objects.create(name, labels=IN)
+            await objects.wait(name, lambda raw: DIFFBASE in get_annotations(raw))
+    events.clear()
+    await label(objects, "left", OUT)
+    await label(objects, "deleted", OUT)
+    await objects.delete("deleted")
+    others = {"watched": "no"}
+    handled = json.dumps({"spec": {}, "metadata": {"labels": others}})
+    owned: Json = {"labels": others, "finalizers": [FINALIZER]}
+    await objects.create("others", **owned, annotations={DIFFBASE: handled})
+    await objects.create("unhandled", **owned)
+    async with run_operator(choose()):
+        await objects.wait("left", lambda raw: not has_finalizer(raw))
+        await objects.wait_gone("deleted")
+        await objects.create("fence", labels=IN)
+        await calls.wait("fence", "create")
+        for name in ("kept", "others", "unhandled"):
+            assert has_finalizer(await objects.get(name)), name
+    assert [call["handler"] for call in calls] == ["create"] * 4
+    assert {name for _, name in events} == {"kept", "fence"}
 
 
 @pytest.mark.feature("SCP-13")

@@ -67,7 +67,8 @@ def test_several_selectors_of_a_kind_are_joined_and_shards_are_not() -> None:
     watching.label_selectors["pods"] = "b=2,c"
     watching.label_selectors["v1", webop.EVERYTHING] = "a=1"
     watching.label_selectors[lambda resource: resource.kind == "Pod"] = "a=1"
-    watching.field_selectors = {"po": "spec.nodeName=n", "deployments": "metadata.name=x"}
+    fields: Any = {"po": "spec.nodeName=n", "deployments": "metadata.name=x"}
+    watching.field_selectors = fields
     watching.shard_selectors["pods"] = "one"
     watching.shard_selectors[webop.EVERYTHING] = "two"
     pods, _, namespaces, deployments = RESOURCES[:4]
