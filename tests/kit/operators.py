@@ -430,6 +430,7 @@ def is_no_fence(labels: Mapping[str, str], **_: Any) -> bool:
 
 
 def _declare_fences(registry: webop.OperatorRegistry) -> None:
+    is_enough = all(handler.metadata_only for handler in registry.select_resource_handlers())
     for selector in registry.collect_selectors():
         registry.append(
             ChangeHandler(
@@ -438,6 +439,7 @@ def _declare_fences(registry: webop.OperatorRegistry) -> None:
                 selector=selector,
                 reason=webop.Reason.CREATE,
                 labels={_FENCE: webop.PRESENT},
+                metadata_only=is_enough,
             )
         )
 

@@ -29,7 +29,13 @@ H = TypeVar("H", bound=Handler)
 
 
 class ResourceHandlers:
-    """The handlers of one resource by family, sorted once instead of at each event."""
+    """The handlers of one resource by family, sorted once instead of at each event.
+
+    Attributes:
+        extra_fields: the fields that handlers are for.
+        metadata_only: whether no handler needs more than the metadata of objects.
+        uses_finalizers: whether any handler can need the finalizer.
+    """
 
     __slots__ = (
         "background",
@@ -37,6 +43,7 @@ class ResourceHandlers:
         "events",
         "extra_fields",
         "indexers",
+        "metadata_only",
         "uses_finalizers",
     )
 
@@ -51,6 +58,7 @@ class ResourceHandlers:
             for handler in (*self.events, *self.changes, *self.background)
             if handler.field
         )
+        self.metadata_only = bool(everything) and all(each.metadata_only for each in everything)
         self.uses_finalizers = any(
             handler.needs_finalizer for handler in (*self.changes, *self.background)
         )

@@ -100,7 +100,7 @@ class Stream:
         self._reconciler.ctx = replace(ctx, resource=resource)
         if resource == ctx.resource and selectors == self.selectors:
             return False
-        self.selectors = selectors
+        is_known, self.selectors = bool(self.selectors), selectors
         handlers = operator.registry.handlers_of(selectors)
         self._reconciler.ctx = replace(ctx, resource=resource, handlers=handlers)
         if resource != ctx.resource:  # their bodies and patches are of the other version
@@ -111,6 +111,8 @@ class Stream:
         has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
         ctx.queue.pool = operator.settings.execution if has_sync else None
         is_holding = resource != ctx.resource or not self.feeds <= former
+        if is_known and self.ctx.is_partial != ctx.is_partial:  # the known bodies are of no use
+            is_holding = True
         self.controller.list_again(is_holding=is_holding)
         self._restart()
         return True
@@ -160,7 +162,8 @@ class Stream:
             await self._gate.wait()  # so that its objects need not wait in memory
             await ctx.operator.pausing.wait_until_active()
         self.status = WatchStatus()
-        selection = Selection(options.build_selectors(ctx.resource))
+        selectors = options.build_selectors(ctx.resource)
+        selection = Selection(selectors, is_partial=ctx.is_partial)
         items = watch(ctx.client, ctx.resource, self.namespace, options, self.status, selection)
         async with contextlib.aclosing(items):
             async for item in items:
