@@ -87,7 +87,7 @@ class ObjectOptions(TypedDict, total=False):
         keeps_managed_fields: whether the response keeps its ``metadata.managedFields``; by default,
             it does.
         timeout: of one attempt, in seconds; by default ``options.request_timeout``.
-        is_partial: whether the response has nothing but the metadata; by default, it has all.
+        is_partial: whether the response has only the metadata; by default, it has all.
     """
 
     is_queued: bool

@@ -121,7 +121,7 @@ class Reconciler:
     async def release(self, obj: WatchedObject) -> None:
         """Remove the finalizer from an object, if it has only left the selectors.
 
-        What its handlers have left is written before. The daemons and timers must have ended: the
+        The patches of its handlers are written before. The daemons and timers must have ended: the
         end of the last one leads here again.
 
         Raises:

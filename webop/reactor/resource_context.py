@@ -44,7 +44,7 @@ class ResourceContext:
         )
 
     def cut(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Return an object as handlers get it: with nothing but its metadata, if that is enough."""
+        """Return an object as handlers get it: with only its metadata, if that is enough."""
         return cut_object(raw, self.resource) if self.is_partial else raw
 
     @property

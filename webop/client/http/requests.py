@@ -76,7 +76,7 @@ class Selection(NamedTuple):
 
     Attributes:
         params: the selectors, as parameters of lists and watches.
-        is_partial: whether the objects come with nothing but their metadata.
+        is_partial: whether the objects come with only their metadata.
     """
 
     params: Mapping[str, str] = MappingProxyType({})
@@ -143,9 +143,9 @@ def parse_page(call: Call, response: Any) -> tuple[Page, str]:
 
 
 def cut_object(raw: dict[str, Any], resource: Resource) -> dict[str, Any]:
-    """Return an object with nothing but its metadata.
+    """Return an object with only its metadata.
 
-    A partial object has a kind of its own; servers that have none send whole objects.
+    The kind of partial objects is PartialObjectMetadata. Some servers send whole objects instead.
     """
     return {
         "apiVersion": resource.api_version,
