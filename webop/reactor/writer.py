@@ -88,10 +88,22 @@ class Writer:
         is_denied: whether the API server has rejected the records for good, or not stored them.
         cleanup: the patch to write together with the removal of the finalizer; None until all
             deletion handlers have finished.
+        has_released: whether it has removed the finalizer.
         pause: the pauses after failures. Nothing is sent meanwhile, unless records were denied.
     """
 
-    __slots__ = "_lock", "_obj", "_timer", "cleanup", "ctx", "is_denied", "pause", "sent", "waiting"
+    __slots__ = (
+        "_lock",
+        "_obj",
+        "_timer",
+        "cleanup",
+        "ctx",
+        "has_released",
+        "is_denied",
+        "pause",
+        "sent",
+        "waiting",
+    )
 
     def __init__(self, ctx: ResourceContext, obj: WatchedObject) -> None:
         self.ctx = ctx
@@ -99,6 +111,7 @@ class Writer:
         self.sent = UnwrittenPatch()
         self.is_denied = False
         self.cleanup: Patch | None = None
+        self.has_released = False
         self.pause = Pause()
         self._obj = obj
         self._lock = asyncio.Lock()
@@ -194,14 +207,14 @@ class Writer:
                 return False
         return True
 
-    async def set_finalizer(self, *, is_wanted: bool) -> bool:
-        """Add or remove the finalizer; return whether this was necessary, and the object exists.
+    async def set_finalizer(self, *, is_wanted: bool) -> None:
+        """Add or remove the finalizer.
 
         Raises:
             APIError: this has failed.
         """
         async with self._lock:
-            return await self._set_finalizer({}, is_wanted=is_wanted) is not None
+            await self._set_finalizer({}, is_wanted=is_wanted)
 
     def _set_timer(self, moment: float | None) -> None:
         if self._timer is not None:
@@ -410,6 +423,7 @@ class Writer:
             return await self._set_finalizer({}, is_wanted=is_wanted)
         if denial:
             raise DeniedError(denial)
+        self.has_released = response is not None and not is_wanted
         return response
 
     async def _send(

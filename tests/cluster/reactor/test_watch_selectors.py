@@ -20,6 +20,7 @@ from tests.kit.operators import (
     build_settings,
     eventually,
     get_annotations,
+    get_progress,
     operate,
 )
 from webop.client.api import Client
@@ -192,6 +193,57 @@ async def test_an_object_that_leaves_while_a_handler_runs_gets_what_the_handler_
         may_end.set()
         left = await objects.wait("a", lambda raw: not has_finalizer(raw))
     assert left["spec"] == {"done": True}
+
+
+@pytest.mark.feature("EVT-06", "DMN-01")
+async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_released(
+    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+) -> None:
+    may_end = asyncio.Event()
+
+    @webop.on.delete("widgets", registry=registry)
+    async def cleanup(**kwargs: Any) -> None:
+        calls.note("delete", kwargs)
+
+    @webop.daemon("widgets", registry=registry)
+    async def slow(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        calls.note("daemon", kwargs)
+        await stopped.wait()
+        await may_end.wait()
+
+    async with run_operator(choose()):
+        await objects.create("a", labels=IN)
+        await calls.wait("a", "daemon")
+        await objects.delete("a")
+        await calls.wait("a", "delete")
+        await label(objects, "a", OUT)
+        await objects.create("fence", labels=IN)
+        await calls.wait("fence", "daemon")
+        assert has_finalizer(await objects.get("a"))
+        may_end.set()
+        await objects.wait_gone("a")
+        await objects.delete("fence")
+        await objects.wait_gone("fence")
+    assert calls.handlers("a") == ["daemon", "delete"]
+
+
+@pytest.mark.feature("EVT-06", "CON-01")
+async def test_the_progress_of_handlers_of_an_object_that_leaves_is_forgotten(
+    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="create", timeout=6000)
+    async def create(retry: int, **kwargs: Any) -> None:
+        calls.note("create", {**kwargs, "retry": retry})
+        raise webop.TemporaryError("not yet", delay=600)
+
+    async with run_operator(choose()):
+        await objects.create("a", labels=IN)
+        await objects.wait("a", lambda raw: "create" in get_progress(raw))
+        await label(objects, "a", OUT)
+        await objects.wait("a", lambda raw: not get_progress(raw))
+        await label(objects, "a", IN)
+        await calls.wait("a", "create", 2)
+    assert [call["retry"] for call in calls] == [0, 0]
 
 
 @pytest.mark.feature("EVT-06")
