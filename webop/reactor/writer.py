@@ -42,6 +42,7 @@ from webop.objects.patch import (
     merge_patches,
 )
 from webop.reactor.failures import DeniedError, Failure, NotStoredError, Pause, classify
+from webop.reactor.left_objects import build_annotations
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import State, WatchedObject
 
@@ -408,15 +409,21 @@ class Writer:
         finalizer = self.ctx.operator.settings.persistence.finalizer
 
         def build(raw: dict[str, Any]) -> Content | None:
-            meta = Body(raw).meta
+            body = Body(raw)
+            meta = body.meta
             names = [name for name in meta.finalizers if name != finalizer]
             is_there = len(names) < len(meta.finalizers)
             is_late = meta.deletion_timestamp or self._obj.is_gone
             if is_there == is_wanted or (is_wanted and is_late):
                 return None
             names += [finalizer] if is_wanted else []
-            metadata = {"finalizers": names, "resourceVersion": meta.resource_version}
-            return {**records, "metadata": {**records.get("metadata", {}), **metadata}}
+            metadata: dict[str, Any] = {
+                "finalizers": names,
+                "resourceVersion": meta.resource_version,
+            }
+            if annotations := build_annotations(self.ctx, body, is_wanted=is_wanted):
+                metadata["annotations"] = annotations
+            return merge_patches(records, {"metadata": metadata})
 
         response, denial = await self._send(build, needs_state=self._obj.is_gone)
         if denial and records:  # they must not block the deletion

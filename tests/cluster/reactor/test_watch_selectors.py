@@ -13,6 +13,7 @@ import webop
 from tests.kit.operators import (
     DIFFBASE,
     FINALIZER,
+    SELECTED,
     Calls,
     Json,
     Objects,
@@ -304,6 +305,33 @@ async def test_objects_that_leave_while_no_operator_runs_are_found_at_the_next_s
             assert has_finalizer(await objects.get(name)), name
     assert [call["handler"] for call in calls] == ["create"] * 4
     assert {name for _, name in events} == {"kept", "fence"}
+
+
+@pytest.mark.feature("EVT-06", "DMN-01")
+async def test_objects_without_a_last_handled_state_are_found_by_their_former_labels(
+    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+) -> None:
+    @webop.daemon("widgets", registry=registry)
+    async def daemon(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        calls.note("daemon", kwargs)
+        await stopped.wait()
+
+    async with run_operator(choose()):
+        for name in ("left", "kept"):
+            await objects.create(name, labels={**IN, "more": "x"})
+            await calls.wait(name)
+    annotations = get_annotations(await objects.get("left"))
+    assert annotations == {SELECTED: '{"watched":"yes"}'}
+    await label(objects, "left", OUT)
+    others = {SELECTED: '{"watched":"no"}'}
+    await objects.create("others", finalizers=[FINALIZER], annotations=others)
+    async with run_operator(choose()):
+        left = await objects.wait("left", lambda raw: not has_finalizer(raw))
+        assert not get_annotations(left)
+        await calls.wait("kept", count=2)
+        assert has_finalizer(await objects.get("others"))
+        await objects.delete("kept")
+        await objects.wait_gone("kept")
 
 
 @pytest.mark.feature("SCP-13")
