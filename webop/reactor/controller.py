@@ -397,7 +397,7 @@ class Controller:
                 obj.is_unshown, obj.is_shown = False, not obj.is_gone
                 await self._reconciler.show_event(obj)
             if obj.may_have_left and not self.holds:
-                await self._reconciler.release(obj)
+                return await self._reconciler.release(obj)
             if obj.is_gone or self.holds - {Hold.STOPPING}:
                 return 0.0
             if obj.is_dirty:  # a newer state has come, or a daemon has ended

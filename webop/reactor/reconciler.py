@@ -132,18 +132,21 @@ class Reconciler:
         storage = persistence.progress_storage
         return bool(fetch_states(handlers.changes, body=body, storage=storage))
 
-    async def release(self, obj: WatchedObject) -> None:
+    async def release(self, obj: WatchedObject) -> float:
         """Remove the finalizer and the progress of handlers, if it has only left the selectors.
 
         The patches of its handlers are written before. The daemons and timers must have ended: the
         end of the last one leads here again.
+
+        Returns:
+            The seconds until the next attempt; 0 if there must be none.
 
         Raises:
             APIError: the object cannot be read or written.
         """
         ctx, persistence = self.ctx, self.ctx.operator.settings.persistence
         if obj.has_daemons:
-            return
+            return 0
         if (raw := await read(ctx, obj)) is not None:
             work, writer = obj.open_work(), open_writer(ctx, obj)
             work.cycle = None
@@ -152,12 +155,14 @@ class Reconciler:
             if progress:
                 owned, sent = [*progress], Body(writer.add_sent_records(raw))
                 progress.purge(owned, body=sent, patch=writer.records, storage=storage)
-            await writer.write()
+            if not await writer.write() and (delay := obj.backoff_left()):
+                return delay
             if persistence.finalizer in Body(raw).meta.finalizers:
                 await writer.set_finalizer(is_wanted=False)
             text = "%s has left the selectors of %s: webop forgets it."
             logger.debug(text, obj, ctx.resource, extra=ctx.refer_to(obj))
         obj.may_have_left = False
+        return 0
 
     async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> float | None:
         """Process the newest state of an object; decide again if the decision is outdated.

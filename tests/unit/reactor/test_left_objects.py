@@ -25,12 +25,13 @@ class Releasing(Reconciler):
     def may_have_left(self, obj: WatchedObject | None, raw: dict[str, Any]) -> bool:
         return True
 
-    async def release(self, obj: WatchedObject) -> None:
+    async def release(self, obj: WatchedObject) -> float:
         await asyncio.sleep(0)
         if self.errors:
             raise self.errors.pop()
         self.released.append(obj.uid)
         obj.may_have_left = False
+        return 0
 
     def on_error(self, obj: WatchedObject, exc: Exception) -> float | None:
         return self.pauses.pop(0)
