@@ -3,7 +3,7 @@
 Their finalizer must be removed, but neither the watch nor its list shows them. So the metadata of
 all objects are listed once. Operators can share a kind and a finalizer, each with a selector of its
 own: only objects count whose former labels match the own selector. These are in the last handled
-state. Before there is any, an annotation has them, which comes and goes with the finalizer.
+state. Before there is any, an annotation has them, which is added and removed with the finalizer.
 """
 
 from __future__ import annotations
