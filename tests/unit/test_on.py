@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -431,3 +432,46 @@ def test_a_lambda_chooses_resources_whatever_it_calls_them(
     (handler,) = registry.select_resource_handlers()
     assert handler.selector is not None
     assert handler.selector.check(webop.Resource("", "v1", "pods"))
+
+
+@pytest.mark.feature("FLT-28")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"field": "spec.size"}, "metadata_only=True and field='spec.size' exclude each other"),
+        ({"when": lambda spec, **_: spec}, "takes 'spec', which is always empty"),
+        ({"labels": {"a": lambda value, status, **_: value}}, "takes 'status'"),
+        ({"field": "metadata.labels.a", "value": lambda value, spec, **_: 1}, "takes 'spec'"),
+    ],
+)
+@pytest.mark.parametrize(
+    "decorator", [webop.on.event, webop.on.create, webop.on.update, webop.index, webop.timer]
+)
+def test_a_handler_of_the_metadata_asks_for_nothing_else(
+    registry: webop.OperatorRegistry, decorator: Decorator, options: dict[str, Any], message: str
+) -> None:
+    decorate = decorator("pods", registry=registry, metadata_only=True, **options)
+    with pytest.raises(TypeError, match=re.escape(message)):
+        decorate(lambda name, **_: None)
+
+
+@pytest.mark.feature("FLT-28")
+def test_a_handler_of_the_metadata_has_no_argument_for_the_rest(
+    registry: webop.OperatorRegistry,
+) -> None:
+    with pytest.raises(TypeError, match="takes 'status', which is always empty"):
+
+        @webop.on.create("pods", registry=registry, metadata_only=True)
+        def create(status: Any, **_: Any) -> None: ...
+
+    @webop.on.update("pods", registry=registry, metadata_only=True, field="metadata.labels")
+    def update(meta: Any, body: Any, **_: Any) -> None: ...
+
+    (handler,) = registry.select_resource_handlers()
+    assert handler.metadata_only
+
+
+@pytest.mark.feature("FLT-28")
+def test_webhooks_get_whole_objects(registry: webop.OperatorRegistry) -> None:
+    with pytest.raises(TypeError, match="There is no option 'metadata_only'"):
+        webop.on.validate("pods", registry=registry, metadata_only=True)  # type: ignore[call-arg]

@@ -18,6 +18,7 @@ from tests.kit.fake_cluster import (
 )
 from tests.kit.operators import Kind
 from tests.kit.virtual_time import in_virtual_time
+from webop.client.http.requests import Selection
 from webop.client.watch import State
 from webop.objects.resources import Resource
 from webop.reactor.cluster_changes import Definitions, watch_namespaces
@@ -54,8 +55,9 @@ async def test_a_namespace_that_was_created_again_while_all_were_listed_stays_kn
     listed.main.put(build_line("ADDED", "again", 50, "old"))
     known: list[set[str]] = []
     async with cluster.connect() as client, asyncio.TaskGroup() as group:
+        options = Watching(streaming_list=True)
         following = watch_namespaces(
-            client, Watching(streaming_list=True), lambda names: known.append(set(names))
+            client, options, Selection(), lambda names: known.append(set(names))
         )
         task = group.create_task(following)
         await wait_until(lambda: not cluster.refusals)

@@ -62,6 +62,9 @@ class Reconciler:
         decision: Any = obj.raw if self.is_needed(obj) else None
         return cast("Decision | None", decision)
 
+    def may_have_left(self, obj: WatchedObject | None, raw: dict[str, Any]) -> bool:
+        return False
+
     async def read(self, obj: WatchedObject) -> dict[str, Any] | None:
         return build(obj.uid, obj.version)
 
