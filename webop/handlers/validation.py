@@ -113,8 +113,8 @@ def check_metadata_only(handler: ResourceHandler) -> None:
         )
     if typed := [one.name for one in handler.arguments if one.source != "meta"]:
         raise TypeError(
-            f"metadata_only=True and the model of {typed[0]!r} exclude each other: {_name(handler.fn)} "
-            "gets only the metadata. Remove one of them."
+            f"metadata_only=True and the model of {typed[0]!r} exclude each other: "
+            f"{_name(handler.fn)} gets only the metadata. Remove one of them."
         )
     metas = (*(handler.labels or {}).values(), *(handler.annotations or {}).values())
     values = (handler.value, *(getattr(handler, name, None) for name in ("old", "new")))
