@@ -6,14 +6,13 @@ import base64
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.hostile_requests import BASES, PATHS, Request, generate_documents
+from tests.kit.hostile_requests import BASES, PATHS, Request
 from tests.kit.reviews import UID
-from tests.unit.admission.fuzzing import Fuzzer, Report, fuzz, load, open_fuzzer, replay, save
+from tests.unit.admission.fuzzing import Fuzzer, fuzz, open_fuzzer
 
 Json = dict[str, Any]
 
@@ -45,11 +44,6 @@ async def test_valid_reviews_are_served_at_all_paths() -> None:
                 await fuzzer.send(Request(json.dumps(base).encode(), path))
         assert not fuzzer.report.findings, fuzzer.report.summarize()
         assert fuzzer.report.statuses.keys() == {"200"}
-
-
-def test_the_requests_of_one_seed_are_always_the_same() -> None:
-    assert repr(generate_documents(50, 7)) == repr(generate_documents(50, 7))
-    assert repr(generate_documents(50, 7)) != repr(generate_documents(50, 8))
 
 
 def build_response(**changes: Any) -> Json:
@@ -102,28 +96,6 @@ async def test_the_judge_notices_wrong_answers(status: int, answer: Any, rule: s
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
 
     assert rule in await judge(app)
-
-
-async def test_findings_can_be_replayed(tmp_path: Path) -> None:
-    report = Report()
-    report.note("one", "", Request(REVIEW, "/unknown", query=b"\xff"))
-    report.note("two", "", b"POST / HTTP/1.1\r\n\r\n")
-    save(report, tmp_path / "found.txt")
-    requests = load(tmp_path / "found.txt")
-    assert requests == [finding.request for finding in report.findings.values()]
-    replayed = await replay(requests)
-    assert replayed.statuses["404"] == 1
-    assert replayed.count == 2
-
-
-def test_of_the_findings_of_one_kind_the_smallest_is_kept_and_shown_folded() -> None:
-    report = Report()
-    for size in (500, 100, 900):
-        report.note("deep", "", Request(b"[" * size))
-    (finding,) = report.findings.values()
-    assert (finding.count, finding.request) == (3, Request(b"[" * 100))
-    assert "3 times: deep\n" in report.summarize()
-    assert "Request(body=b'<[ 100 times>'" in report.summarize()
 
 
 async def test_the_judge_notices_errors_in_the_log_and_from_the_app() -> None:

@@ -11,16 +11,12 @@ import orjson
 from tests.kit.fake_cluster import (
     FakeCluster,
     Feed,
-    Mirror,
     Watching,
     build_bookmark,
     wait_until,
 )
-from tests.kit.operators import Kind
 from tests.kit.virtual_time import in_virtual_time
-from webop.client.watch import State
-from webop.objects.resources import Resource
-from webop.reactor.cluster_changes import Definitions, watch_namespaces
+from webop.reactor.cluster_changes import watch_namespaces
 
 
 def build_line(kind: str, name: str, version: object, uid: str | None = None) -> bytes:
@@ -69,56 +65,3 @@ async def test_a_namespace_that_was_created_again_while_all_were_listed_stays_kn
         await wait_until(lambda: bool(known) and "end" in known[-1])
         task.cancel()
     assert "again" in known[-1]
-
-
-@in_virtual_time
-async def test_a_definition_that_was_created_again_while_all_were_listed_stays_known() -> None:
-    cluster = FakeCluster()
-    listed = LongList(cluster)
-
-    def build(kind: str, name: str, version: int, uid: str) -> bytes:
-        event = orjson.loads(build_line(kind, name, version, uid))
-        event["object"] |= Kind("x.dev", name.partition(".")[0]).build_crd() | event["object"]
-        event["object"]["status"] = {
-            "conditions": [{"type": "Established", "status": "True"}],
-            "acceptedNames": {},
-        }
-        return orjson.dumps(event) + b"\n"
-
-    listed.main.put(build("ADDED", "again.x.dev", 50, "old"))
-    definitions = Definitions()
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        following = definitions.follow(client, Watching(streaming_list=True), lambda: None)
-        task = group.create_task(following)
-        await wait_until(lambda: not cluster.refusals)
-        listed.early.put(build("ADDED", "again.x.dev", 220, "new"))
-        await asyncio.sleep(1)
-        listed.main.put(build("ADDED", "last.x.dev", 50, "last"))
-        listed.main.put(build_bookmark(190, is_end_of_list=True))
-        listed.main.put(build("DELETED", "again.x.dev", 195, "old"))
-        listed.main.put(build("ADDED", "again.x.dev", 220, "new"))
-        listed.main.put(build("ADDED", "end.x.dev", 240, "end"))
-        shown = [Resource("x.dev", "v1", name) for name in ("again", "last", "end")]
-        await wait_until(lambda: not definitions.are_shown_by(shown[:2], ["x.dev"]))
-        task.cancel()
-    assert definitions.are_shown_by(shown)
-
-
-@in_virtual_time
-async def test_objects_without_versions_do_not_stop_changing_after_a_long_list() -> None:
-    cluster = FakeCluster()
-    listed = LongList(cluster)
-    mirror = Mirror()
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, Watching(streaming_list=True)))
-        await wait_until(lambda: not cluster.refusals)
-        listed.early.put(build_line("MODIFIED", "x1", "", "x1"))
-        await asyncio.sleep(1)
-        listed.main.put(build_line("ADDED", "last", "", "last"))
-        listed.main.put(build_bookmark(190, is_end_of_list=True))
-        await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
-        listed.main.put(build_line("DELETED", "x1", "", "x1"))
-        listed.main.put(build_line("ADDED", "end", "", "end"))
-        await mirror.wait_for(lambda: "end" in mirror.objects)
-        task.cancel()
-    assert mirror.deleted == ["x1"]

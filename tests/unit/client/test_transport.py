@@ -88,24 +88,6 @@ async def test_the_memory_equals_the_cluster_after_a_kill_and_restart_of_the_ser
         task.cancel()
 
 
-async def test_events_are_read_however_they_are_cut_into_pieces() -> None:
-    cluster = FakeCluster("a")
-    mirror = Mirror()
-    async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client))
-        await wait_until(lambda: bool(cluster.feeds))
-        feed = cluster.feeds.pop()
-        for value in range(20):
-            cluster.apply("a", value=value)
-        data = b"".join(line for _, line in cluster.history[1:])
-        for start in range(0, len(data), 7):
-            feed.put(data[start : start + 7])
-        await mirror.catch_up(cluster)
-        assert mirror.objects["a"]["spec"]["value"] == 19
-        assert len(mirror.items) == 3 + 20
-        task.cancel()
-
-
 @pytest.mark.filterwarnings("error::ResourceWarning")
 async def test_connections_are_reused_and_closed_in_the_end() -> None:
     cluster = FakeCluster("a")
@@ -240,23 +222,6 @@ async def test_a_netrc_is_read_if_the_environment_is_trusted(
             assert await client.request("GET", "/version")
     expected = "Basic YWxpY2U6c2VjcmV0" if is_trusted else None
     assert cluster.requests[0].headers.get("Authorization") == expected
-
-
-async def test_a_user_in_the_url_is_sent_instead_of_one_in_the_netrc(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login alice password secret\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-    cluster = FakeCluster()
-    cluster.refuse("all", answer_status(200))
-    async with serving(cluster) as server:
-        info = ConnectionInfo(f"http://bob:secret@127.0.0.1:{server.port}", trust_env=True)
-        async with Client(Vault({"x": info}), Networking()) as client:
-            assert await client.request("GET", "/version")
-    [lines] = [request.headers.get_list("Authorization") for request in cluster.requests]
-    assert lines == ["Basic Ym9iOnNlY3JldA=="]
 
 
 async def test_proxies_of_the_environment_are_not_used_unless_told_so(

@@ -154,20 +154,6 @@ async def test_the_memory_equals_the_cluster_after_a_fault(
         assert mirror.status.error == ""
 
 
-@IN_BOTH_MODES
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
-@in_virtual_time
-async def test_it_recovers_from_a_fault_that_repeats(fault: Fault, is_streaming: bool) -> None:
-    cluster = FakeCluster("kept", "deleted")
-    async with following(cluster, Watching(streaming_list=is_streaming)) as mirror:
-        for _ in range(4):
-            fault(cluster)
-            await asyncio.sleep(200)
-        cluster.delete("deleted")
-        await mirror.catch_up(cluster)
-        assert mirror.deleted == ["deleted"]
-
-
 @in_virtual_time
 async def test_it_tells_how_it_is_going() -> None:
     cluster = FakeCluster(*(f"x{i}" for i in range(600)))
@@ -194,30 +180,6 @@ async def test_it_tells_how_it_is_going() -> None:
         await wait_until(lambda: mirror.status.is_connected)
         cluster.bookmark()
         await wait_until(lambda: not mirror.status.failures)
-
-
-@in_virtual_time
-async def test_metrics_see_a_watch_its_age_and_its_restarts_as_long_as_it_runs() -> None:
-    cluster = FakeCluster("x")
-    async with cluster.connect() as client:
-        items = watch(client, RESOURCE, None, Watching())
-        name = RESOURCE.plural_name
-        async with contextlib.aclosing(items):
-            for _ in range(3):
-                await anext(items)
-            cluster.apply("y")
-            await anext(items)
-            await asyncio.sleep(20)
-            ((status, resource),) = client.watches.items()
-            assert resource is RESOURCE
-            assert status.get_age() >= 20
-            for number, error in enumerate((None, ConnectionResetError())):
-                cluster.cut(error)
-                cluster.apply(f"z{number}")
-                await anext(items)
-            assert status.get_age() < 20
-            assert client.counters.restarts == {(name, "ended"): 1, (name, "failed"): 1}
-        assert not client.watches
 
 
 @pytest.mark.feature("EVT-02", "EVT-03")
@@ -273,14 +235,6 @@ async def test_an_event_of_an_unknown_type_is_ignored() -> None:
         cluster.apply("b")
         await mirror.catch_up(cluster)
         assert mirror.status.failures == 0
-
-
-@in_virtual_time
-async def test_listed_objects_without_a_name_are_skipped() -> None:
-    cluster = FakeCluster("a")
-    cluster.objects["?"] = {"spec": {}}
-    async with following(cluster) as mirror:
-        assert list(mirror.objects) == ["a"]
 
 
 @in_virtual_time
@@ -510,16 +464,6 @@ async def test_the_pauses_of_requests_do_not_hide_the_troubles_of_a_listing() ->
 
 
 @in_virtual_time
-async def test_a_stream_that_is_over_in_the_middle_of_a_line_has_not_failed() -> None:
-    cluster = FakeCluster("a")
-    async with following(cluster, Watching(client_timeout=10)) as mirror:
-        cluster.apply("b")
-        cluster.send_raw(b'{"type":')
-        await wait_until(lambda: len(cluster.requests) == 3)
-        assert mirror.status.failures == 0
-
-
-@in_virtual_time
 async def test_the_wish_of_the_server_for_a_pause_is_respected() -> None:
     cluster = FakeCluster("a")
     async with following(cluster):
@@ -547,22 +491,6 @@ async def test_credentials_are_blamed_for_the_second_401_in_a_row() -> None:
 
 
 @in_virtual_time
-async def test_it_waits_for_credentials_that_come_late() -> None:
-    cluster = FakeCluster("a")
-    vault = Vault()
-    mirror = Mirror()
-    async with cluster.connect(vault=vault) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client))
-        await vault.wait_for_emptiness()
-        await vault.populate({})
-        await wait_until(lambda: mirror.status.failures == 3)
-        assert "credentials" in mirror.status.error
-        await vault.populate({"x": ConnectionInfo(server="https://fake", token="1")})
-        await mirror.catch_up(cluster)
-        task.cancel()
-
-
-@in_virtual_time
 async def test_a_trouble_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="webop")
     cluster = FakeCluster("a")
@@ -579,19 +507,6 @@ async def test_a_trouble_is_logged_once_and_so_is_its_end(caplog: pytest.LogCapt
     assert "user is not allowed" in messages[0]
     assert "Grant the verb 'watch' on 'kopfexamples' of the API group 'kopf.dev'" in messages[0]
     assert "Back to normal" in messages[1]
-
-
-@in_virtual_time
-async def test_namespaces_are_watched_each_by_itself() -> None:
-    cluster = FakeCluster()
-    mirror = Mirror()
-    async with cluster.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, namespace="ns"))
-        await wait_until(lambda: len(cluster.requests) == 2)
-        assert {r.url.path for r in cluster.requests} == {
-            "/apis/kopf.dev/v1/namespaces/ns/kopfexamples"
-        }
-        task.cancel()
 
 
 @in_virtual_time
@@ -658,20 +573,6 @@ async def test_where_no_bookmarks_come_events_are_not_late_for_the_silence() -> 
             assert 70 <= asyncio.get_running_loop().time() - begin <= 72
         cluster.apply("b")
         await mirror.catch_up(cluster)
-
-
-@in_virtual_time
-async def test_a_stream_with_nothing_new_in_it_that_ends_at_once_is_not_asked_for_in_a_flood() -> (
-    None
-):
-    """As a cache answers that somebody has put between."""
-    cluster = FakeCluster("a")
-    async with following(cluster):
-        line = cluster.history[-1][1]
-        cluster.refuse("watch", lambda: httpx.Response(200, content=line), 1000)
-        cluster.cut()
-        await asyncio.sleep(600)
-        assert len(cluster.requests) < 50
 
 
 @in_virtual_time

@@ -200,24 +200,6 @@ async def test_a_cancellation_by_the_server_is_not_taken_for_the_deadline() -> N
     await client.aclose()
 
 
-@pytest.mark.parametrize(("method", "status"), [("POST", 200), ("GET", 405)])
-async def test_a_stopping_operator_closes_connections_under_any_server(
-    serve: Serve, method: str, status: int
-) -> None:
-    hosting = Hosting(is_stopping=True)
-    endpoint = ReviewEndpoint(Sleeper(lambda: asyncio.sleep(0)), hosting=hosting)
-    loop = asyncio.get_running_loop()
-    async with (
-        serve(endpoint, hosting) as port,
-        httpx.AsyncClient(verify=False) as client,
-    ):
-        start = loop.time()
-        response = await client.request(method, f"http://127.0.0.1:{port}/", json=REVIEW)
-        assert loop.time() - start < 0.9
-    assert response.status_code == status
-    assert response.headers["connection"] == "close"
-
-
 def open_in_process(endpoint: ReviewEndpoint) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(endpoint), base_url="http://localhost")
 
@@ -241,17 +223,3 @@ async def test_each_review_has_its_own_deadline_whatever_those_before_it_have() 
         assert not patient.done()
         released.set()
         assert await patient == 200
-
-
-def test_deadlines_hold_in_each_event_loop_that_an_endpoint_is_served_in() -> None:
-    endpoint = ReviewEndpoint(Sleeper(sleep_on))
-
-    async def ask() -> int:
-        async with asyncio.timeout(5), open_in_process(endpoint) as client:
-            patient = asyncio.create_task(client.post("/fn?timeout=150ms", json=REVIEW))
-            hasty = await client.post("/fn?timeout=100ms", json=REVIEW)
-            patient.cancel()  # its deadline would have been the next one
-            return hasty.status_code
-
-    assert asyncio.run(ask()) == 504
-    assert asyncio.run(ask()) == 504

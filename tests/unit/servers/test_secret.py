@@ -54,12 +54,6 @@ def test_a_certificate_has_an_authority_of_its_own_that_lives_as_long() -> None:
     )
 
 
-def test_what_is_no_certificate_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"certificate|PEM"):
-        split_certificates(b"nothing")
-    assert read_certificate(build_ca("ca").cert).hostnames == frozenset()
-
-
 def test_what_is_written_is_read_again_in_a_secret_that_tools_know() -> None:
     pair, ca = make()
     document = build_secret(ABSENT, pair, (make()[1], ca))

@@ -402,11 +402,6 @@ async def test_an_old_certificate_is_warned_about(
     assert bool(caplog.records) == bool(message)
 
 
-async def test_plain_http_has_no_expiry(fn: Recorder, hosting: Hosting) -> None:
-    async with operate(webop.WebhookServer(port=0, insecure=True), fn, hosting):
-        assert hosting.expiry is None
-
-
 @pytest.mark.feature("ADM-66")
 async def test_a_subclass_brings_its_certificates_and_its_config(
     fn: Recorder, hosting: Hosting

@@ -6,15 +6,12 @@ import asyncio
 import base64
 import contextlib
 import gc
-import socket
 import ssl
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -24,8 +21,6 @@ from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.streams import StreamLimits
 from webop.errors import (
     APIConnectionError,
-    APINotFoundError,
-    APIServerError,
     APIStatusError,
     LoginError,
 )
@@ -140,22 +135,6 @@ async def test_an_answer_may_last_until_the_server_closes(context: ssl.SSLContex
         assert server.accepted == 2
 
 
-async def test_an_answer_until_the_end_that_is_reset_is_no_answer(
-    context: ssl.SSLContext | None,
-) -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(b"HTTP/1.1 200 OK\r\n\r\n", b'{"a": 1}')
-        await asyncio.sleep(0.05)
-        connection.writer.transport.abort()
-
-    if context is None:
-        return  # without TLS, the end of asyncio's abort looks like any other
-    async with playing(script, context) as server, server.connect() as client:
-        with pytest.raises(APIConnectionError, match=r"in the middle|reset"):
-            await client.request("GET", "/x")
-
-
 @pytest.mark.parametrize(
     "part",
     [
@@ -241,33 +220,6 @@ async def test_a_connection_that_was_closed_while_idle_is_not_used_again(
             assert await client.request("PATCH", "/x", body={}) == {}
             assert server.accepted == number + 1
             await server.wait_for_closing()
-
-
-async def test_a_connection_that_was_closed_while_the_event_loop_was_busy_is_not_used() -> None:
-    """The event loop has not told about the end yet when the next request is sent."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    may_close, is_closed = threading.Event(), threading.Event()
-
-    def serve() -> None:
-        for _ in range(2):
-            connection, _ = listener.accept()
-            connection.recv(10_000)
-            connection.sendall(build_answer())
-            may_close.wait(10)
-            connection.close()
-            is_closed.set()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    server = ScriptedServer(echo)
-    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with server.connect() as client:
-        assert await client.request("PATCH", "/x", body={}) == {}
-        may_close.set()
-        is_closed.wait(10)
-        assert await client.request("PATCH", "/x", body={}) == {}
-    thread.join(10)
-    listener.close()
 
 
 @pytest.mark.parametrize(
@@ -424,19 +376,6 @@ async def test_a_server_that_does_not_shake_hands_is_given_up() -> None:
             await server.wait_for_closing()
 
 
-async def test_a_server_that_hangs_up_in_the_handshake_is_told() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.reader.read(10)
-        connection.writer.write_eof()
-        await connection.reader.read()
-
-    async with playing(script) as server:
-        info = ConnectionInfo(f"https://127.0.0.1:{server.port}")
-        async with server.connect(info) as client:
-            with pytest.raises(APIConnectionError, match="the server closed the connection"):
-                await client.request("GET", "/x")
-
-
 async def test_a_name_that_cannot_be_resolved_is_told() -> None:
     for name in ("absent.invalid", "a..b"):
         async with ScriptedServer(echo).connect(ConnectionInfo(f"https://{name}")) as client:
@@ -454,51 +393,6 @@ async def test_names_are_resolved_and_their_addresses_tried(tls: ssl.SSLContext)
             assert await client.request("GET", "/x") == {}
     assert names == ["localhost"]
     tls.sni_callback = None
-
-
-async def test_a_slow_address_is_not_given_up_for_a_dead_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Both drop connections, since nobody accepts them; after a second, the first one accepts."""
-    with contextlib.ExitStack() as stack:
-        slow = stack.enter_context(socket.socket())
-        slow.bind(("127.0.0.1", 0))
-        port = slow.getsockname()[1]
-        dead = stack.enter_context(socket.socket())
-        dead.bind(("127.0.0.2", port))
-        for listener in (slow, dead):
-            listener.listen(0)
-            for _ in range(6):
-                waiting = stack.enter_context(socket.socket())
-                waiting.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    waiting.connect(listener.getsockname())
-
-        def resolve(host: str, port: int, *args: Any) -> list[Any]:
-            if args[-1] == socket.AI_NUMERICHOST:
-                raise socket.gaierror(socket.EAI_NONAME, "not an address")
-            kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
-            return [(*kind, (address, port)) for address in ("127.0.0.1", "127.0.0.2")]
-
-        monkeypatch.setattr(socket, "getaddrinfo", resolve)
-
-        def accept() -> None:
-            time.sleep(1.2)
-            with contextlib.suppress(OSError):
-                while True:
-                    accepted = stack.enter_context(slow.accept()[0])
-                    accepted.settimeout(0.2)
-                    with contextlib.suppress(TimeoutError):
-                        if accepted.recv(4096):
-                            accepted.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        info = ConnectionInfo(f"http://slow.test:{port}", trust_env=False)
-        async with ScriptedServer(echo).connect(info) as client, asyncio.timeout(15):
-            assert await client.request("GET", "/x") == {}
-        slow.shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 async def test_a_certificate_for_another_name_is_not_trusted(ca: Pair, tls: ssl.SSLContext) -> None:
@@ -747,22 +641,6 @@ async def test_a_proxy_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatc
 # Compressed against our wish, other answers, the end of the event loop.
 
 
-async def test_errors_are_read_from_whatever_answer() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(build_answer(b"page not found", status=404))
-        await connection.read()
-        await connection.write(build_answer(b"", "Retry-After: 7", status=503))
-
-    async with playing(script) as server, server.connect() as client:
-        with pytest.raises(APINotFoundError, match="page not found"):
-            await client.request("GET", "/x")
-        with pytest.raises(APIServerError) as e:
-            await client.request("GET", "/x")
-        assert e.value.retry_after == 7
-        assert server.accepted == 1
-
-
 END = """
 import asyncio, gc, socket, sys, uvloop
 from tests.kit.scripted_server import ScriptedServer
@@ -804,19 +682,6 @@ def test_requests_that_end_with_the_event_loop_leave_no_warnings(loop: str, end:
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-
-
-def test_the_client_needs_no_http_library() -> None:
-    code = (
-        "import sys; import webop.client.api;"
-        "from webop.client.http.sessions import build_transport;"
-        "build_transport(__import__('webop').ConnectionInfo('https://host'));"
-        "print({'aiohttp', 'httpx', 'requests', 'urllib3'} & sys.modules.keys())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.stdout == "set()\n", done.stderr
 
 
 class AdvancingLoop(asyncio.SelectorEventLoop):
