@@ -12,12 +12,6 @@ from webop import ABSENT, ErrorsMode
 from webop.handlers.model import (
     Activity,
     ActivityHandler,
-    ChangeHandler,
-    DaemonHandler,
-    EventHandler,
-    IndexHandler,
-    TimerHandler,
-    WebhookHandler,
 )
 from webop.objects.resources import Resource
 
@@ -151,17 +145,6 @@ def test_decorators_have_their_short_names() -> None:
     assert webop.register is webop.on.register
 
 
-@pytest.mark.feature("HND-01")
-def test_each_decorator_makes_its_kind_of_handlers() -> None:
-    kinds: dict[Any, type] = dict.fromkeys(CHANGES, ChangeHandler)
-    kinds |= dict.fromkeys(WEBHOOKS, WebhookHandler)
-    kinds |= {webop.on.event: EventHandler, webop.index: IndexHandler}
-    kinds[webop.daemon] = DaemonHandler
-    kinds[webop.timer] = TimerHandler
-    for decorator, kind in kinds.items():
-        assert type(declare_resource(decorator)) is kind
-
-
 @pytest.mark.feature("D-49")
 @pytest.mark.parametrize("decorator", RESOURCES)
 def test_options_that_are_none_are_not_given(decorator: Decorator) -> None:
@@ -246,13 +229,6 @@ def test_an_unknown_option_is_told_with_a_suggestion(
     args = () if decorator in ACTIVITIES else ("kex",)
     with pytest.raises(TypeError, match=advice):
         decorator(*args, **{option: 1})
-
-
-def test_all_wrong_options_are_told_at_once() -> None:
-    with pytest.raises(TypeError, match=r"'retires'.* 'retries'\? .*'feild'.* 'field'\?"):
-        webop.on.create("kex", retires=5, feild="spec")  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"id= must be .* timeout= must be"):
-        webop.on.create("kex", id=5, timeout="1")  # type: ignore[arg-type]
 
 
 @pytest.mark.feature("FLT-16", "FLT-17", "HND-24", "REF-07", "D-49")
@@ -420,14 +396,3 @@ def test_a_decorator_without_parentheses_is_told(registry: webop.OperatorRegistr
 def test_a_decorator_of_activities_without_parentheses_is_told(decorator: Decorator) -> None:
     with pytest.raises(TypeError, match=r"needs parentheses"):
         decorator(fn)
-
-
-def test_a_lambda_chooses_resources_whatever_it_calls_them(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.event(lambda name: name.plural == "pods", registry=registry)
-    def fn(**_: Any) -> None: ...
-
-    (handler,) = registry.select_resource_handlers()
-    assert handler.selector is not None
-    assert handler.selector.check(webop.Resource("", "v1", "pods"))

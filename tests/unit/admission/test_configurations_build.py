@@ -160,11 +160,6 @@ def test_everything_has_short_rules_in_a_cluster_with_many_kinds(
     assert [rule["resources"] for rule in webhook["rules"]] == [core, widgets]
 
 
-def test_the_core_group_has_an_empty_name() -> None:
-    (webhook,) = build(build_handler(selector=parse_selector("v1", "pods")))
-    assert webhook["rules"][0]["apiGroups"] == [""]
-
-
 @pytest.mark.feature("ADM-45")
 @pytest.mark.parametrize(
     ("url", "handler_id", "expected"),

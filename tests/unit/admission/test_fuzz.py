@@ -16,8 +16,8 @@ from tests.unit.admission.fuzzing import Fuzzer, fuzz, open_fuzzer
 
 Json = dict[str, Any]
 
-_COUNT = 3000
-_STREAMS = 150
+_COUNT = 600
+_STREAMS = 60
 
 REVIEW = json.dumps(BASES[0]).encode()
 

@@ -193,17 +193,6 @@ async def test_a_replica_that_has_withdrawn_does_not_keep_the_event_loop_busy(
         assert time.process_time() - spent < 0.1
 
 
-async def test_who_has_never_come_has_nothing_to_withdraw(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
-) -> None:
-    server.put(VALIDATING, [])
-    server.review = 500
-    async with manage(registry, server, exempt_account=True) as managing:
-        await eventually(lambda: managing.manager.problem)
-        await managing.manager.withdraw(is_asked=True)
-    assert server.requests == []
-
-
 @pytest.mark.parametrize(
     ("resources", "reason"),
     [
@@ -230,19 +219,6 @@ async def test_handlers_without_a_webhook_are_told_of_once(
             managing.operator.context.cluster_view.update(resources)
             await eventually(lambda: server.get_names() == {VALIDATING: []})
     assert caplog.text.count(reason) == (1 if "'v'" in reason else 2)
-
-
-async def test_handlers_that_can_stop_the_cluster_are_told_of_once(
-    registry: webop.OperatorRegistry, server: FakeConfigurations, caplog: pytest.LogCaptureFixture
-) -> None:
-    webop.on.validate("pods", id="all-pods", registry=registry)(lambda **_: None)
-    async with manage(registry, server) as managing:
-        await managing.wait_applied()
-        for resources in ([KEX, PODS], [PODS]):
-            managing.operator.context.cluster_view.update(resources)
-            count = len(resources) * 2 - 1
-            await eventually(lambda n=count: len(server.get_names()[VALIDATING]) == n)  # type: ignore[misc]
-    assert caplog.text.count("Webhook 'all-pods' is called for all pods") == 1
 
 
 @pytest.mark.parametrize("status", [403, 404])

@@ -188,20 +188,6 @@ async def test_a_validation_error_ranks_with_the_refusals(
     assert response["status"]["message"].startswith("items[0].size: ")
 
 
-@pytest.mark.feature("ADM-17")
-async def test_a_validation_error_is_ignored_where_failures_are(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.validate("kopfexamples", ignore_failures=True, id="check", registry=registry)
-    def check(spec: webop.Spec, **_: Any) -> None:
-        Item.model_validate(dict(spec))
-
-    async with serve(registry=registry) as site:
-        response = await site.review()
-    assert response["allowed"]
-    assert response["warnings"] == ["check: size: Field required"]
-
-
 def test_errors_of_the_whole_have_the_path_itself() -> None:
     class Range(pydantic.BaseModel):
         low: int

@@ -145,15 +145,6 @@ async def test_a_handler_gets_its_param_and_its_standing() -> None:
     assert (await call(lambda param, **_: param is None)).result is True
 
 
-@pytest.mark.feature("EVT-16", "KWA-15")
-async def test_a_handler_of_a_field_gets_the_change_of_the_field() -> None:
-    cause = build_change(build_body({"a": {"x": 2}}), build_body({"a": {"x": 1}}))
-    outcome = await call(
-        lambda old, new, diff, **_: (old, new, diff), cause=cause, field=("spec", "a")
-    )
-    assert outcome.result == ({"x": 1}, {"x": 2}, (("change", ("x",), 1, 2),))
-
-
 @pytest.mark.feature("HND-28", "KWA-19", "ERR-01")
 async def test_a_handler_without_room_for_other_arguments_fails_as_any_other() -> None:
     outcome = await call(lambda spec: spec)

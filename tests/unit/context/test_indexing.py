@@ -384,21 +384,6 @@ async def test_what_is_discarded_in_the_midst_of_indexing_does_not_come_back(
     assert bench.show() == bench.show("other") == {}
 
 
-@pytest.mark.feature("IDX-03", "IDX-21", "IDX-23")
-async def test_index_handlers_get_all_arguments_of_resource_handlers_and_the_indexes(
-    bench: Bench,
-) -> None:
-    bench.add(param="p")
-    bench.add(id="spec")
-    await bench.index({"k": 1}, spec={"a": 1})
-    first, second = bench.calls
-    assert first["param"] == "p"
-    assert (first["name"], first["namespace"], first["body"]["spec"]) == ("kex", "ns", {"a": 1})
-    assert {"logger", "memo", "patch", "labels", "retry", "started", "runtime"} <= first.keys()
-    assert first["idx"] is second["idx"] is bench.indexes["idx"]
-    assert first["spec"] is bench.indexes["spec"]
-
-
 @pytest.mark.feature("IDX-20")
 async def test_a_patch_of_an_index_handler_is_refused_with_one_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture

@@ -1,18 +1,19 @@
-"""Candidates for one Lease, in virtual time, with all kinds of faults between them and it."""
+"""Candidates for one Lease, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterable
+
+import pytest
 
 from tests.kit.virtual_time import in_virtual_time
 from tests.unit.coordination.candidates import Candidate, Ledger, standing, until
 
 
-def build(count: int = 3, **times: float) -> tuple[Ledger, list[Candidate]]:
-    ledger, rng = Ledger(), random.Random(1)
-    return ledger, [Candidate(ledger, rng, f"replica-{n}", **times) for n in range(count)]
+def build(count: int = 3) -> tuple[Ledger, list[Candidate]]:
+    ledger = Ledger()
+    return ledger, [Candidate(ledger, f"replica-{n}") for n in range(count)]
 
 
 def find_leader(candidates: Iterable[Candidate]) -> Candidate:
@@ -41,7 +42,7 @@ async def test_a_leader_that_stops_gives_the_lease_back_and_another_one_leads_at
 async def test_without_a_watch_a_free_lease_is_found_by_polling() -> None:
     _, candidates = build()
     for candidate in candidates:
-        candidate.access._has_watch = False
+        candidate.access.is_watched = False
     async with standing(*candidates):
         await until(lambda: any(c.is_acting for c in candidates))
         leader = find_leader(candidates)
@@ -67,6 +68,22 @@ async def test_a_leader_that_is_cut_off_stands_down_and_another_one_leads_after_
         assert find_leader(candidates) in others
         await find_leader(candidates).stop()
         await until(lambda: any(c.is_acting for c in candidates))
+
+
+@pytest.mark.parametrize("pause", [5.0, 5.2, 5.4, 5.6, 5.8, 6.0, 6.2])
+@in_virtual_time
+async def test_the_right_to_act_counts_from_the_request_of_a_renewal(pause: float) -> None:
+    """The other one counts from there as well, however late the answer is."""
+    _, candidates = build(2)
+    async with standing(*candidates):
+        await until(lambda: any(c.is_acting for c in candidates))
+        leader = find_leader(candidates)
+        leader.access.delay = 0.9
+        await asyncio.sleep(pause)
+        leader.access.is_cut = True
+        (other,) = [c for c in candidates if c is not leader]
+        await until(lambda: other.may_act)
+        assert not leader.may_act
 
 
 @in_virtual_time

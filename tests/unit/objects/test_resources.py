@@ -43,12 +43,6 @@ def test_a_resource_is_a_hashable_reference_by_group_version_and_plural() -> Non
     assert pickle.loads(pickle.dumps(bare)) == bare
 
 
-def test_a_resource_is_named_as_kubectl_names_it() -> None:
-    assert (PODS.name, str(PODS), repr(PODS)) == ("pods.v1", "pods.v1", "pods.v1")
-    assert KEX.name == "kopfexamples.v1.kopf.dev"
-    assert (PODS.api_version, KEX.api_version) == ("v1", "kopf.dev/v1")
-
-
 @pytest.mark.feature("RES-21")
 @pytest.mark.parametrize(
     ("resource", "options", "url"),
@@ -286,18 +280,3 @@ def test_what_is_like_a_missing_kind_is_suggested(args: Any, names: Any, suggest
 )
 def test_only_names_of_one_kind_are_specific(selector: Selector, is_specific: bool) -> None:
     assert selector.is_specific is is_specific
-
-
-def test_equal_selectors_are_interchangeable_and_printed_with_what_is_set() -> None:
-    selector = parse_selector("kopf.dev/v1", "kex")
-
-    assert selector == parse_selector("kopf.dev", "v1", "kex")
-    assert hash(selector) == hash(parse_selector("kopf.dev", "v1", "kex"))
-    assert repr(selector) == "Selector(group='kopf.dev', version='v1', any_name='kex')"
-    assert repr(parse_selector(EVERYTHING)) == "Selector(any_name=EVERYTHING)"
-
-
-@pytest.mark.feature("RES-01")
-def test_arguments_that_are_none_count_as_omitted() -> None:
-    assert parse_selector("pods", None, None) == parse_selector("pods", kind=None)
-    assert parse_selector("kopf.dev", None, "kex") == parse_selector("kopf.dev", "kex")

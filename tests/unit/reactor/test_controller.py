@@ -519,11 +519,12 @@ async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams
 ) -> None:
     queue = make_queue(limit=1)
     reconciler.work = lambda obj: asyncio.sleep(60)
+    noise = secrets.token_hex(10_000)
     for _ in range(60):
         controller = control(reconciler, queue=queue)
         for number in range(50):
             raw = build(f"{number}")
-            raw["spec"] = {"noise": secrets.token_hex(10_000)}
+            raw["spec"] = {"noise": noise}
             controller.apply_event(None, raw)
         await settle()
         await controller.drain(0.001)

@@ -31,11 +31,6 @@ async def serve(app: ASGIApp) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
 async def client(fn: Recorder) -> AsyncIterator[httpx.AsyncClient]:
     async with serve(ReviewEndpoint(fn)) as client:
         yield client

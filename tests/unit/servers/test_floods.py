@@ -37,11 +37,6 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
-
-
 @pytest.fixture(scope="module")
 def pair() -> KeyPair:
     return build_certificate_self_signed(["localhost"])

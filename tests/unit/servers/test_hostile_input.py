@@ -38,11 +38,6 @@ HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
-
-
 @contextlib.asynccontextmanager
 async def listen(fn: Any, **limits: Any) -> AsyncIterator[int]:
     hosting = Hosting(DefaultLimits(**limits))
@@ -240,7 +235,7 @@ async def test_half_sent_reviews_of_one_address_do_not_keep_out_another(fn: Reco
 
 
 async def test_a_body_in_tiny_parts_takes_little_memory(fn: Recorder) -> None:
-    async with listen(fn) as port, connect(port) as (reader, writer):
+    async with listen(fn, read_timeout=60.0) as port, connect(port) as (reader, writer):
         tracemalloc.start()
         writer.write(CHUNKED + b"1\r\n \r\n" * 300_000 + b"%x\r\n" % len(BODY) + BODY + b"\r\n")
         writer.write(b"0\r\n\r\n")

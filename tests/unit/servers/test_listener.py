@@ -27,11 +27,6 @@ REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY
 
 
 @pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
 def app(fn: Recorder) -> ReviewEndpoint:
     return ReviewEndpoint(fn)
 

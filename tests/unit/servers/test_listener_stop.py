@@ -40,24 +40,14 @@ def build_context(pair: KeyPair = PAIR) -> ssl.SSLContext:
     return context
 
 
-@pytest.fixture(params=["plain", "TLS", "TLS 1.2"])
+@pytest.fixture(params=["plain", "TLS"])
 def server_context(request: pytest.FixtureRequest) -> ssl.SSLContext | None:
-    if request.param == "plain":
-        return None
-    context = build_context()
-    if request.param == "TLS 1.2":
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-    return context
+    return build_context() if request.param == "TLS" else None
 
 
 @pytest.fixture
 def client_context(server_context: ssl.SSLContext | None) -> ssl.SSLContext | None:
     return trust(PAIR.cert) if server_context else None
-
-
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
 
 
 @pytest.fixture

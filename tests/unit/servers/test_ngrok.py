@@ -33,11 +33,6 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn
         yield prepared
 
 
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
-
-
 # The way of a review.
 
 

@@ -44,11 +44,6 @@ from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
 
 
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
-
-
 @pytest.fixture(scope="module")
 def ca() -> KeyPair:
     return build_ca("the-authority")

@@ -92,16 +92,6 @@ def test_default_parts_are_the_documented_ones() -> None:
     assert (diffbase.prefix, diffbase.key) == ("kopf.zalando.org", "last-handled-configuration")
 
 
-@pytest.mark.feature("CFG-50")
-def test_operators_do_not_share_settings() -> None:
-    one, two = OperatorSettings(), OperatorSettings()
-    one.posting.enabled = False
-    one.execution.max_workers = 1
-    assert two.posting.enabled
-    assert two.execution.executor is not one.execution.executor
-    assert two.persistence.progress_storage is not one.persistence.progress_storage
-
-
 @pytest.mark.feature("D-23")
 def test_the_newer_name_of_batching_works() -> None:
     settings = OperatorSettings()

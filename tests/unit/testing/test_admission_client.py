@@ -14,7 +14,7 @@ import pytest
 
 import webop
 from webop.errors import ReviewError
-from webop.testing import AdmissionClient, AdmissionResult, review
+from webop.testing import AdmissionClient, review
 
 Json = dict[str, Any]
 NAMES = ("example.com", "v1", "parcels")
@@ -264,22 +264,6 @@ async def test_reviews_can_be_sent_as_they_are(registry: webop.OperatorRegistry)
         assert caught.value.status == 400
 
 
-async def test_connections_are_judged_by_what_is_asked_for(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.validate("v1", "pods", subresource="exec", id="check", registry=registry)
-    def check(body: webop.Body, name: str, operation: str, **_: Any) -> None:
-        if body["command"] != ["ls"]:
-            raise webop.AdmissionError(f"{operation} {name}: only ls.", code=403)
-
-    target: Json = {"resource": "pods", "subresource": "exec", "namespace": "ns", "name": "p"}
-    wish: Json = {"apiVersion": "v1", "kind": "PodExecOptions", "command": ["ls"]}
-    async with AdmissionClient(registry) as client:
-        assert (await client.connect(wish, **target)).webhooks == ("check",)
-        refused = await client.connect({**wish, "command": ["rm"]}, **target)
-    assert (refused.code, refused.message) == (403, "CONNECT p: only ls.")
-
-
 async def test_short_names_and_unusual_plurals_are_known_if_they_are_told(
     registry: webop.OperatorRegistry,
 ) -> None:
@@ -454,24 +438,6 @@ async def test_a_client_is_used_within_its_block(registry: webop.OperatorRegistr
         await client.send(review(build()))
     async with client:
         await client.create(build())
-
-
-@pytest.mark.parametrize(
-    ("result", "text"),
-    [
-        (AdmissionResult(allowed=True), "<AdmissionResult allowed; webhooks=none>"),
-        (
-            AdmissionResult(allowed=True, webhooks=("a", "b"), warnings=["Careful."]),
-            "<AdmissionResult allowed; webhooks=a, b; warnings=['Careful.']>",
-        ),
-        (
-            AdmissionResult(allowed=False, webhooks=("a",), message="Meh!", code=422),
-            "<AdmissionResult denied (422): 'Meh!'; webhooks=a>",
-        ),
-    ],
-)
-def test_results_show_what_matters(result: AdmissionResult, text: str) -> None:
-    assert repr(result) == text
 
 
 @pytest.mark.parametrize(

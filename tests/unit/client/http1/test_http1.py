@@ -16,6 +16,7 @@ from typing import cast
 import pytest
 
 from tests.kit.scripted_server import Connection, ScriptedServer, build_answer, playing
+from tests.kit.virtual_time import AdvancingLoop
 from tests.unit.client.test_tls import Pair, issue, issue_by
 from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.streams import StreamLimits
@@ -182,18 +183,6 @@ async def test_what_is_no_http_is_told(answer: bytes, reason: str) -> None:
         await server.wait_for_closing()
 
 
-async def test_an_answer_without_content_is_nothing() -> None:
-    async def script(connection: Connection) -> None:
-        while True:
-            await connection.read()
-            await connection.write(b"HTTP/1.1 204 No Content\r\n\r\n")
-
-    async with playing(script) as server, server.connect() as client:
-        for _ in range(2):
-            assert await client.request("DELETE", "/x") is None
-        assert server.accepted == 1
-
-
 @pytest.mark.parametrize("head", ["HTTP/1.1 200 OK\r\nConnection: close", "HTTP/1.0 200 OK"])
 async def test_a_connection_that_the_server_wants_to_close_is_not_used_again(head: str) -> None:
     async def script(connection: Connection) -> None:
@@ -315,7 +304,7 @@ async def test_a_connection_is_closed_if_its_request_is_cancelled(
             await task
         await server.wait_for_closing()
         with pytest.raises(APIConnectionError, match="no response in time"):
-            await client.request("GET", "/slow", timeout=0.5)
+            await client.request("GET", "/slow", timeout=0.1)
         await server.wait_for_closing()
         assert await client.request("GET", "/fast") == {}
         assert server.accepted == 3
@@ -408,7 +397,7 @@ async def test_a_certificate_for_another_name_is_not_trusted(ca: Pair, tls: ssl.
 
 
 async def test_large_bodies_go_both_ways(context: ssl.SSLContext | None) -> None:
-    body = {"a": "x" * 10_000_000}
+    body = {"a": "x" * 3_000_000}
     async with playing(echo, context) as server, server.connect() as client:
         for _ in range(2):
             assert await client.request("PUT", "/x", body=body) == body
@@ -428,21 +417,6 @@ async def test_an_answer_before_the_request_has_gone_out_ends_the_connection() -
             assert server.accepted == number + 1
 
 
-async def test_many_requests_at_once_have_a_connection_each(context: ssl.SSLContext | None) -> None:
-    async def script(connection: Connection) -> None:
-        while True:
-            _, body = await connection.read()
-            await asyncio.sleep(0.05)
-            await connection.write(build_answer(body))
-
-    async with playing(script, context) as server, server.connect() as client:
-        for _ in range(2):
-            bodies = [{"a": number} for number in range(200)]
-            calls = [client.request("POST", "/x", body=body) for body in bodies]
-            assert await asyncio.gather(*calls) == bodies
-        assert server.accepted <= 200
-
-
 def count_things() -> tuple[int, int]:
     """Count the open files and the objects in memory."""
     gc.collect()
@@ -450,14 +424,14 @@ def count_things() -> tuple[int, int]:
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_ten_thousand_requests_leave_nothing_behind(tls: ssl.SSLContext) -> None:
+async def test_a_thousand_requests_leave_nothing_behind(tls: ssl.SSLContext) -> None:
     async with playing(echo, tls) as server:
         async with server.connect() as client:
             await client.request("GET", "/x")
             before = count_things()
             for _ in range(100):
                 await asyncio.gather(*(client.request("GET", "/x") for _ in range(2)))
-            for _ in range(9_800):
+            for _ in range(800):
                 await client.request("PATCH", "/x", body={"a": 1})
             assert server.accepted == 2
             after = count_things()
@@ -507,23 +481,6 @@ async def test_a_stream_that_is_left_early_is_cut_off(context: ssl.SSLContext | 
     async with playing(script, context) as server, server.connect() as client:
         async with client.stream("/x") as lines:
             assert await anext(lines) == [b"a"]
-        await server.wait_for_closing()
-
-
-async def test_what_is_in_flight_fails_when_the_client_is_closed() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.reader.read()
-
-    async with playing(script) as server:
-        client = server.connect()
-        task = asyncio.create_task(client.request("GET", "/x"))
-        while not server.open:
-            await asyncio.sleep(0.005)
-        await asyncio.sleep(0.01)
-        await client.aclose()
-        with pytest.raises(APIConnectionError, match="the connection was closed"):
-            await task
         await server.wait_for_closing()
 
 
@@ -608,15 +565,6 @@ async def test_a_proxy_that_refuses_is_told(secure_server: ScriptedServer) -> No
     assert not secure_server.accepted
 
 
-async def test_a_proxy_that_is_not_there_is_told(secure_server: ScriptedServer) -> None:
-    async with playing(echo) as gone:
-        pass
-    info = ConnectionInfo(secure_server.url, insecure=True, proxy_url=gone.url)
-    async with secure_server.connect(info) as client:
-        with pytest.raises(APIConnectionError, match=f"127.0.0.1:{gone.port}: Connection refused"):
-            await client.request("GET", "/x")
-
-
 async def test_the_environment_says_what_needs_no_proxy(
     secure_server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -668,8 +616,7 @@ gc.collect()
 """
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("end", ["close", "cancel"])
+@pytest.mark.parametrize(("loop", "end"), [("asyncio", "cancel"), ("uvloop", "close")])
 def test_requests_that_end_with_the_event_loop_leave_no_warnings(loop: str, end: str) -> None:
     command = [sys.executable, "-W", "always", "-c", END, loop, end]
     done = subprocess.run(
@@ -682,15 +629,6 @@ def test_requests_that_end_with_the_event_loop_leave_no_warnings(loop: str, end:
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
-
-
-class AdvancingLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock can be put forward."""
-
-    advance = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.advance
 
 
 def test_idle_connections_are_closed_before_the_server_does_it() -> None:
