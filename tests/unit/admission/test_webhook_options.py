@@ -53,17 +53,12 @@ def build(handlers: list[WebhookHandler], exclusions: Exclusions | None = None) 
     ("options", "expected"),
     [
         ({"timeout_seconds": 1}, {"timeoutSeconds": 1}),
-        ({"timeout_seconds": 30}, {"timeoutSeconds": 30}),
         ({"timeout_seconds": None}, {"timeoutSeconds": 10}),
         ({"match_policy": "Exact"}, {"matchPolicy": "Exact"}),
-        ({"match_policy": "Equivalent"}, {"matchPolicy": "Equivalent"}),
         ({"failure_policy": "Ignore"}, {"failurePolicy": "Ignore"}),
-        ({"failure_policy": "Fail"}, {"failurePolicy": "Fail"}),
         ({"failure_policy": "Ignore", "ignore_failures": True}, {"failurePolicy": "Ignore"}),
-        ({"failure_policy": "Ignore", "ignore_failures": False}, {"failurePolicy": "Ignore"}),
         ({"failure_policy": "Fail", "ignore_failures": False}, {"failurePolicy": "Fail"}),
         ({"match_conditions": {}}, {}),
-        ({"match_conditions": []}, {}),
         (
             {"match_conditions": {"a": "true", "example.com/b": "1 < 2"}},
             {
@@ -149,21 +144,12 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
         ("timeout_seconds", 0, ValueError, "greater than or equal to 1, got 0"),
         ("timeout_seconds", 31, ValueError, "less than or equal to 30, got 31"),
         ("timeout_seconds", 2.5, TypeError, "a whole number, got 2.5"),
-        ("timeout_seconds", True, TypeError, "got True"),
-        ("timeout_seconds", "5", TypeError, "got '5'"),
         ("match_policy", "exact", ValueError, "must be 'Exact' or 'Equivalent', got 'exact'"),
-        ("match_policy", 1, TypeError, "'Exact' or 'Equivalent', got 1"),
         ("failure_policy", "ignore", ValueError, "'Fail' or 'Ignore', got 'ignore'"),
-        ("failure_policy", True, TypeError, "'Fail' or 'Ignore', got True"),
         ("scope", "Namespace", ValueError, "'Namespaced' or 'Cluster', got 'Namespace'"),
-        ("scope", ["*"], TypeError, "'Namespaced' or 'Cluster'"),
         ("match_conditions", "true", TypeError, "mapping of names to CEL expressions"),
-        ("match_conditions", 5, TypeError, "mapping of names to CEL expressions"),
-        ("match_conditions", ["true"], TypeError, r"\[0\] must be a mapping, got 'true'"),
         ("match_conditions", [{"name": "a"}], TypeError, r"\[0\]\['expression'\] is missing"),
         ("match_conditions", [{"name": "a", "expression": "b", "c": 1}], TypeError, "unknown"),
-        ("match_conditions", {"a": 1}, TypeError, r"\[0\]\['expression'\] must be a string"),
-        ("match_conditions", {"a": lambda **_: True}, TypeError, "must be a string, got <function"),
         (
             "match_conditions",
             {"a": " "},
@@ -171,10 +157,6 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
             "must be a CEL expression, such as .*, got ' '",
         ),
         ("match_conditions", {"a b": "true"}, ValueError, "a name like 'app' .*, got 'a b'"),
-        ("match_conditions", {"": "true"}, ValueError, "a name like 'app' .*, got ''"),
-        ("match_conditions", {5: "true"}, TypeError, r"\['name'\] must be a string, got 5"),
-        ("match_conditions", {"A/b": "true"}, ValueError, "a name like 'app' .*, got 'A/b'"),
-        ("match_conditions", {"/b": "true"}, ValueError, "a name like 'app' .*, got '/b'"),
         ("match_conditions", {"x" * 64: "true"}, ValueError, "up to 63 characters"),
         (
             "match_conditions",
@@ -189,29 +171,12 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
             "at most 64 conditions",
         ),
         ("namespace_selector", "a=b", TypeError, "a mapping of labels"),
-        ("namespace_selector", ["a"], TypeError, "a mapping of labels"),
-        ("namespace_selector", {"a": None}, TypeError, "PRESENT or ABSENT"),
-        (
-            "namespace_selector",
-            {"a": lambda **_: True},
-            TypeError,
-            "the API server checks the labels",
-        ),
         ("namespace_selector", {"a b": "c"}, ValueError, "a name like 'app' .*, got 'a b'"),
         (
             "namespace_selector",
             {"a": "b c"},
             ValueError,
             "up to 63 letters and digits.*, got 'b c'",
-        ),
-        ("namespace_selector", {"a": "x" * 64}, ValueError, "up to 63 letters and digits"),
-        ("namespace_selector", {5: "b"}, TypeError, r"\['key'\] must be a string, got 5"),
-        ("namespace_selector", {"matchLabels": "a"}, TypeError, "must be a mapping, got 'a'"),
-        (
-            "namespace_selector",
-            {"matchLabels": {"a": 1}},
-            TypeError,
-            r"\['a'\] must be a string, got 1",
         ),
         (
             "namespace_selector",
@@ -220,13 +185,6 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
             "a name like .*, got '-a'",
         ),
         ("namespace_selector", {"matchLabels": {}, "a": "b"}, TypeError, r"\['a'\] is unknown"),
-        ("namespace_selector", {"matchExpressions": {}}, TypeError, r"must be a list, got \{\}"),
-        (
-            "namespace_selector",
-            {"matchExpressions": ["a"]},
-            TypeError,
-            "must be a mapping, got 'a'",
-        ),
         (
             "namespace_selector",
             {"matchExpressions": [{"key": "a"}]},
@@ -253,27 +211,9 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
         ),
         (
             "namespace_selector",
-            {"matchExpressions": [{**LABELS, "values": "b"}]},
-            TypeError,
-            r"\['values'\] must be a list, got 'b'",
-        ),
-        (
-            "namespace_selector",
-            {"matchExpressions": [{**LABELS, "values": [1]}]},
-            TypeError,
-            r"\['values'\]\[0\] must be a string, got 1",
-        ),
-        (
-            "namespace_selector",
             {"matchExpressions": [{**LABELS, "values": ["b c"]}]},
             ValueError,
             "up to 63 letters and digits.*, got 'b c'",
-        ),
-        (
-            "namespace_selector",
-            {"matchExpressions": [{**LABELS, "key": "a/"}]},
-            ValueError,
-            "a name like .*, got 'a/'",
         ),
         (
             "namespace_selector",
@@ -284,7 +224,6 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
         # The same for labels, as they go to the API server, too.
         ("labels", {"a b": "c"}, ValueError, "a name like .*, got 'a b'"),
         ("labels", {"a": "b c"}, ValueError, "up to 63 letters and digits.*, got 'b c'"),
-        ("labels", {"": webop.PRESENT}, ValueError, "a name like .*, got ''"),
     ],
 )
 def test_what_the_api_server_would_not_take_is_told_at_import(

@@ -83,17 +83,6 @@ def test_one_function_with_one_id_is_called_once(registry: webop.OperatorRegistr
     assert select_ids(registry, build_change(OLD, None, initial=True)) == ["fn"]
 
 
-@pytest.mark.feature("HND-09")
-def test_a_resume_and_create_pair_with_a_field_is_called_once(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.resume("kex", registry=registry, id="fn", field="spec.a")
-    @webop.on.create("kex", registry=registry, id="fn", field="spec.a")
-    def fn(**_: Any) -> None: ...
-
-    assert select_ids(registry, build_change(OLD, None, initial=True)) == ["fn/spec.a"]
-
-
 @pytest.mark.feature("HND-08")
 def test_one_function_with_two_fields_is_called_for_each(registry: webop.OperatorRegistry) -> None:
     @webop.on.field("kex", registry=registry, id="fn", field="spec.b")

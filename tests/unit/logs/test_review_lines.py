@@ -160,23 +160,6 @@ async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> Non
     assert lines[-1].endswith(": ValueError: a bug [check]")
 
 
-async def test_warnings_are_counted_and_several_handlers_are_named(read: Read) -> None:
-    configure(PLAIN)
-    registry = webop.OperatorRegistry()
-    for name in ("one", "two"):
-
-        @webop.on.validate("kopfexamples", id=name, param=name, registry=registry)
-        def check(warnings: list[str], param: str, **_: Any) -> None:
-            warnings.append("secret of the warning")
-            raise webop.AdmissionError(f"from {param}", code=422)
-
-    async with serve(registry=registry) as site:
-        await site.review()
-    (line,) = read()
-    assert "Denied (422, 2 warnings): " in line
-    assert line.endswith(": from one [one, two]")
-
-
 async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
     registry = webop.OperatorRegistry()
 

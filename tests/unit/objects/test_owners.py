@@ -38,6 +38,7 @@ REFERENCE = {
     "name": "kopf-example-1",
     "uid": "uid1",
 }
+MODELS: Any = kubernetes.client
 ALL = (
     label,
     append_owner_reference,
@@ -250,7 +251,7 @@ def test_objects_of_pykube_are_changed_inside() -> None:
 
 @pytest.mark.feature("HIE-16")
 def test_models_of_the_kubernetes_client_get_their_metadata() -> None:
-    pod = kubernetes.client.V1Pod()
+    pod = MODELS.V1Pod()
 
     adopt(pod, OWNER)
 
@@ -259,7 +260,7 @@ def test_models_of_the_kubernetes_client_get_their_metadata() -> None:
     assert pod.metadata.namespace == "default"
     assert pod.metadata.labels == {"somelabel": "somevalue"}
     (reference,) = pod.metadata.owner_references
-    assert isinstance(reference, kubernetes.client.V1OwnerReference)
+    assert isinstance(reference, MODELS.V1OwnerReference)
     values = reference.to_dict() if hasattr(reference, "to_dict") else vars(reference)
     assert values == {
         "controller": True,
@@ -273,13 +274,13 @@ def test_models_of_the_kubernetes_client_get_their_metadata() -> None:
 
 @pytest.mark.feature("HIE-05", "HIE-08", "HIE-12", "HIE-16")
 def test_models_are_treated_as_dicts_are() -> None:
-    class OwnJob(kubernetes.client.V1Job):  # type: ignore[misc]
+    class OwnJob(MODELS.V1Job):  # type: ignore[misc]
         """Classes of one's own are found by where their parents come from."""
 
-    template = kubernetes.client.V1PodTemplateSpec()
-    job = OwnJob(spec=kubernetes.client.V1JobSpec(template=template))
-    other = kubernetes.client.V1OwnerReference(api_version="v1", kind="Node", name="n", uid="other")
-    job.metadata = kubernetes.client.V1ObjectMeta(
+    template = MODELS.V1PodTemplateSpec()
+    job = OwnJob(spec=MODELS.V1JobSpec(template=template))
+    other = MODELS.V1OwnerReference(api_version="v1", kind="Node", name="n", uid="other")
+    job.metadata = MODELS.V1ObjectMeta(
         name="old", labels={"somelabel": "old"}, owner_references=[other]
     )
 

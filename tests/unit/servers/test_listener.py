@@ -12,7 +12,6 @@ import socket
 import ssl
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, read_head, trust, until
@@ -174,21 +173,6 @@ def build_app(*parts: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()) -> A
             raise ZeroDivisionError
 
     return app
-
-
-@pytest.mark.parametrize(
-    "parts", [(b"",), (b"one",), (b"one", b"two"), (b"HTTP/1.1 200 OK\r\n\r\n", b"", b"HTTP/1.1 ")]
-)
-@pytest.mark.parametrize("has_length", [False, True])
-async def test_bodies_in_any_parts_arrive_whole(parts: tuple[bytes, ...], has_length: bool) -> None:
-    length = (b"content-length", str(len(b"".join(parts))).encode())
-    app = build_app(*parts, headers=(length,) if has_length else ())
-    async with Listener(app, "127.0.0.1", 0) as listener:
-        url = f"http://127.0.0.1:{listener.port}"
-        async with httpx.AsyncClient(verify=False) as client:
-            for _ in range(2):
-                assert (await client.get(url)).content == b"".join(parts)
-                assert (await client.head(url)).content == b""
 
 
 async def test_a_response_that_fails_before_its_body_becomes_a_500(

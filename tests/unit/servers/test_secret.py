@@ -86,20 +86,6 @@ def _only(made: tuple[KeyPair, bytes]) -> tuple[KeyPair, tuple[bytes, ...]]:
     return made[0], (made[1],)
 
 
-def test_parts_of_others_stay_and_those_of_earlier_versions_go() -> None:
-    present = build_secret(ABSENT, *_only(make()))
-    present["data"] |= {"other": "eA==", "next.crt": "eA==", "next.key": "eA=="}
-    present["metadata"]["resourceVersion"] = "7"
-    present["metadata"]["annotations"] |= {"webop.dev/renew-at": "2026-01-01", "note": "x"}
-    present["immutable"] = False
-    document = build_secret(present, *_only(make()))
-    assert set(document["data"]) == {"tls.crt", "tls.key", "ca.crt", "other"}
-    assert set(document["metadata"]["annotations"]) == {"webop.dev/rotated", "note"}
-    assert document["metadata"]["resourceVersion"] == "7"
-    assert document["immutable"] is False
-    assert "next.crt" in present["data"], "what was read is not changed"
-
-
 @pytest.mark.parametrize(
     "data",
     [

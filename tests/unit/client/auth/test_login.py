@@ -253,23 +253,6 @@ class Server:
         return httpx.Response(200 if is_good else 401, json={})
 
 
-@pytest.mark.feature("AUT-17")
-async def test_a_token_that_was_refused_for_a_while_is_taken_when_it_is_good_again(
-    registry: webop.OperatorRegistry,
-) -> None:
-    calls = provide(registry, build_info("t"))
-    keeper = build_keeper(registry, error_backoffs=[0.1] * 50)
-    server = Server(keeper, "t")
-    async with server.client, keeping(keeper) as task:
-        await server.client.request("GET", "/x")
-        server.good.clear()
-        asking = asyncio.create_task(server.client.request("GET", "/x"))
-        await eventually(lambda: len(calls) > 3)
-        server.good.add("t")
-        await asking
-        assert not task.done()
-
-
 @pytest.mark.feature("AUT-17", "AUT-18")
 async def test_a_token_that_stays_refused_is_tried_with_pauses_and_ends_the_operator(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
