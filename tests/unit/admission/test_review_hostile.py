@@ -93,6 +93,12 @@ def test_what_breaks_the_rules_is_refused_with_the_name_of_the_field(
     assert caught.value.status == 400
 
 
+@pytest.mark.parametrize("payload", [[], "AdmissionReview", None])
+def test_what_is_not_an_object_is_refused(payload: Any) -> None:
+    with pytest.raises(ReviewError, match="An AdmissionReview must be an object, not"):
+        parse_review(payload)
+
+
 TAKEN = [
     ("request.options", _ABSENT),
     ("request.options", None),
