@@ -206,6 +206,14 @@ def test_errors_of_the_whole_have_the_path_itself() -> None:
     assert (error.causes[0].field, str(error)) == ("", "low is above high")
 
 
+def test_errors_of_the_keys_of_mappings_are_those_of_the_keys() -> None:
+    class Ports(pydantic.BaseModel):
+        ports: dict[int, str]
+
+    (cause,) = webop.AdmissionError.from_validation(validate({"ports": {"x": "y"}}, Ports)).causes
+    assert cause.field == "ports.x"
+
+
 def test_very_many_errors_are_counted() -> None:
     exc = validate({"items": [{}] * 500})
     error = webop.AdmissionError.from_validation(exc, path="spec")

@@ -171,6 +171,7 @@ LABELS = {"key": "a", "operator": "In", "values": ["b"]}
             "at most 64 conditions",
         ),
         ("namespace_selector", "a=b", TypeError, "a mapping of labels"),
+        ("namespace_selector", {"a": None}, TypeError, "PRESENT or ABSENT"),
         ("namespace_selector", {"a b": "c"}, ValueError, "a name like 'app' .*, got 'a b'"),
         ("namespace_selector", {"matchLabels": {}, "a": "b"}, TypeError, r"\['a'\] is unknown"),
         (

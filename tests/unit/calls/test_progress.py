@@ -239,3 +239,14 @@ def test_records_are_purged_with_those_of_all_sub_handlers() -> None:
     assert patch["metadata"]["annotations"] == {
         f"kopf.zalando.org/{key}": None for key in ("other", "fn", "fn.a", "fn.a.x")
     }
+
+
+def test_records_of_sub_handlers_stay_when_a_restarted_handler_matches_no_more() -> None:
+    body = build_body(**{"fn": "{}", "fn.a": "{}"})
+    progress = Progress({"fn": HandlerState(START, subrefs=frozenset({"fn/a"}))})
+    progress.restart("fn")
+    patch = Patch()
+    progress.purge([], body=body, patch=patch, storage=STORAGE)
+    assert patch["metadata"]["annotations"] == {
+        f"kopf.zalando.org/{key}": None for key in ("fn", "fn.a")
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import json
 import re
 import sys
 import threading
@@ -121,6 +122,14 @@ def test_the_exit_code_tells_failures_from_mistakes_in_the_command(
     result = invoke("run", *options, str(path), controls=controls, env=nowhere)
     assert result.exit_code == exit_code, result.output
     assert ("Error: " in result.output) == bool(exit_code)
+
+
+def test_the_reason_of_the_end_is_json_if_the_log_is(tmp_path: Path) -> None:
+    result = invoke("run", "-A", "--log-format=json", str(tmp_path / "nowhere.py"))
+    assert result.exit_code == 1
+    line = json.loads(result.output)
+    assert line["severity"] == "error"
+    assert "There is no file" in line["message"]
 
 
 @pytest.mark.feature("CLI-17")

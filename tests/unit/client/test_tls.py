@@ -207,6 +207,16 @@ async def test_unusable_credentials_are_excluded(ca: Pair, tmp_path: Path) -> No
                 await task
 
 
+def test_a_key_without_a_certificate_is_explained(ca: Pair) -> None:
+    with pytest.raises(LoginError, match="no client certificate"):
+        ConnectionInfo("https://host", private_key_data=ca.key).as_ssl_context()
+
+
+def test_a_certificate_without_a_key_is_explained(ca: Pair) -> None:
+    with pytest.raises(LoginError, match="a client certificate, but no private key"):
+        ConnectionInfo("https://x", certificate_data=ca.cert).as_ssl_context()
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
 async def test_a_ca_bundle_may_have_comments_in_any_language(
     ca: Pair, tmp_path: Path, encoding: str

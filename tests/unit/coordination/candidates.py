@@ -16,7 +16,7 @@ from webop.context.operator_context import OperatorContext
 from webop.coordination.coordinator import finish_work
 from webop.coordination.election import Elector
 from webop.coordination.lease import LeaseTimes, build_times
-from webop.errors import APIConnectionError
+from webop.errors import APIConnectionError, APIForbiddenError
 from webop.events.loggers import Poster
 from webop.handlers.registry import OperatorRegistry
 
@@ -62,6 +62,7 @@ class Access:
     Attributes:
         is_watched: whether the watch is up.
         is_cut: whether nothing comes through.
+        is_forbidden: whether everything is refused.
         delay: how long answers are on the way, in seconds.
     """
 
@@ -70,7 +71,7 @@ class Access:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.is_watched = True
-        self.is_cut = False
+        self.is_cut = self.is_forbidden = False
         self.delay = 0.0
 
     def __str__(self) -> str:
@@ -110,6 +111,8 @@ class Access:
         return result
 
     def _meet_fault(self) -> None:
+        if self.is_forbidden:
+            raise APIForbiddenError("Cannot update leases", status=403)
         if self.is_cut:
             raise APIConnectionError("the connection is cut")
 
@@ -223,5 +226,5 @@ async def standing(*candidates: Candidate) -> AsyncGenerator[None]:
         yield
     finally:
         for candidate in candidates:
-            candidate.access.is_cut = False
+            candidate.access.is_cut = candidate.access.is_forbidden = False
             await candidate.stop()

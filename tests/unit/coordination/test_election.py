@@ -101,6 +101,24 @@ async def test_a_lease_that_is_taken_away_is_lost_at_once() -> None:
 
 
 @in_virtual_time
+async def test_a_missing_permission_is_an_error_once_a_minute_and_an_obstacle_until_it_is_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, (candidate,) = build(1)
+    candidate.access.is_forbidden = True
+    async with standing(candidate):
+        await asyncio.sleep(130)
+        told = [r for r in caplog.records if "cannot be acquired" in r.getMessage()]
+        assert {record.levelname for record in told} == {"ERROR"}
+        assert len(told) in (3, 4)  # it depends on when in a minute it begins
+        assert "get, create and update" in told[0].getMessage()
+        assert told[0].getMessage().endswith(candidate.elector.obstacle.removeprefix("the lease"))
+        candidate.access.is_forbidden = False
+        await until(lambda: candidate.is_acting)
+        assert candidate.elector.obstacle == ""
+
+
+@in_virtual_time
 async def test_work_that_does_not_end_is_cancelled_before_the_lease_is_given_back() -> None:
     ledger, candidates = build(2)
     async with standing(*candidates):

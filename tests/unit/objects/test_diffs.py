@@ -178,6 +178,17 @@ def test_too_many_differences_are_joined_to_one_of_their_mapping() -> None:
     assert diff(old["data"], new["data"]) == [("change", (), old["data"], new["data"])]
 
 
+def test_a_diff_is_a_sequence() -> None:
+    found = diff({"a": 1, "b": 1}, {"a": 2, "b": 2})
+    assert found[0] == ("change", ("a",), 1, 2)
+    assert found[1:] == (found[1],)
+    assert [item.field for item in reversed(found)] == [("b",), ("a",)]
+    assert found == Diff(list(found))
+    assert hash(found) == hash(Diff(found))
+    assert repr(found) == "(('change', ('a',), 1, 2), ('change', ('b',), 1, 2))"
+    assert not Diff()
+
+
 def test_a_diff_that_was_read_does_not_keep_the_objects() -> None:
     old, new = Held({"a": 1, "b": 2}), Held({"a": 1, "b": 3})
     watched = weakref.ref(old)

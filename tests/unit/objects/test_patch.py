@@ -114,6 +114,13 @@ def test_clearing_a_patch_forgets_keys_and_functions() -> None:
     assert not patch
 
 
+def test_a_patch_is_printed_with_all_that_is_in_it() -> None:
+    assert repr(Patch()) == "Patch()"
+    assert repr(Patch({"a": 1})) == "Patch({'a': 1})"
+    assert repr(Patch(fns=[print])) == f"Patch(fns=[{print!r}])"
+    assert repr(Patch({"a": 1}, fns=[print])) == f"Patch({{'a': 1}}, fns=[{print!r}])"
+
+
 @pytest.mark.feature("PAT-01")
 @pytest.mark.parametrize(
     ("target", "patch", "expected"),
@@ -232,6 +239,13 @@ def test_functions_cannot_change_the_keys_of_the_patch() -> None:
     assert patch.as_json_patch({"spec": {}}) == expected
     assert patch.as_json_patch({"spec": {}}) == expected
     assert patch == {"spec": {"list": [1]}}
+
+
+def test_values_that_json_does_not_have_are_compared_as_python_does() -> None:
+    thing = object()
+    body = {"spec": {"x": [thing], "y": 2**70}}
+
+    assert Patch({"spec": {"x": [thing], "y": 2**70}}).as_json_patch(body) == []
 
 
 @pytest.mark.feature("PAT-11")

@@ -225,3 +225,9 @@ def test_what_is_like_a_missing_kind_is_suggested(args: Any, names: Any, suggest
 )
 def test_only_names_of_one_kind_are_specific(selector: Selector, is_specific: bool) -> None:
     assert selector.is_specific is is_specific
+
+
+@pytest.mark.feature("RES-01")
+def test_arguments_that_are_none_count_as_omitted() -> None:
+    assert parse_selector("pods", None, None) == parse_selector("pods", kind=None)
+    assert parse_selector("kopf.dev", None, "kex") == parse_selector("kopf.dev", "kex")

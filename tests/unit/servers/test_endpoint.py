@@ -423,3 +423,14 @@ async def test_a_large_deep_review_does_not_keep_others_waiting(fn: Recorder) ->
 
     await asyncio.gather(review(large), review(b'{"request":{"uid":"small"}}'))
     assert [call.request["request"]["uid"] for call in fn.calls] == ["small", "large"]
+
+
+async def test_only_http_is_served(fn: Recorder) -> None:
+    async def receive() -> dict[str, object]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: object) -> None:
+        raise AssertionError
+
+    with pytest.raises(RuntimeError, match="'lifespan'"):
+        await ReviewEndpoint(fn)({"type": "lifespan"}, receive, send)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from pyngrok import ngrok
+from pyngrok.exception import PyngrokError
 
 import webop
 from tests.kit.ngrok_standin import GOOD_TOKEN
@@ -105,6 +109,17 @@ async def test_an_absent_executable_is_told_of(standin: StandIn, fn: Recorder) -
             pass
 
 
+async def test_a_file_that_is_no_program_is_told_of(
+    standin: StandIn, fn: Recorder, tmp_path: Path
+) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"\x7fgarbage")
+    garbage.chmod(0o755)
+    with pytest.raises(ConfigurationError, match=r"Exec format error.*garbage.*binary="):
+        async with serve(standin.build(binary=garbage), fn):
+            pass
+
+
 async def test_without_pyngrok_it_is_told_how_to_install_it(
     fn: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +130,35 @@ async def test_without_pyngrok_it_is_told_how_to_install_it(
 
 
 # The download.
+
+
+@pytest.mark.feature("ADM-85")
+async def test_without_an_executable_it_is_downloaded_and_the_log_says_so(
+    standin: StandIn,
+    fn: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = tmp_path / "fetched"
+    monkeypatch.setenv("PYNGROK_NGROK_PATH", str(path))
+    monkeypatch.setattr(ngrok, "install_ngrok", lambda _: shutil.copy(standin.binary, path))
+    with caplog.at_level(logging.INFO, logger="webop"):
+        async with serve(standin.build(binary=None), fn) as config:
+            assert (await review(get_url(config))).status_code == 200
+    assert f"Downloading ngrok to {path}" in caplog.text
+
+
+async def test_a_failed_download_is_told_of(
+    standin: StandIn, fn: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def install(_: object) -> None:
+        raise PyngrokError("No network.")
+
+    monkeypatch.setattr(ngrok, "install_ngrok", install)
+    with pytest.raises(ConfigurationError, match=r"No network\. Install ngrok and set binary="):
+        async with serve(standin.build(binary=None), fn):
+            pass
 
 
 # A tunnel that breaks.

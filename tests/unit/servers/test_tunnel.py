@@ -70,6 +70,20 @@ async def test_the_documented_provider_says_that_its_agent_is_not_installed(
             pass
 
 
+class Silent(webop.WebhookTunnel):
+    START_LIMIT = 0.05
+
+    async def open(self, upstream: str) -> Any:
+        await asyncio.Event().wait()
+        yield upstream
+
+
+async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
+    with pytest.raises(ConfigurationError, match=r"tunnel: It was not ready after 0\.05 s"):
+        async with serve(Silent(port=0), Recorder()):
+            pass
+
+
 async def test_the_limits_of_the_operator_are_those_of_the_local_server_of_a_tunnel() -> None:
     upstreams: list[str] = []
 

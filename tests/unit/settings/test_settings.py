@@ -149,6 +149,7 @@ def test_delays_are_numbers_or_anything_to_iterate_over(value: Any) -> None:
         ("admission", "managed", "bad name!"),
         ("networking", "rights", ["secrets"]),
         ("networking", "rights", "secrets:get, list"),
+        ("networking", "rights", 5),
         ("posting", "levle", 5),
         # False is not "no limit", nor is infinity; there is None.
         ("networking", "connect_timeout", False),
