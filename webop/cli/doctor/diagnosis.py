@@ -18,7 +18,7 @@ from webop.cli.doctor.context import Context
 from webop.cli.doctor.findings import Finding, Report, approve, fail, note, warn
 from webop.cli.doctor.permissions import check_permissions, list_unknown
 from webop.cli.doctor.reachability import check_trust, probe
-from webop.cli.doctor.watch_selectors import check_selectors
+from webop.cli.doctor.selector_checks import check_selectors
 from webop.cli.inspection import call_startup
 from webop.client.discovery import discover
 from webop.client.self_review import review_self

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.cli.doctor.watch_selectors import find_contradictions
+from webop.cli.doctor.selector_checks import find_contradictions
 
 PODS = webop.Resource("", "v1", "pods", kind="Pod", namespaced=True)
 
