@@ -118,7 +118,7 @@ def _build_version(model: type[pydantic.BaseModel], max_description: int | None)
             {"jsonPath": _check_path(path, schema, model)} for path in definition.selectable
         ]
     subresources: dict[str, Any] = {}
-    if "status" in schema["properties"]:
+    if "status" in schema["properties"] and definition.status_subresource:
         subresources["status"] = {}
     if definition.scale is not None:
         scale = {
