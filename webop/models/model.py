@@ -154,12 +154,14 @@ class Column:
         type: "string", "integer", "number", "boolean" or "date"; by default, that of the field.
         priority: above 0, the column is shown by ``-o wide`` only.
         description: of the column.
+        format: such as "int64"; by default, that of the type.
     """
 
     path: str
     type: Literal["string", "integer", "number", "boolean", "date"] | None = None
     priority: int = 0
     description: str | None = None
+    format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,7 @@ class Definition:
     served: bool = True
     deprecated: str | bool = False
     status_subresource: bool = True
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def api_version(self) -> str:
@@ -226,6 +229,7 @@ def resource(  # noqa: PLR0913 - as many as a definition has
     served: bool = True,
     deprecated: str | bool = False,
     status_subresource: bool = True,
+    annotations: Mapping[str, str] | None = None,
 ) -> Callable[[type[C]], type[C]]:
     """Make a class the model of a kind: for decorators, the client, and ``webop crd``.
 
@@ -251,6 +255,7 @@ def resource(  # noqa: PLR0913 - as many as a definition has
         served: whether the API server offers this version.
         deprecated: whether clients are warned, or the text of the warning.
         status_subresource: whether a field ``status`` is written apart from the others.
+        annotations: of the CustomResourceDefinition, such as those of Helm.
 
     Raises:
         ConfigurationError: the class cannot be a kind of Kubernetes; the message names the field.
@@ -277,6 +282,7 @@ def resource(  # noqa: PLR0913 - as many as a definition has
             served=served,
             deprecated=deprecated,
             status_subresource=status_subresource,
+            annotations=dict(annotations or {}),
         )
         _check(definition, model)
         for attribute, value in (("api_version", definition.api_version), ("kind", name)):

@@ -215,9 +215,9 @@ class _Integer(_Marker):
 Int32 = Annotated[int, _Integer(32)]
 Int64 = Annotated[int, _Integer(64)]
 
-_NUMBER = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
-_UNIT = rf"([KMGTPE]i|[numkMGTPE]|[eE][+-]?{_NUMBER})?"
-Quantity = int | Annotated[str, Field(pattern=rf"^[+-]?{_NUMBER}{_UNIT}$")]
+_SIGN, _NUMBER = r"(\+|-)?", r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+_UNIT = rf"(([KMGTPE]i)|[numkMGTPE]|([eE]{_SIGN}{_NUMBER}))?"
+Quantity = int | Annotated[str, Field(pattern=f"^{_SIGN}{_NUMBER}{_UNIT}$")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,17 @@ _FORMATS: Final = frozenset(
     {"date-time", "date", "uuid", "ipv4", "ipv6", "uri", "email", "byte", "int32", "int64"}
     | {"float", "double", "password", "hostname", "cidr", "mac"}
 )
+_LIMITS: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_LENGTHS: Final = {
+    "array": {"minLength": "minItems", "maxLength": "maxItems"},
+    "object": {"minLength": "minProperties", "maxLength": "maxProperties"},
+}
 # Each is about one of both types only.
 _LIMITS_OF_INT_OR_STRING: Final = frozenset(
     {"pattern", "minLength", "maxLength", "minimum", "maximum"}
@@ -197,6 +208,7 @@ class _Converter:
         raise ConfigurationError(f"{place}: {_ADVICE[what]}.")
 
     def _convert_plain(self, node: Schema, path: tuple[str, ...]) -> Schema:
+        node = _name_limits(node)
         if "const" in node:
             node = {**node, "enum": [node["const"]]}
         if "enum" in node:
@@ -388,6 +400,12 @@ def _make_nullable(schema: Schema) -> Schema:
     """Return a schema that allows null, which must be among the values of an enum, too."""
     enum = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
     return {**schema, **enum, "nullable": True}
+
+
+def _name_limits(node: Schema) -> Schema:
+    """Return a schema with the names of limits that pydantic forgets behind validators."""
+    names = _LIMITS | _LENGTHS.get(node.get("type", ""), {})
+    return {names.get(key, key): value for key, value in node.items()}
 
 
 def _add_limits(schema: Schema, node: Schema) -> None:

@@ -151,6 +151,18 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
             webop.Int64 | None,
             {**INTEGER, "format": "int64", "nullable": True},
         ),
+        (
+            Annotated[webop.Int32, Field(ge=1, lt=5)],
+            {**INTEGER, "format": "int32", "minimum": 1, "maximum": 5, "exclusiveMaximum": True},
+        ),
+        (
+            Annotated[dict[str, str], pydantic.AfterValidator(dict), Field(max_length=3)],
+            {"type": "object", "additionalProperties": STRING, "maxProperties": 3},
+        ),
+        (
+            Annotated[set[str], pydantic.AfterValidator(set), Field(max_length=3)],
+            {"type": "array", "items": STRING, "maxItems": 3, "x-kubernetes-list-type": "set"},
+        ),
         (webop.Quantity, {"x-kubernetes-int-or-string": True, "pattern": ANY}),
         (
             Annotated[int, Field(ge=1)] | Annotated[str, Field(max_length=5)],
