@@ -38,18 +38,18 @@ def check_costs(schema: dict[str, Any], owner: str) -> None:
     Raises:
         ConfigurationError: a rule has no limit; the message names the field that needs one.
     """
-    _check(schema, owner, None)
+    _check(schema, owner, [])
 
 
-def _check(schema: dict[str, Any], place: str, unbounded: str | None) -> None:
-    if unbounded is not None:
-        _check_rules(schema, place, unbounded)
+def _check(schema: dict[str, Any], place: str, unbounded: list[str]) -> None:
+    if unbounded:
+        _check_rules(schema, place, unbounded[0])
     for name, part in schema.get("properties", {}).items():
         _check(part, f"{place}.{name}", unbounded)
     for key, step in (("items", "[]"), ("additionalProperties", "[key]")):
         if isinstance(inner := schema.get(key), dict):
-            is_endless = _is_unbounded(schema)
-            _check(inner, f"{place}{step}", unbounded or (place if is_endless else None))
+            around = [*unbounded, place] if _is_unbounded(schema) else unbounded
+            _check(inner, f"{place}{step}", around)
 
 
 def _check_rules(schema: dict[str, Any], place: str, unbounded: str) -> None:
