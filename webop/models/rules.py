@@ -169,7 +169,7 @@ class Unique(_Marker):
 
     def check(self, items: Any) -> Any:
         """Refuse duplicates, as the API server does."""
-        if items is not None and any(item in items[:number] for number, item in enumerate(items)):
+        if items is not None and len({*map(repr, items)}) < len(items):  # not all have a hash
             raise ValueError("items must be unique")
         return items
 
