@@ -96,7 +96,7 @@ async def test_only_objects_in_the_selector_are_seen(
     assert not calls.of("old-out")
 
 
-@pytest.mark.feature("EVT-06", "DEL-01")
+@pytest.mark.feature("EVT-06")
 async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
     objects: Objects,
     registry: webop.OperatorRegistry,
