@@ -19,7 +19,6 @@ from tests.kit.operators import Kind, eventually
 from tests.kit.webhook_replicas import SERVICE, Crew, define_crews, open_crew
 from webop.admission.configurations.agreement import PREFIX, decode_record
 from webop.client.api import Client
-from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import build_ca
 
@@ -90,50 +89,6 @@ async def test_one_that_retires_hands_its_webhooks_over_but_the_last_one_keeps_t
     assert await crew.is_clean()
 
 
-async def test_two_that_retire_at_the_same_time_keep_their_webhooks_until_they_exit(
-    crew: Crew, site: Site
-) -> None:
-    one, two = [await crew.start("stays!", "goes") for _ in range(2)]
-    await one.manager.retire()
-    await two.manager.retire()
-    assert await site.has_names("stays goes")
-    await one.leave()
-    await two.leave()
-    assert await site.has_names("stays")
-
-
-async def test_replicas_that_exit_at_the_same_moment_leave_nothing(crew: Crew, site: Site) -> None:
-    for _ in range(20):
-        starting = [crew.begin("x", "~y") for _ in range(2)]
-        for member in starting:
-            await member.wait_applied()
-        assert await site.has_names("x", "y")
-        await asyncio.gather(*(member.leave() for member in starting))
-        assert await crew.is_clean()
-
-
-async def test_five_replicas_can_come_and_go_all_at_once(crew: Crew, site: Site) -> None:
-    members = [crew.begin("x", "z", "~y") for _ in range(5)]
-    for member in members:
-        await member.wait_applied()
-    assert await site.has_names("x z", "y")
-    assert len(await site.get_records()) == 5
-    await asyncio.gather(*(member.leave() for member in members))
-    assert await crew.is_clean()
-
-
-async def test_one_that_comes_while_the_last_one_goes_keeps_its_webhooks(
-    crew: Crew, site: Site
-) -> None:
-    for _ in range(10):
-        old = await crew.start("x")
-        new = crew.begin("x")
-        await asyncio.gather(old.leave(), new.wait_applied())
-        assert await site.has_names("x")
-        assert len(await site.get_records()) == 1
-        await new.leave()
-
-
 async def test_a_killed_replica_counts_until_its_mark_is_dead(crew: Crew, site: Site) -> None:
     killed = await crew.start("x")
     other = await crew.start("x")
@@ -174,49 +129,6 @@ async def test_a_rollout_adds_and_removes_webhooks_when_the_last_old_replica_goe
         await news[0].leave()
     await news[1].leave()
     assert await crew.is_clean()
-
-
-async def test_a_handler_that_is_renamed_is_replaced_in_one_step(crew: Crew, site: Site) -> None:
-    old = await crew.start("old", "~older")
-    async with crew.refuse():
-        new = await crew.start("new", "~newer")
-        assert await site.has_names("old", "older")
-        await old.leave()
-        assert await site.has_names("new", "newer")
-    await new.leave()
-    assert await crew.is_clean()
-
-
-@pytest.mark.parametrize("deleted", [VALIDATING, MUTATING])
-async def test_configurations_that_are_deleted_in_a_rollout_come_back_as_they_were(
-    crew: Crew, site: Site, deleted: WebhookType
-) -> None:
-    old = await crew.start("same", "old", "~m", replica_lifetime=1.5)
-    await crew.start("same", "new", "~m", replica_lifetime=1.5)
-    assert await site.has_names("same old", "m")
-    await site.client.delete(KINDS[deleted], None, site.name)
-    await site.wait_for_names("same old", "m")
-
-    async def is_complete() -> bool:
-        return len(await site.get_records()) == 2 and await site.has_names("same old", "m")
-
-    await until(is_complete, "the records of both")
-    await old.manager.retire()
-    await site.wait_for_names("same new", "m")
-
-
-async def test_webhooks_that_are_edited_in_a_rollout_are_repaired(crew: Crew, site: Site) -> None:
-    await crew.start("same", "old", replica_lifetime=1.5)
-    await crew.start("same", "new", replica_lifetime=1.5)
-    before = await site.get_webhooks(VALIDATING)
-    found = await site.client.get(KINDS[VALIDATING], None, site.name)
-    lenient = [{**webhook, "failurePolicy": "Ignore"} for webhook in found["webhooks"]]
-    await site.client.patch(KINDS[VALIDATING], None, site.name, {"webhooks": lenient})
-
-    async def is_repaired() -> bool:
-        return await site.get_webhooks(VALIDATING) == before
-
-    await until(is_repaired, "the repaired configuration")
 
 
 async def test_damaged_records_stop_no_replica(crew: Crew, site: Site) -> None:
@@ -279,20 +191,6 @@ async def test_a_container_that_restarts_after_a_kill_takes_its_webhooks_over_at
         await crew.start("y")
     assert await site.has_names("x" if change else "y")
     assert len(await site.get_records()) == (2 if change == "another pod" else 1)
-
-
-async def test_what_waits_for_a_killed_replica_comes_when_it_is_dead(
-    crew: Crew, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    old = await crew.start("old", replica_lifetime=3.0)
-    await crew.start("new", replica_lifetime=3.0)
-    await old.kill()
-    assert await site.has_names("old")
-    assert "Waiting until all replicas serve the same webhooks" in caplog.text
-    await site.wait_for_names("new")
-    await eventually(lambda: "The webhooks of this replica are in force." in caplog.text)
-    assert caplog.text.count("Removed the records of dead replicas: ") == 1
 
 
 @pytest.mark.feature("ADM-11")
@@ -450,54 +348,6 @@ async def test_a_copy_outside_of_the_pods_does_not_take_their_webhooks_along(
         pod = await crew.start("y?", url="https://localhost:3")  # its Service was renamed meanwhile
     assert await site.has_names("y")
     await pod.leave()
-    assert await site.has_names("y")
-
-
-async def test_webhooks_of_pods_stay_if_these_stop_just_after_a_rollout(
-    crew: Crew, site: Site, pods: Pods
-) -> None:
-    with pods():
-        old, new = await crew.start("x?", "old?"), await crew.start("x?", "new?")
-    await old.leave()
-    await new.leave()
-    assert await site.has_names("x new")
-    assert not await crew.is_allowed("any")
-
-
-async def test_persistent_webhooks_of_a_process_are_taken_over_by_its_next_start(
-    crew: Crew, site: Site
-) -> None:
-    for url in (SERVICE, "https://localhost:2"):
-        member = await crew.start("x!", url=url)
-        await member.leave()
-        assert await site.has_names("x")
-
-
-async def test_a_running_pod_takes_part_although_a_copy_came_after_a_deletion(
-    crew: Crew, site: Site, pods: Pods
-) -> None:
-    with pods():
-        pod = await crew.start("x?", replica_lifetime=1.5)
-    for which in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await site.client.delete(which, None, site.name)
-    copy = await crew.start("y?", url="https://localhost:2", replica_lifetime=1.5)
-
-    async def has_both() -> bool:
-        return len(await site.get_records()) == 2
-
-    await until(has_both, "the record of the pod")
-    assert not pod.manager.problem
-    await copy.leave()
-    await site.wait_for_names("x")
-
-
-async def test_a_replica_at_another_address_comes_when_the_others_have_gone(
-    crew: Crew, site: Site
-) -> None:
-    killed = await crew.start("x", replica_lifetime=1.5)
-    await killed.kill()
-    await crew.start("y", url="https://localhost:2", replica_lifetime=1.5)
     assert await site.has_names("y")
 
 

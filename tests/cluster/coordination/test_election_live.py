@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -27,11 +26,8 @@ from tests.kit.operators import (
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import serve
 from tests.kit.tcp_proxy import Proxy, intercept
-from webop.client.api import Client
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.coordination.requests import LEASES
-from webop.embedding import EmbeddingOptions, operator
-from webop.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -137,31 +133,6 @@ async def test_the_lease_is_in_the_only_served_namespace_if_nothing_says_otherwi
         assert (await read_lease(objects))["holderIdentity"] == "me"
 
 
-async def test_a_lease_of_somebody_else_is_waited_for_and_then_taken(
-    objects: Objects,
-    run_operator: RunOperator,
-    registry: webop.OperatorRegistry,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
-) -> None:
-    declare(registry, calls)
-    spec = {
-        "holderIdentity": "go-controller_1",
-        "leaseDurationSeconds": 2,
-        "acquireTime": "2026-01-02T03:04:05.000000Z",
-        "renewTime": "2036-01-02T03:04:05.000000Z",  # its clock is wrong, which does not matter
-        "leaseTransitions": 3,
-    }
-    body = {"metadata": {"name": "lead"}, "spec": spec}
-    await objects.client.create(LEASES, objects.namespace, body)
-    async with run_operator(settings=lead(objects), identity="me"):
-        await eventually(lambda: "held by 'go-controller_1' since 2026-01-02" in log.text, "a word")
-        await objects.create("a")
-        await objects.wait_handled("a")
-        lease = await read_lease(objects)
-        assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("me", 4)
-
-
 async def test_without_permission_it_stands_by_and_says_what_is_missing(
     webop_cluster: LocalCluster,
     objects: Objects,
@@ -257,79 +228,6 @@ async def test_an_absent_namespace_is_named(
     async with run_operator(settings=lead(objects, lease_namespace="nowhere")):
         await eventually(lambda: "cannot be acquired" in log.text, "a word")
     assert 'namespaces "nowhere" not found' in log.text
-
-
-@pytest.mark.parametrize(
-    ("leadership", "text"),
-    [
-        ({"lease_name": "lead"}, r"Set settings\.leadership\.lease_namespace"),
-        ({"lease_name": "lead", "renew_deadline": 15}, "must be less than"),
-    ],
-)
-async def test_settings_that_do_not_do_end_the_operator_with_the_reason(
-    info: webop.ConnectionInfo,
-    registry: webop.OperatorRegistry,
-    calls: Calls,
-    leadership: Json,
-    text: str,
-) -> None:
-    options: EmbeddingOptions = {
-        "registry": declare(registry, calls),
-        "settings": build_settings(leadership=leadership),
-        "vault": webop.Vault({"x": info}),
-        "standalone": True,
-        "clusterwide": True,
-    }
-    with pytest.raises(ConfigurationError, match=text):
-        await operator(**options)
-
-
-async def test_a_lost_lease_that_comes_back_begins_a_new_turn_with_the_daemons(
-    objects: Objects,
-    run_operator: RunOperator,
-    registry: webop.OperatorRegistry,
-    client: Client,
-) -> None:
-    running: list[str] = []
-
-    @webop.daemon("widgets", registry=registry)
-    async def work(stopped: webop.DaemonStopped, **_: Any) -> None:
-        running.append("begun")
-        try:
-            await stopped.wait()
-        finally:
-            running.append("ended")
-
-    async with run_operator(settings=lead(objects, **STEADY), identity="me"):
-        await objects.create("a")
-        await eventually(lambda: running == ["begun"], "a daemon")
-        lease = await client.get(LEASES, objects.namespace, "lead")
-        spec = {**lease["spec"], "holderIdentity": "thief"}
-        await client.patch(LEASES, objects.namespace, "lead", {"spec": spec})
-        await eventually(lambda: running == ["begun", "ended"], "the end of the daemon")
-        await eventually(lambda: running == ["begun", "ended", "begun"], "the next turn")
-    assert running[-1] == "ended"
-
-
-async def test_a_handler_is_not_gone_on_with_after_the_loop_was_blocked_beyond_the_lease(
-    objects: Objects, run_operator: RunOperator, registry: webop.OperatorRegistry, calls: Calls
-) -> None:
-    @webop.on.create("widgets", registry=registry)
-    async def created(**kwargs: Any) -> None:
-        calls.note("begun", kwargs)
-        await asyncio.sleep(0.2)
-        calls.note("ended", kwargs)
-
-    async with run_operator(settings=lead(objects), identity="me"):
-        await objects.create("a")
-        await calls.wait("a", "begun")
-        time.sleep(2.2)  # noqa: ASYNC251 - as if the process was stopped
-        assert await calls.wait("a", "begun", 2)
-        assert not calls.of("a", "ended")
-        await objects.wait_handled("a")
-    *begun, last = calls.handlers("a")
-    assert set(begun) == {"begun"}
-    assert last == "ended"
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -86,40 +85,3 @@ def test_the_story_comes_out_as_it_should() -> None:
         assert process.wait() == 0
     assert "\033[" not in text, "no colours without a terminal"
     assert "Traceback" not in text
-
-
-def test_a_failed_check_is_printed_and_the_exit_code_is_1(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text(
-        f"import sys\nsys.path.append({str(_EXAMPLE)!r})\n"
-        "import handlers\nhandlers.SMALL_SIZE = '0'\n"
-    )
-    done = run_demo("--once", "--handlers", str(broken))
-    assert done.returncode == 1, done.stdout + done.stderr
-    _, _, differences = done.stdout.partition("Some checks failed:")
-    (difference,) = differences.strip().splitlines()
-    assert difference.startswith(
-        "step 4 (The webhook allows an odd size, with a warning): "
-        "warning: none, expected spec.size: '500m'"
-    )
-
-
-def test_an_error_shows_the_end_of_the_log(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.py"
-    broken.write_text("import no_such_module\n")
-    done = run_demo("--once", "--handlers", str(broken))
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "The operator stopped with exit code 1." in done.stdout
-    assert "No module named 'no_such_module'" in done.stdout
-    assert "Traceback" not in done.stderr
-
-
-def test_ctrl_c_during_the_steps_stops_everything() -> None:
-    with start_demo("--once") as process:
-        text = read_until(process, lambda line: line.startswith("1. "))
-        (pid,) = re.findall(r"handlers\.py \(process (\d+)\)", text)
-        process.send_signal(signal.SIGINT)
-        assert "Traceback" not in read_rest(process)
-        assert process.wait() == 130
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid), 0)

@@ -372,35 +372,6 @@ async def test_progress_of_a_cycle_that_has_lost_its_cause_does_not_hide_the_nex
     assert specs == {"first": [1, 2], "second": [1, 2]}
 
 
-@pytest.mark.feature("CON-04", "CON-05")
-async def test_a_change_that_is_undone_while_no_operator_runs_is_told_to_handlers_that_resume(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.resume("widgets", registry=registry, id="done")
-    @webop.on.update("widgets", registry=registry, id="done")
-    async def done(**kwargs: Any) -> None:
-        calls.note("done", kwargs)
-
-    @webop.on.update("widgets", registry=registry, id="retried")
-    async def retried(spec: webop.Spec, **_: Any) -> None:
-        if spec["a"] == 1:
-            raise webop.TemporaryError("not yet", delay=1000)
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait("one", lambda body: get_progress(body).keys() == {"done", "retried"})
-    await objects.patch("one", {"spec": {"a": 0}})
-    before = len(calls)
-    async with run_operator():
-        await eventually(lambda: len(calls) > before, "it is called")
-        await objects.pass_fence()
-    last = calls.items[before:]
-    assert [(call["reason"], call["spec"]) for call in last] == [("resume", {"a": 0})]
-    assert not get_progress(await objects.get("one"))
-
-
 @pytest.mark.feature("MEM-12")
 async def test_a_memo_does_not_survive(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects

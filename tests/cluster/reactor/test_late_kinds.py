@@ -66,39 +66,6 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
     assert calls.handlers("later") == ["exact", "attached"]
 
 
-async def test_handlers_are_attached_when_the_ambiguity_of_their_name_goes(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
-    client: Client,
-    geese: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    kind = geese.kind
-    twin = Kind(f"twin.{kind.group}", kind.plural, kind.kind)
-    for each in (kind, twin):
-        await each.define(client)
-
-    @webop.on.create(kind.plural, registry=registry, id="ambiguous")
-    async def ambiguous(**kwargs: Any) -> None:
-        calls.note("ambiguous", kwargs)
-
-    @webop.on.create(kind.crd_name, registry=registry, id="exact")
-    async def exact(**kwargs: Any) -> None:
-        calls.note("exact", kwargs)
-
-    caplog.set_level("INFO", "webop")
-    async with operate(info, registry, namespaces=[geese.namespace]):
-        await geese.create("before")
-        await geese.wait_handled("before")
-        await twin.undefine(client)
-        await eventually(lambda: "Listing it again" in caplog.text, "the ambiguity goes")
-        await geese.create("after")
-        await geese.wait_handled("after")
-    assert calls.handlers("before") == ["exact"]
-    assert sorted(calls.handlers("after")) == ["ambiguous", "exact"]
-
-
 async def test_a_kind_is_served_on_when_its_group_prefers_a_version_that_it_does_not_have(
     registry: webop.OperatorRegistry,
     info: ConnectionInfo,

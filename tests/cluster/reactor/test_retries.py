@@ -233,21 +233,6 @@ async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
         await objects.pass_fence()
 
 
-@pytest.mark.feature("ERR-06", "ERR-12")
-@pytest.mark.parametrize("delay", [math.inf, 1e20, math.nan, "5"])
-async def test_a_handler_with_a_strange_delay_is_not_called_again_each_second(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, delay: Any
-) -> None:
-    failing = Failing(registry, webop.TemporaryError("boo", delay=delay), backoff=math.inf)
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", get_progress)
-        await objects.pass_fence()
-    record = orjson.loads(get_progress(body)["failing"])
-    assert record["delayed"] > "2050"
-    assert record["retries"] == len(failing.moments) == 1
-
-
 @pytest.mark.feature("CON-08", "PAT-05", "DMN-35")
 async def test_the_patch_of_a_handler_is_applied_although_it_fails(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
