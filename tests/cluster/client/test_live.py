@@ -262,14 +262,13 @@ async def test_a_watch_sees_what_is_and_what_comes(
         assert {raw["apiVersion"] for _, raw in events} == {"v1"}
 
 
-@IN_BOTH_MODES
 async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
-    webop_cluster: LocalCluster, webop_namespace: str, is_streaming: bool
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
     async with connect(webop_cluster) as client:
         for name in ("kept", "changed", "deleted"):
             await client.create(MAPS, webop_namespace, build_map(name))
-        async with following(client, MAPS, webop_namespace, is_streaming) as mirror:
+        async with following(client, MAPS, webop_namespace, True) as mirror:
             await mirror.wait_for(lambda: len(mirror.objects) == 3)
             await asyncio.to_thread(webop_cluster.kill_apiserver)
             deleting = asyncio.create_task(client.delete(MAPS, webop_namespace, "deleted"))
@@ -297,9 +296,8 @@ class _GatedTransport:
         await self.transport.aclose()
 
 
-@IN_BOTH_MODES
 async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
-    webop_cluster: LocalCluster, webop_namespace: str, is_streaming: bool
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
     """A restarted API server knows nothing of the changes before its start: 410."""
     gate = asyncio.Event()
@@ -312,7 +310,7 @@ async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
             NETWORKING,
             transport_factory=lambda info: _GatedTransport(info, gate),
         )
-        async with watching, following(watching, MAPS, webop_namespace, is_streaming) as mirror:
+        async with watching, following(watching, MAPS, webop_namespace, True) as mirror:
             await client.patch(MAPS, webop_namespace, "kept", {"data": {"a": "1"}})
             await mirror.wait_for(lambda: len(mirror.items) >= 4)
             gate.clear()

@@ -26,6 +26,7 @@ from tests.kit.operators import (
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import serve
 from tests.kit.tcp_proxy import Proxy, intercept
+from webop.client.api import Client
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.coordination.requests import LEASES
 
@@ -47,15 +48,9 @@ def configure(settings, **_):
     settings.posting.enabled = False
 
 @webop.on.create('widgets')
-def in_a_thread(spec, **_):
-    if spec.get('how') == 'thread':
+def in_a_thread(name, **_):
+    if name == 'a':
         print('it blocks a thread', flush=True)
-        time.sleep(60)
-
-@webop.on.create('widgets')
-async def in_the_loop(spec, **_):
-    if spec.get('how') == 'loop':
-        print('it blocks the loop', flush=True)
         time.sleep(60)
 """
 
@@ -131,6 +126,31 @@ async def test_the_lease_is_in_the_only_served_namespace_if_nothing_says_otherwi
         await objects.create("a")
         await objects.wait_handled("a")
         assert (await read_lease(objects))["holderIdentity"] == "me"
+
+
+async def test_a_lease_of_somebody_else_is_waited_for_and_then_taken(
+    objects: Objects,
+    run_operator: RunOperator,
+    registry: webop.OperatorRegistry,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    declare(registry, calls)
+    spec = {
+        "holderIdentity": "go-controller_1",
+        "leaseDurationSeconds": 2,
+        "acquireTime": "2026-01-02T03:04:05.000000Z",
+        "renewTime": "2036-01-02T03:04:05.000000Z",  # its clock is wrong, which does not matter
+        "leaseTransitions": 3,
+    }
+    body = {"metadata": {"name": "lead"}, "spec": spec}
+    await objects.client.create(LEASES, objects.namespace, body)
+    async with run_operator(settings=lead(objects), identity="me"):
+        await eventually(lambda: "held by 'go-controller_1' since 2026-01-02" in log.text, "a word")
+        await objects.create("a")
+        await objects.wait_handled("a")
+        lease = await read_lease(objects)
+        assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("me", 4)
 
 
 async def test_without_permission_it_stands_by_and_says_what_is_missing(
@@ -230,14 +250,41 @@ async def test_an_absent_namespace_is_named(
     assert 'namespaces "nowhere" not found' in log.text
 
 
+async def test_a_lost_lease_that_comes_back_begins_a_new_turn_with_the_daemons(
+    objects: Objects,
+    run_operator: RunOperator,
+    registry: webop.OperatorRegistry,
+    client: Client,
+) -> None:
+    running: list[str] = []
+
+    @webop.daemon("widgets", registry=registry)
+    async def work(stopped: webop.DaemonStopped, **_: Any) -> None:
+        running.append("begun")
+        try:
+            await stopped.wait()
+        finally:
+            running.append("ended")
+
+    async with run_operator(settings=lead(objects, **STEADY), identity="me"):
+        await objects.create("a")
+        await eventually(lambda: running == ["begun"], "a daemon")
+        lease = await client.get(LEASES, objects.namespace, "lead")
+        spec = {**lease["spec"], "holderIdentity": "thief"}
+        await client.patch(LEASES, objects.namespace, "lead", {"spec": spec})
+        await eventually(lambda: running == ["begun", "ended"], "the end of the daemon")
+        await eventually(lambda: running == ["begun", "ended", "begun"], "the next turn")
+    assert running[-1] == "ended"
+
+
 @pytest.fixture
 async def stuck(
     webop_cluster: LocalCluster, objects: Objects, workshop: Workshop
-) -> AsyncIterator[Callable[[str], Awaitable[tuple[Command, Proxy]]]]:
-    """Runs a process that leads, and has a handler that blocks: a thread, or the loop."""
+) -> AsyncIterator[Callable[[], Awaitable[tuple[Command, Proxy]]]]:
+    """Runs a process that leads, and has a handler that blocks a thread."""
     async with AsyncExitStack() as stack:
 
-        async def run(how: str) -> tuple[Command, Proxy]:
+        async def run() -> tuple[Command, Proxy]:
             proxy = await stack.enter_async_context(intercept(webop_cluster.server))
             kubeconfig = workshop.folder / "kubeconfig"
             text = webop_cluster.kubeconfig.read_text()
@@ -249,18 +296,17 @@ async def stuck(
             running = workshop.start(*scope, workshop.write(BLOCKING), **variables)
             command = await stack.enter_async_context(running)
             await command.wait_for("This replica is leading")
-            await objects.create("a", {"how": how})
+            await objects.create("a")
             await command.wait_for("it blocks")
             return command, proxy
 
         yield run
 
 
-@pytest.mark.parametrize("how", ["thread", "loop"])
 async def test_a_process_ends_at_the_end_of_its_lease_if_a_handler_blocks_beyond_it(
-    stuck: Callable[[str], Awaitable[tuple[Command, Proxy]]], how: str
+    stuck: Callable[[], Awaitable[tuple[Command, Proxy]]],
 ) -> None:
-    command, proxy = await stuck(how)
+    command, proxy = await stuck()
     proxy.is_refusing = True
     proxy.cut()
     assert await command.wait_for_exit() == 1
@@ -268,9 +314,9 @@ async def test_a_process_ends_at_the_end_of_its_lease_if_a_handler_blocks_beyond
 
 
 async def test_a_process_that_stops_keeps_the_lease_for_work_that_cannot_be_ended(
-    stuck: Callable[[str], Awaitable[tuple[Command, Proxy]]], objects: Objects
+    stuck: Callable[[], Awaitable[tuple[Command, Proxy]]], objects: Objects
 ) -> None:
-    command, _ = await stuck("thread")
+    command, _ = await stuck()
     command.process.send_signal(signal.SIGTERM)
     await command.wait_for("is not released")
     assert (await read_lease(objects, "stuck"))["holderIdentity"]

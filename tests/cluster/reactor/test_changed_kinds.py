@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -19,11 +19,7 @@ from tests.kit.operators import (
     RunOperator,
     eventually,
 )
-from tests.kit.peering_objects import Boss, Meeting, provide_peerings
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 Change = Callable[[Json], list[Json]]
 
@@ -168,14 +164,3 @@ async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a
         await ducks.client.patch(CRDS, None, ducks.kind.crd_name, change)
         await eventually(lambda: len(found) == 6, "the objects are listed again")
     assert found == [set()] * 3 + [names] * 3
-
-
-@pytest.fixture
-async def boss(
-    webop_cluster: LocalCluster, ducks: Objects, caplog: pytest.LogCaptureFixture
-) -> Boss:
-    caplog.set_level("INFO", "webop")
-    await asyncio.to_thread(provide_peerings, webop_cluster)
-    meeting = Meeting(ducks.client, ducks.namespace)
-    await meeting.create()
-    return Boss(meeting, caplog)

@@ -15,7 +15,6 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    build_settings,
     eventually,
     get_progress,
 )
@@ -288,34 +287,6 @@ async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
     assert {call["started"].isoformat() for call in flakies[1:]} == {record["started"]}
     assert len(calls.of("one", "fine")) == 1
     assert not get_progress(body)
-
-
-@pytest.mark.feature("CON-04")
-async def test_what_a_handler_has_done_is_kept_if_the_operator_is_stopped_during_the_next_one(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    stuck, released = asyncio.Event(), asyncio.Event()
-
-    @webop.on.create("widgets", registry=registry, id="first")
-    async def first(**kwargs: Any) -> None:
-        calls.note("first", kwargs)
-
-    @webop.on.create("widgets", registry=registry, id="second")
-    async def second(name: str, **kwargs: Any) -> None:
-        if not name.startswith("fence"):
-            calls.note("second", {**kwargs, "name": name})
-            stuck.set()
-            await released.wait()
-
-    async with run_operator(build_settings(execution={"commit_window": 0.0})) as operator:
-        await objects.create("one")
-        await stuck.wait()
-        await operator.stop()
-    released.set()
-    async with run_operator():
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["first", "second", "second"]
 
 
 @pytest.mark.feature("CON-03", "CFG-61", "D-01")

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,8 +18,14 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     eventually,
+    get_connection,
+    operate,
 )
+from tests.kit.tcp_proxy import Proxy
 from tests.kit.timeline import Timeline
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 Declare = Callable[..., None]
 Why = webop.DaemonStoppingReason
@@ -233,34 +239,6 @@ async def test_a_daemon_that_ends_when_it_is_told_to_is_not_cancelled(
         assert timeline.list_names() == ["begun", "cancelled" if is_cancelled else "ended"]
 
 
-@pytest.mark.feature("DMN-08", "DMN-31", "DMN-27")
-async def test_a_daemon_that_does_not_look_at_the_flag_is_cancelled(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    flags: dict[str, webop.DaemonStopped],
-) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn", cancellation_timeout=5)
-    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
-        flags["one"] = stopped
-        timeline.note("begun")
-        try:
-            while True:
-                await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            timeline.note("cancelled")
-
-    async with run_operator():
-        await objects.create("one")
-        await timeline.wait("begun")
-        began = await delete(objects)
-        await objects.wait_gone("one", timeout=5)
-    assert timeline.of("cancelled")[0] - began < 1
-    stages = Why.DAEMON_SIGNALLED | Why.DAEMON_CANCELLED | Why.DONE
-    assert flags["one"].reason == Why.RESOURCE_DELETED | stages
-
-
 @pytest.mark.feature("DMN-31", "DMN-28")
 async def test_reasons_add_up(
     stubborn: Declare,
@@ -316,3 +294,43 @@ async def test_daemons_stop_when_their_object_is_gone_all_of_a_sudden(
         await objects.wait_gone("one")
         await timeline.wait("ended 1")
         await eventually(lambda: flags["one"].is_set(Why.DONE))
+
+
+@pytest.mark.feature("DMN-03", "CON-05", "EVT-10")
+async def test_daemons_of_objects_that_went_while_nobody_watched_are_stopped(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    timeline: Timeline,
+    proxy: Proxy,
+    webop_cluster: LocalCluster,
+) -> None:
+    @webop.daemon("widgets", registry=registry, id="fn")
+    async def fn(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
+        timeline.note(f"begun {name}")
+        await stopped.wait()
+        timeline.note(f"ended {name} {stopped.is_set(Why.RESOURCE_DELETED)}")
+
+    quick: dict[str, dict[str, Any]] = {
+        "networking": {"error_backoffs": [0.05] * 100, "request_timeout": 2},
+        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
+        "batching": {"error_delays": [0.1]},
+    }
+    info = get_connection(webop_cluster, proxy.url)
+    settings = build_settings(**quick)
+    async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
+        for name in ("vanished", "marked", "kept"):
+            await objects.create(name)
+            await timeline.wait(f"begun {name}")
+        proxy.is_refusing = True
+        proxy.cut()
+        await objects.patch("vanished", {"metadata": {"finalizers": []}})
+        await objects.delete("vanished")
+        await objects.delete("marked")
+        await objects.wait_gone("vanished")
+        refused = proxy.accepted
+        await eventually(lambda: proxy.accepted > refused)
+        proxy.is_refusing = False
+        await timeline.wait("ended vanished True")
+        await timeline.wait("ended marked True")
+        await objects.wait_gone("marked")
+        assert not timeline.of("ended kept True")

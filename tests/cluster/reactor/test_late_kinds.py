@@ -66,38 +66,6 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
     assert calls.handlers("later") == ["exact", "attached"]
 
 
-async def test_a_kind_is_served_on_when_its_group_prefers_a_version_that_it_does_not_have(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
-    client: Client,
-    geese: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A new kind of the group in a higher version has once ended the service of all others."""
-    newer = Kind(geese.kind.group, f"ducks-{geese.namespace}", "Duck")
-
-    for kind in (geese.kind, newer):
-
-        @webop.on.create(kind.crd_name, registry=registry, id=kind.kind.lower())
-        async def create(**kwargs: Any) -> None:
-            calls.note("create", kwargs)
-
-    await geese.kind.define(client)
-    crd = newer.build_crd()
-    crd["spec"]["versions"][0]["name"] = "v2"
-    caplog.set_level("INFO", "webop")
-    async with operate(info, registry, namespaces=[geese.namespace]):
-        await geese.create("before")
-        await geese.wait_handled("before")
-        await client.create(CRDS, None, crd)
-        served = f"The cluster has {newer.plural}.v2.{newer.group} now."
-        await eventually(lambda: served in caplog.text, "the newer kind is served")
-        await geese.create("after")
-        await geese.wait_handled("after")
-    assert f"{geese.kind.plural}.v1.{newer.group}" not in caplog.text.partition(served)[2]
-
-
 @pytest.mark.parametrize("selector", ["name", "category"])
 async def test_a_kind_that_the_discovery_shows_late_is_served_then(
     registry: webop.OperatorRegistry,

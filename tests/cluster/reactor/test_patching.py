@@ -260,29 +260,6 @@ async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
     assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
 
 
-@pytest.mark.feature("PAT-01", "ERR-01", "CFG-52")
-async def test_a_patch_that_the_api_server_refuses_holds_up_only_its_object(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
-        calls.note("fn", {**kwargs, "name": name})
-        if name == "one" and len(calls.of("one")) == 1:
-            patch.metadata.labels["not a label!"] = "x"
-
-    async with run_operator(build_settings(batching={"error_delays": [0.1]})):
-        await objects.create("one")
-        await eventually(lambda: "HTTP 422" in caplog.text)
-        await objects.create("two")
-        await objects.wait_handled("two")
-        await objects.wait_handled("one")
-    assert len(calls.of("one")) <= 2
-
-
 @pytest.mark.feature("HIE-07", "HIE-09", "HIE-14", "TRB-04", "ASY-03")
 async def test_children_are_adopted_by_the_object_of_the_handler(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects

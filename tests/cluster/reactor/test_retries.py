@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import logging
 import math
-import re
 import time
 from typing import Any
 
@@ -318,41 +316,6 @@ async def test_an_object_whose_filter_fails_is_left_alone_for_a_while(
         broken = False
         await objects.wait_handled("one")
     assert len(calls.of("one")) == 1
-
-
-@pytest.mark.feature("CFG-22")
-@pytest.mark.parametrize(
-    ("delays", "expected"),
-    [
-        ([], ["No retry before its next change."]),
-        (0.07, ["Retrying in 0.07 s."] * 3),
-        ([0.05, 0.1], ["Retrying in 0.05 s.", "Retrying in 0.1 s.", "Retrying in 0.1 s."]),
-    ],
-)
-async def test_the_last_of_the_error_delays_repeats_and_without_any_there_is_no_retry(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-    delays: Any,
-    expected: list[str],
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn", when=lambda spec, **_: spec["x"])
-    async def fn(**_: Any) -> None: ...
-
-    caplog.set_level(logging.DEBUG, "webop.reactor.failures")
-
-    def find_hopes() -> list[str]:
-        return re.findall(r"KeyError\('x'\).*((?:No retry|Retrying).*)", caplog.text)
-
-    async with run_operator(build_settings(batching={"error_delays": delays})):
-        await objects.create("one", {})
-        await eventually(lambda: len(find_hopes()) >= len(expected))
-        await objects.patch("one", {"spec": {"x": 1}})
-        await objects.wait_handled("one")
-    assert find_hopes()[: len(expected)] == expected
-    levels = [r.levelname for r in caplog.records if "KeyError('x')." in r.getMessage()]
-    assert levels == ["ERROR"] + ["DEBUG"] * (len(levels) - 1)
 
 
 @pytest.mark.feature("HND-27", "ERR-01")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -17,7 +13,7 @@ import pytest
 
 import webop
 from tests.cluster.coordination.meetings.pauses import stay_out
-from tests.kit.http_relay import Relay, relay
+from tests.kit.http_relay import relay
 from tests.kit.operators import (
     Calls,
     Objects,
@@ -90,71 +86,6 @@ class TestWithoutTheServer:
             await meeting.wait(lambda records: set(records) == {"me"})
         warnings = [r for r in log.records if "Cannot renew the record" in r.getMessage()]
         assert [r.levelno for r in warnings].count(logging.WARNING) == 1
-
-
-class Backup:
-    """Shows all versions of peerings a million higher, until a backup "is restored"."""
-
-    def __init__(self, relayed: Relay) -> None:
-        self.relayed = relayed
-        self.is_away = asyncio.Event()
-        self.is_restored = asyncio.Event()
-        relayed.watch, relayed.meddle = self.show, self.meddle
-
-    async def restore(self, change: Awaitable[None]) -> None:
-        """Let the operator see nothing until a change is made, and then the real versions."""
-        self.is_away.set()
-        await change
-        self.is_restored.set()
-
-    @staticmethod
-    def raise_versions(data: bytes) -> bytes:
-        pattern = rb'"resourceVersion":"(\d+)"'
-        return re.sub(pattern, lambda m: b'"resourceVersion":"%d"' % (int(m[1]) + 10**6), data)
-
-    async def meddle(self, request: httpx.Request) -> httpx.Response | None:
-        is_read = request.method == "GET" and "kopfpeerings" in request.url.path
-        if not is_read or self.is_restored.is_set():
-            return None
-        if self.is_away.is_set():
-            await self.is_restored.wait()
-            return None
-        found = await self.relayed.pass_on(request)
-        return httpx.Response(found.status_code, content=self.raise_versions(found.content))
-
-    async def show(self, request: httpx.Request) -> AsyncIterator[bytes]:
-        if not request.url.path.endswith("/kopfpeerings") or self.is_restored.is_set():
-            async for data in self.relayed.pass_watch_on(request):
-                yield data
-            return
-        version = request.url.params.get("resourceVersion", "")
-        assert not version, "the first watch lists"
-        stream = self.relayed.pass_watch_on(request)
-        ended = asyncio.ensure_future(self.is_away.wait())
-        while True:
-            reading = asyncio.ensure_future(anext(stream))
-            await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                reading.cancel()
-                await self.is_restored.wait()
-                yield b'{"type":"ERROR","object":{"kind":"Status","code":410}}\n'
-                return
-            yield self.raise_versions(reading.result())
-
-
-@pytest.fixture
-async def backup(webop_cluster: LocalCluster) -> AsyncIterator[Backup]:
-    async with relay(webop_cluster) as relayed:
-        yield Backup(relayed)
-
-
-@pytest.fixture
-def run_relayed(
-    backup: Backup, registry: webop.OperatorRegistry, meeting: Meeting
-) -> Callable[[], AbstractAsyncContextManager[Any]]:
-    options: Any = {"beside": True, "standalone": False, "identity": "me"}
-    options["namespaces"] = [meeting.namespace]
-    return partial(operate, backup.relayed.info, registry, **options)
 
 
 @pytest.mark.feature("PEE-13")
