@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import itertools
 import signal
 import threading
 import time
@@ -17,7 +16,6 @@ import webop
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings, eventually, operate
 from tests.kit.processes import HANDLERS, Workshop
 from webop.client.auth.vault import ConnectionInfo
-from webop.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -47,42 +45,6 @@ def is_raised(flag: Any) -> bool:
     """Tell whether a flag of any kind is raised."""
     raised: bool = flag.is_set() if hasattr(flag, "is_set") else flag.done()
     return raised
-
-
-def lift(flag: Any) -> None:
-    """Raise a flag of any kind."""
-    if hasattr(flag, "set"):
-        flag.set()
-    else:
-        flag.set_result(None)
-
-
-@pytest.mark.feature("STA-13", "EMB-12")
-@pytest.mark.parametrize("make", FLAGS.values(), ids=FLAGS.keys())
-async def test_flags_tell_of_the_startup_and_stop_the_operator(
-    registry: webop.OperatorRegistry, make: Callable[[], Any]
-) -> None:
-    ready, stop = make(), make()
-    seen: list[tuple[str, bool]] = []
-
-    @webop.on.startup(registry=registry)
-    async def start(**_: Any) -> None:
-        await asyncio.sleep(0)
-        seen.append(("startup", is_raised(ready)))
-
-    @webop.on.cleanup(registry=registry)
-    async def clean(**_: Any) -> None:
-        seen.append(("cleanup", is_raised(ready)))
-
-    running = asyncio.create_task(
-        webop.operator(registry=registry, clusterwide=True, ready_flag=ready, stop_flag=stop)
-    )
-    await eventually(lambda: is_raised(ready), "the operator is ready")
-    assert seen == [("startup", False)]
-    assert not running.done()
-    lift(stop)
-    await asyncio.wait_for(running, 10)
-    assert seen == [("startup", False), ("cleanup", True)]
 
 
 @pytest.mark.feature("STA-11", "ASY-02")
@@ -215,14 +177,6 @@ async def test_the_scope_is_chosen_in_code(
     assert set(calls.handlers("one")) == expected
 
 
-@pytest.mark.feature("SCP-16")
-async def test_all_namespaces_and_some_of_them_exclude_each_other() -> None:
-    conflicts: list[Any] = [{"namespaces": ["ns"]}, {"namespace": "ns"}]
-    for some in conflicts:
-        with pytest.raises(ConfigurationError, match="exclude each other"):
-            await webop.operator(clusterwide=True, **some)
-
-
 @pytest.mark.feature("CFG-18")
 async def test_the_number_of_objects_that_are_worked_on_at_once_can_be_limited(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
@@ -244,33 +198,6 @@ async def test_the_number_of_objects_that_are_worked_on_at_once_can_be_limited(
         for name in names:
             await objects.wait_handled(name)
     assert max(crowds) == 2
-
-
-@pytest.mark.feature("CFG-18")
-async def test_the_handlers_of_a_change_do_not_wait_for_those_of_other_objects_in_between(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    called: list[str] = []
-
-    async def fn(name: str, retry: int, **_: Any) -> None:
-        if name.startswith("fence"):
-            return
-        called.append(name)
-        await asyncio.sleep(0.6)
-        if not retry:
-            raise webop.TemporaryError("not yet", delay=0)
-
-    names = [f"w{number}" for number in range(3)]
-    webop.on.create("widgets", registry=registry, id="first")(fn)
-    webop.on.create("widgets", registry=registry, id="second", timeout=10)(fn)
-    async with run_operator(build_settings(batching={"worker_limit": 1})):
-        await objects.pass_fence()
-        for name in names:
-            await objects.create(name)
-        for name in names:
-            await objects.wait_handled(name)
-    assert [name for name, _ in itertools.groupby(called)] == names
-    assert len(called) == 12
 
 
 @pytest.mark.feature("CFG-18")

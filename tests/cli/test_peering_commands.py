@@ -91,39 +91,6 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
     assert caplog.text.count("Pausing") == 1
 
 
-@pytest.mark.feature("CLI-15")
-async def test_a_pause_ends_at_resume_though_the_object_was_created_again_meanwhile(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    run: Run,
-    meeting: Meeting,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO, "webop.coordination")
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: object) -> None: ...
-
-    await meeting.create()
-    where = ("-n", meeting.namespace, "-P", "mine", "-i", "boss", "-q")
-    async with run_operator(standalone=False, identity="me", peering_name="mine"):
-        await meeting.wait(lambda records: "me" in records)
-        await asyncio.to_thread(run, "freeze", *where, "-t600")
-        await eventually(lambda: "Pausing" in caplog.text)
-        await meeting.delete()
-        await meeting.create()
-        await meeting.wait(lambda records: "me" in records)
-        result = await asyncio.to_thread(run, "resume", *where)
-        assert result.exit_code == 0
-        assert "Operators that remember one resume now." in result.output
-        await eventually(lambda: "Resuming" in caplog.text)
-        await meeting.wait(lambda records: set(records) == {"me"})
-    await asyncio.to_thread(run, "resume", *where)
-    assert (await meeting.read())["boss"]["lastseen"].startswith("1970")  # over by all clocks
-    await asyncio.to_thread(run, "resume", *where)
-    assert "boss" not in await meeting.read()
-
-
 @pytest.mark.feature("CLI-14", "CLI-15")
 async def test_names_and_messages_of_others_do_not_rewrite_what_the_terminal_shows(
     run: Run, meeting: Meeting

@@ -299,20 +299,6 @@ def check(config: webop.WebhookClientConfig, hostname: str) -> None:
     assert base64.b64decode(config["caBundle"] or "").startswith(b"-----BEGIN CERTIFICATE")
 
 
-@pytest.mark.feature("ADM-86")
-@pytest.mark.timeout(180)
-async def test_an_api_server_with_the_version_of_k3s_is_told_of_the_host_of_k3d(
-    webop_cluster: LocalCluster,
-) -> None:
-    version = f"{webop_cluster.version}+k3s1"
-    cluster = LocalCluster(apiserver_flags=[f"--version={version}"])
-    with await asyncio.to_thread(cluster.start):
-        assert cluster.version == version
-        kind = Kind("k3s.webop.dev", "autok3sparcels", "AutoK3sParcel")
-        async with manage(cluster, kind, webop.WebhookAutoServer(port=0)) as config:
-            check(config, "host.k3d.internal")
-
-
 @pytest.mark.feature("ADM-86", "ADM-87")
 @pytest.mark.timeout(180)
 async def test_an_api_server_with_the_certificate_of_minikube_is_told_of_its_host() -> None:

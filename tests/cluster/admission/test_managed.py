@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import KINDS, Site, open_site, until
+from tests.kit.managed_webhooks import Site, open_site, until
 from tests.kit.operators import (
     Calls,
     Kind,
@@ -318,83 +318,6 @@ async def test_webhooks_stay_if_a_service_of_the_operator_fails_but_go_if_it_is_
     with pytest.raises((OSError, asyncio.CancelledError)):
         await task
     assert await site.has_names(names)
-
-
-@pytest.mark.feature("ADM-41")
-async def test_what_was_in_the_configuration_before_is_overwritten(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    await site.client.create(
-        KINDS[VALIDATING],
-        None,
-        {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": site.name, "labels": {"kept": "yes"}},
-            "webhooks": [
-                {
-                    "name": f"old.{site.name}",
-                    "sideEffects": "None",
-                    "clientConfig": {"url": "https://localhost:1/"},
-                    "admissionReviewVersions": ["v1"],
-                }
-            ],
-        },
-    )
-    webop.on.validate(*site.names, id="new", registry=registry)(lambda **_: None)
-    async with site.run(registry):
-        await site.wait_for_names("new")
-    assert await site.get_webhooks(MUTATING) is None
-    found = await site.client.get(KINDS[VALIDATING], None, site.name)
-    assert found["metadata"]["labels"] == {"kept": "yes"}
-
-
-class ServiceServer(webop.WebhookServer):
-    """A server behind a Service, as in a pod."""
-
-    def __init__(self, namespace: str) -> None:
-        super().__init__(port=0, extra_sans=[f"webhooks.{namespace}.svc"])
-        self._namespace = namespace
-
-    async def __call__(
-        self, fn: webop.WebhookFn
-    ) -> AsyncGenerator[webop.WebhookClientConfig, None]:
-        async for config in super().__call__(fn):
-            service = webop.WebhookClientConfigService(
-                name="webhooks",
-                namespace=self._namespace,
-                path="/some/path",
-                port=urlsplit(config["url"] or "").port,
-            )
-            yield {"service": service, "caBundle": config["caBundle"]}
-
-
-@pytest.mark.feature("ADM-45", "ADM-64", "ADM-66")
-async def test_handlers_of_any_name_can_be_behind_a_service(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    namespace = site.objects.namespace
-    # An ExternalName leads API servers to this process, with the TLS name of the Service.
-    await site.client.create(
-        webop.Resource("", "v1", "services", kind="Service", namespaced=True),
-        namespace,
-        {
-            "metadata": {"name": "webhooks"},
-            "spec": {"type": "ExternalName", "externalName": "localhost"},
-        },
-    )
-
-    def check(**_: Any) -> None:
-        raise webop.AdmissionError("No.", code=403)
-
-    webop.on.validate(*site.names, id="check_it", registry=registry)(check)
-    server = ServiceServer(namespace)
-    server.path = "/some/path"
-    async with site.run(registry, server=server):
-        await site.wait_for_names("check-it")
-        answer = await site.create("one", {})
-    assert answer.status_code == 403
-    assert answer.json()["message"].endswith("denied the request: No.")
 
 
 @pytest.mark.feature("ADM-61", "ADM-63")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import datetime as dt
 import logging
@@ -188,29 +187,3 @@ async def test_two_operators_with_certificates_of_their_own_behind_one_address(
 async def has_replicas(site: Site, count: int) -> bool:
     """Tell whether so many replicas are in place."""
     return len(await site.get_records()) == count
-
-
-async def test_nothing_passes_while_replicas_are_replaced_one_after_another(
-    crew: Crew, site: Site
-) -> None:
-    async with Balancer().listen() as balancer, contextlib.AsyncExitStack() as last:
-        old = contextlib.AsyncExitStack()
-        await old.enter_async_context(
-            site.run(declare("0", site), server=balancer.serve, **OPTIONS)
-        )
-        async with crew.refuse() as answers:
-            for number in range(1, 4):
-                new = contextlib.AsyncExitStack()
-                registry = declare(f"{number}", site)
-                await new.enter_async_context(site.run(registry, server=balancer.serve, **OPTIONS))
-                await until(lambda: has_replicas(site, 2), "the new replica in place")
-                await balancer.choose(number)
-                await old.aclose()
-                old = new
-            last.push_async_callback(old.aclose)
-
-            async def is_enough() -> bool:
-                return answers[403] >= 10
-
-            await until(is_enough, "ten refusals")
-    assert await crew.is_clean()

@@ -8,7 +8,6 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,9 +16,8 @@ import webop
 from tests.kit.managed_webhooks import KINDS, Site, until
 from tests.kit.operators import Kind, eventually
 from tests.kit.webhook_replicas import SERVICE, Crew, define_crews, open_crew
-from webop.admission.configurations.agreement import PREFIX, decode_record
+from webop.admission.configurations.agreement import PREFIX
 from webop.client.api import Client
-from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import build_ca
 
@@ -90,28 +88,6 @@ async def test_one_that_retires_hands_its_webhooks_over_but_the_last_one_keeps_t
     assert await crew.is_clean()
 
 
-async def test_two_that_retire_at_the_same_time_keep_their_webhooks_until_they_exit(
-    crew: Crew, site: Site
-) -> None:
-    one, two = [await crew.start("stays!", "goes") for _ in range(2)]
-    await one.manager.retire()
-    await two.manager.retire()
-    assert await site.has_names("stays goes")
-    await one.leave()
-    await two.leave()
-    assert await site.has_names("stays")
-
-
-async def test_replicas_that_exit_at_the_same_moment_leave_nothing(crew: Crew, site: Site) -> None:
-    for _ in range(20):
-        starting = [crew.begin("x", "~y") for _ in range(2)]
-        for member in starting:
-            await member.wait_applied()
-        assert await site.has_names("x", "y")
-        await asyncio.gather(*(member.leave() for member in starting))
-        assert await crew.is_clean()
-
-
 async def test_five_replicas_can_come_and_go_all_at_once(crew: Crew, site: Site) -> None:
     members = [crew.begin("x", "z", "~y") for _ in range(5)]
     for member in members:
@@ -120,27 +96,6 @@ async def test_five_replicas_can_come_and_go_all_at_once(crew: Crew, site: Site)
     assert len(await site.get_records()) == 5
     await asyncio.gather(*(member.leave() for member in members))
     assert await crew.is_clean()
-
-
-async def test_one_that_comes_while_the_last_one_goes_keeps_its_webhooks(
-    crew: Crew, site: Site
-) -> None:
-    for _ in range(10):
-        old = await crew.start("x")
-        new = crew.begin("x")
-        await asyncio.gather(old.leave(), new.wait_applied())
-        assert await site.has_names("x")
-        assert len(await site.get_records()) == 1
-        await new.leave()
-
-
-async def test_a_killed_replica_counts_until_its_mark_is_dead(crew: Crew, site: Site) -> None:
-    killed = await crew.start("x")
-    other = await crew.start("x")
-    await killed.kill()
-    await other.leave()
-    assert await site.has_names("x")  # nobody knows yet that it is dead
-    assert not await crew.is_allowed("bad")
 
 
 async def test_the_mark_of_a_killed_replica_is_removed_and_the_last_one_cleans_up(
@@ -176,93 +131,6 @@ async def test_a_rollout_adds_and_removes_webhooks_when_the_last_old_replica_goe
     assert await crew.is_clean()
 
 
-async def test_a_handler_that_is_renamed_is_replaced_in_one_step(crew: Crew, site: Site) -> None:
-    old = await crew.start("old", "~older")
-    async with crew.refuse():
-        new = await crew.start("new", "~newer")
-        assert await site.has_names("old", "older")
-        await old.leave()
-        assert await site.has_names("new", "newer")
-    await new.leave()
-    assert await crew.is_clean()
-
-
-@pytest.mark.parametrize("deleted", [VALIDATING, MUTATING])
-async def test_configurations_that_are_deleted_in_a_rollout_come_back_as_they_were(
-    crew: Crew, site: Site, deleted: WebhookType
-) -> None:
-    old = await crew.start("same", "old", "~m", replica_lifetime=1.5)
-    await crew.start("same", "new", "~m", replica_lifetime=1.5)
-    assert await site.has_names("same old", "m")
-    await site.client.delete(KINDS[deleted], None, site.name)
-    await site.wait_for_names("same old", "m")
-
-    async def is_complete() -> bool:
-        return len(await site.get_records()) == 2 and await site.has_names("same old", "m")
-
-    await until(is_complete, "the records of both")
-    await old.manager.retire()
-    await site.wait_for_names("same new", "m")
-
-
-async def test_webhooks_that_are_edited_in_a_rollout_are_repaired(crew: Crew, site: Site) -> None:
-    await crew.start("same", "old", replica_lifetime=1.5)
-    await crew.start("same", "new", replica_lifetime=1.5)
-    before = await site.get_webhooks(VALIDATING)
-    found = await site.client.get(KINDS[VALIDATING], None, site.name)
-    lenient = [{**webhook, "failurePolicy": "Ignore"} for webhook in found["webhooks"]]
-    await site.client.patch(KINDS[VALIDATING], None, site.name, {"webhooks": lenient})
-
-    async def is_repaired() -> bool:
-        return await site.get_webhooks(VALIDATING) == before
-
-    await until(is_repaired, "the repaired configuration")
-
-
-async def test_damaged_records_stop_no_replica(crew: Crew, site: Site) -> None:
-    member = await crew.start("x", replica_lifetime=1.5)
-    found = await site.client.get(KINDS[VALIDATING], None, site.name)
-    ((key, text),) = [(k, t) for k, t in found["metadata"]["annotations"].items() if PREFIX in k]
-    record, late = json.loads(text), "2099-01-01T00:00:00.000+00:00"
-    damages: list[Any] = [
-        {"lifetime": "nan"},
-        {"lifetime": "-inf"},
-        {"address": {"a": 1}},
-        {"address": {"service": "x"}},
-        {"renewed": "x"},
-        {"since": "9999-12-31T23:59:59.999999+00:00"},
-    ]
-    for number, damage in enumerate(damages):
-        damaged = json.dumps({**record, "since": late, **damage})
-        annotations = {f"{PREFIX}{number}": damaged, "webop.dev/pending": "x"}
-        patch = {"metadata": {"annotations": annotations}}
-        await site.client.patch(KINDS[VALIDATING], None, site.name, patch)
-    await crew.start("x", replica_lifetime=1.5)
-
-    found = await site.client.get(KINDS[VALIDATING], None, site.name)
-
-    async def is_renewed() -> bool:
-        now = await site.client.get(KINDS[VALIDATING], None, site.name)
-        return bool(now["metadata"]["annotations"][key] != found["metadata"]["annotations"][key])
-
-    await until(is_renewed, "its next renewal")
-    assert not member.task.done()
-    assert await site.has_names("x")
-
-
-async def test_a_clock_that_is_slow_does_not_keep_a_replica_from_taking_over(
-    crew: Crew, site: Site
-) -> None:
-    await crew.start("x")
-    found = await site.client.get(KINDS[VALIDATING], None, site.name)
-    ((key, text),) = [(k, t) for k, t in found["metadata"]["annotations"].items() if PREFIX in k]
-    fast = {**json.loads(text), "since": "2099-01-01T00:00:00.000+00:00"}
-    patch = {"metadata": {"annotations": {key: None, f"{PREFIX}fast": json.dumps(fast)}}}
-    await site.client.patch(KINDS[VALIDATING], None, site.name, patch)
-    await crew.start("y", url="https://localhost:2", take_over=True)
-    assert await site.has_names("y")
-
-
 @pytest.mark.feature("ADM-12")
 @pytest.mark.parametrize("change", ["", "another pod", "another address"])
 async def test_a_container_that_restarts_after_a_kill_takes_its_webhooks_over_at_once(
@@ -279,20 +147,6 @@ async def test_a_container_that_restarts_after_a_kill_takes_its_webhooks_over_at
         await crew.start("y")
     assert await site.has_names("x" if change else "y")
     assert len(await site.get_records()) == (2 if change == "another pod" else 1)
-
-
-async def test_what_waits_for_a_killed_replica_comes_when_it_is_dead(
-    crew: Crew, site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    old = await crew.start("old", replica_lifetime=3.0)
-    await crew.start("new", replica_lifetime=3.0)
-    await old.kill()
-    assert await site.has_names("old")
-    assert "Waiting until all replicas serve the same webhooks" in caplog.text
-    await site.wait_for_names("new")
-    await eventually(lambda: "The webhooks of this replica are in force." in caplog.text)
-    assert caplog.text.count("Removed the records of dead replicas: ") == 1
 
 
 @pytest.mark.feature("ADM-11")
@@ -343,31 +197,6 @@ async def test_what_others_have_removed_is_restored_at_the_next_look(
         return len(await site.get_records()) == 2 and await site.has_names("x", "y")
 
     await until(is_restored, "the restored configurations")
-
-
-@pytest.mark.feature("ADM-42")
-async def test_a_resource_that_comes_and_goes_does_so_for_all_replicas(
-    crew: Crew, site: Site
-) -> None:
-    members = [await crew.start("x") for _ in range(3)]
-    for names, resources in (("", ()), ("x", (site.objects.resource,))):
-        before, known = await get_contents(site), await list_digests(site)
-        for count, member in enumerate(members, 1):
-            member.know(*resources)
-            if count < len(members):
-                await until(partial(has_digests, site, known[0], 3 - count), "its record")
-                assert await get_contents(site) == before
-        await site.wait_for_names(names)
-
-
-async def list_digests(site: Site) -> list[str]:
-    found = await site.client.get(KINDS[VALIDATING], None, site.name)
-    texts = [t for k, t in found["metadata"]["annotations"].items() if k.startswith(PREFIX)]
-    return [decode_record(text).digest for text in texts]
-
-
-async def has_digests(site: Site, digest: str, count: int) -> bool:
-    return (await list_digests(site)).count(digest) == count
 
 
 async def test_webhooks_stay_in_a_pod_and_after_an_exit_that_nobody_has_asked_for(
@@ -426,79 +255,6 @@ async def test_a_replica_at_another_address_waits_unless_it_may_take_over(
     assert await site.has_names("x")
     await first.leave()
     assert await crew.is_clean()
-
-
-@pytest.mark.parametrize("url", [SERVICE, "https://localhost:2"])
-async def test_a_copy_outside_of_the_pods_does_not_take_their_webhooks_along(
-    crew: Crew, site: Site, pods: Pods, caplog: pytest.LogCaptureFixture, url: str
-) -> None:
-    with pods():
-        pod = await crew.start("x?", "old?", "goes", replica_lifetime=1.5)
-    laptop = crew.begin("x?", "new?", url=url)
-    await eventually(lambda: laptop.manager.problem)
-    await pod.leave()
-    before = await get_contents(site)
-    await eventually(lambda: caplog.text.count("they belong to pods"))
-    await laptop.leave()
-    assert await get_contents(site) == before
-    assert await site.has_names("x old")
-    boss = await crew.start("x?", "new?", url=url, take_over=True)
-    assert await site.has_names("x new")
-    await boss.leave()
-    assert await site.has_names("x new")
-    with pods():
-        pod = await crew.start("y?", url="https://localhost:3")  # its Service was renamed meanwhile
-    assert await site.has_names("y")
-    await pod.leave()
-    assert await site.has_names("y")
-
-
-async def test_webhooks_of_pods_stay_if_these_stop_just_after_a_rollout(
-    crew: Crew, site: Site, pods: Pods
-) -> None:
-    with pods():
-        old, new = await crew.start("x?", "old?"), await crew.start("x?", "new?")
-    await old.leave()
-    await new.leave()
-    assert await site.has_names("x new")
-    assert not await crew.is_allowed("any")
-
-
-async def test_persistent_webhooks_of_a_process_are_taken_over_by_its_next_start(
-    crew: Crew, site: Site
-) -> None:
-    for url in (SERVICE, "https://localhost:2"):
-        member = await crew.start("x!", url=url)
-        await member.leave()
-        assert await site.has_names("x")
-
-
-async def test_a_running_pod_takes_part_although_a_copy_came_after_a_deletion(
-    crew: Crew, site: Site, pods: Pods
-) -> None:
-    with pods():
-        pod = await crew.start("x?", replica_lifetime=1.5)
-    for which in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await site.client.delete(which, None, site.name)
-    copy = await crew.start("y?", url="https://localhost:2", replica_lifetime=1.5)
-
-    async def has_both() -> bool:
-        return len(await site.get_records()) == 2
-
-    await until(has_both, "the record of the pod")
-    assert not pod.manager.problem
-    await copy.leave()
-    await site.wait_for_names("x")
-
-
-async def test_a_replica_at_another_address_comes_when_the_others_have_gone(
-    crew: Crew, site: Site
-) -> None:
-    killed = await crew.start("x", replica_lifetime=1.5)
-    await killed.kill()
-    await crew.start("y", url="https://localhost:2", replica_lifetime=1.5)
-    assert await site.has_names("y")
 
 
 async def test_records_of_an_earlier_version_count_until_they_do_not_change_any_more(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import dataclasses
-import itertools
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -135,12 +133,6 @@ async def get_secret(site: Site) -> Json | None:
         return None
 
 
-async def get_advertised(site: Site) -> set[str]:
-    """Return the bundles of the configuration."""
-    webhooks = await site.get_webhooks(WebhookType.VALIDATING) or []
-    return {webhook["clientConfig"]["caBundle"] for webhook in webhooks}
-
-
 @pytest.mark.feature("ADM-45", "ADM-61", "ADM-64")
 async def test_the_api_server_goes_by_the_verdicts_through_the_service(site: Site) -> None:
     port = find_free_port()
@@ -160,97 +152,6 @@ async def test_the_api_server_goes_by_the_verdicts_through_the_service(site: Sit
     secret = await get_secret(site)
     assert secret is not None
     assert secret["type"] == "kubernetes.io/tls"
-
-
-@contextlib.asynccontextmanager
-async def create_all_the_time(site: Site, relay: Relay) -> AsyncIterator[list[str]]:
-    """Create objects one after the other; yield what has gone wrong."""
-    failures: list[str] = []
-    counter = itertools.count()
-    is_over = asyncio.Event()
-
-    async def go_on() -> None:
-        while not is_over.is_set():
-            number = next(counter)
-            answer = await site.create(f"letter-{number}", {"bad": bool(number % 2)})
-            is_right = answer.status_code == (422 if number % 2 else 201)
-            if not is_right or "checked" not in answer.headers.get("warning", ""):
-                failures.append(f"{number}: {answer.status_code} {answer.text}")
-            await relay.cut()
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(go_on())
-        try:
-            yield failures
-        finally:
-            is_over.set()  # httpx leaks a connection that is cancelled while it is opened
-    assert next(counter) > 5
-
-
-async def test_no_creation_fails_while_the_certificates_of_two_replicas_are_rotated(
-    site: Site,
-) -> None:
-    relay = Relay([find_free_port(), find_free_port()])
-    async with contextlib.AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        await enter(relay.listen())
-        for number, port in enumerate(relay.backends):
-            admission = {
-                "server": build_server(site, port, relay.port),
-                "managed": site.name,
-                "shutdown_delay": 0.0,
-            }
-            await enter(
-                operate(
-                    get_connection(site.cluster),
-                    build_registry(site),
-                    build_settings(admission=admission),
-                    namespaces=[site.objects.namespace],
-                    identity=f"replica{number}",
-                    beside=True,
-                )
-            )
-
-        async def is_in_force() -> bool:
-            answers = [await site.create("x", {"bad": True}, "?dryRun=All") for _ in range(2)]
-            return all(answer.status_code == 422 for answer in answers)
-
-        await until(is_in_force, "the webhooks")
-        first = await get_secret(site)
-        assert first is not None
-        failures = await enter(create_all_the_time(site, relay))
-        seen = relay.accepted
-        await site.client.delete(SECRETS, site.objects.namespace, SECRET)
-        second = await wait_for_rotation(site, first)
-        await site.client.patch(
-            SECRETS,
-            site.objects.namespace,
-            SECRET,
-            {"metadata": {"annotations": {"webop.dev/rotate": "now"}}},
-        )
-        third = await wait_for_rotation(site, second)
-        assert relay.accepted > seen + 5
-    assert failures == []
-    assert len({one["data"]["tls.crt"] for one in (first, second, third)}) == 3
-
-
-async def wait_for_rotation(site: Site, before: Json) -> Json:
-    """Wait until there is another certificate, and nothing else is trusted; return the Secret."""
-    found: Json | None = None
-
-    async def is_over() -> bool:
-        nonlocal found
-        found = await get_secret(site)
-        return (
-            found is not None
-            and found["data"]["tls.crt"] != before["data"]["tls.crt"]
-            and len(split_certificates(base64.b64decode(found["data"]["ca.crt"]))) == 1
-            and {found["data"]["ca.crt"]} == await get_advertised(site)
-        )
-
-    await until(is_over, "the rotation")
-    assert found is not None
-    return found
 
 
 async def test_a_webhook_that_refuses_all_secrets_never_stands_in_the_way_of_its_own(

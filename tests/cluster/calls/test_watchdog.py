@@ -122,28 +122,6 @@ def test_a_filter_or_anything_else_that_blocks_is_shown_by_its_stack(
     assert ("'spawn'" in warning.getMessage()) == (sys.version_info >= (3, 12))
 
 
-def test_a_failing_log_handler_does_not_end_the_watch(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("first", "second"):
-
-        @webop.on.cleanup(registry=registry, id=name)
-        async def tidy(**_: Any) -> None:
-            block(0.5)
-            await asyncio.sleep(0.2)
-
-    def stumble(record: logging.LogRecord) -> bool:
-        if "'first' blocks" in record.getMessage():
-            raise RuntimeError("dictionary changed size during iteration")
-        return True
-
-    caplog.set_level(logging.INFO)
-    caplog.handler.addFilter(stumble)
-    run_once(registry, 0.1)
-    assert find(caplog, "Cleanup handler 'second' blocks the event loop")
-    await_thread_end()
-
-
 async def test_a_handler_of_an_object_is_warned_of_once_with_the_object(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.client.http.sessions import build_transport
 from webop.client.http.transport import Request, Response
-from webop.client.watch import ListingStarted, State, watch
+from webop.client.watch import ListingStarted, State
 from webop.errors import (
     APIConflictError,
     APIForbiddenError,
@@ -263,14 +262,13 @@ async def test_a_watch_sees_what_is_and_what_comes(
         assert {raw["apiVersion"] for _, raw in events} == {"v1"}
 
 
-@IN_BOTH_MODES
 async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
-    webop_cluster: LocalCluster, webop_namespace: str, is_streaming: bool
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
     async with connect(webop_cluster) as client:
         for name in ("kept", "changed", "deleted"):
             await client.create(MAPS, webop_namespace, build_map(name))
-        async with following(client, MAPS, webop_namespace, is_streaming) as mirror:
+        async with following(client, MAPS, webop_namespace, True) as mirror:
             await mirror.wait_for(lambda: len(mirror.objects) == 3)
             await asyncio.to_thread(webop_cluster.kill_apiserver)
             deleting = asyncio.create_task(client.delete(MAPS, webop_namespace, "deleted"))
@@ -298,9 +296,8 @@ class _GatedTransport:
         await self.transport.aclose()
 
 
-@IN_BOTH_MODES
 async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
-    webop_cluster: LocalCluster, webop_namespace: str, is_streaming: bool
+    webop_cluster: LocalCluster, webop_namespace: str
 ) -> None:
     """A restarted API server knows nothing of the changes before its start: 410."""
     gate = asyncio.Event()
@@ -313,7 +310,7 @@ async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
             NETWORKING,
             transport_factory=lambda info: _GatedTransport(info, gate),
         )
-        async with watching, following(watching, MAPS, webop_namespace, is_streaming) as mirror:
+        async with watching, following(watching, MAPS, webop_namespace, True) as mirror:
             await client.patch(MAPS, webop_namespace, "kept", {"data": {"a": "1"}})
             await mirror.wait_for(lambda: len(mirror.items) >= 4)
             gate.clear()
@@ -388,64 +385,6 @@ async def test_both_ways_of_listing_bring_the_same_objects(
         lists = [query for query in queries[0] if "watch" not in query]
         assert [query["limit"] for query in lists] == ["500"] * 3
         assert "sendInitialEvents" in queries[1][0]
-
-
-@IN_BOTH_MODES
-async def test_changes_do_not_wait_for_the_end_of_a_long_list(
-    webop_cluster: LocalCluster, crowded: str, is_streaming: bool
-) -> None:
-    changed = {"data": {"a": secrets.token_hex(4)}}
-    async with connect(webop_cluster) as client:
-        items = watch(client, MAPS, crowded, Watching(streaming_list=is_streaming))
-        seen: dict[str, list[str | None]] = {}
-        total = 0
-
-        async def read() -> str | None:
-            """Take the next item; return the name of its object, if it is one."""
-            nonlocal total
-            item = await anext(items)
-            if not isinstance(item, tuple):
-                return None
-            kind, raw = item
-            name: str = raw["metadata"]["name"]
-            total += 1
-            seen.setdefault(name, []).append(kind)
-            return name
-
-        async def slowly_read_until(name: str, kinds: list[str | None]) -> None:
-            while seen.get(name) != kinds:
-                await read()
-                await asyncio.sleep(0.005)
-
-        async with contextlib.aclosing(items):
-            while total < 600:
-                await read()
-            for number in range(100):  # until the second stream is there
-                await client.patch(MAPS, crowded, "x1199", {"data": {"a": f"{number}"}})
-                await read()
-                if "x1199" in seen:
-                    break
-            await client.patch(MAPS, crowded, "x1150", changed)
-            await client.patch(MAPS, crowded, "x0001", changed)
-            await client.delete(MAPS, crowded, "x1151")
-            await client.create(MAPS, crowded, build_map("x1152a"))
-            await slowly_read_until("x0001", [None, "MODIFIED"])
-            await slowly_read_until("x1152a", ["ADDED"])
-            assert seen["x1150"] == ["MODIFIED"]
-            assert seen["x1151"] == ["DELETED"]
-            assert "x1149" not in seen  # the list has not got there yet
-            while await read() is not None:
-                pass
-            assert seen.pop("x1152a") == ["ADDED"]
-            assert seen.keys() - {"kube-root-ca.crt"} == set(CROWD)
-            await client.patch(MAPS, crowded, "x0002", changed)
-            await slowly_read_until("x0002", [None, "MODIFIED"])
-        await client.create(MAPS, crowded, build_map("x1151"))
-        await client.delete(MAPS, crowded, "x1152a")
-        # Nothing comes twice, neither by the list nor by what follows it.
-        assert seen["x1150"] == ["MODIFIED"]
-        assert seen["x1151"] == ["DELETED"]
-        assert seen["x0001"] == [None, "MODIFIED"]
 
 
 async def test_a_server_without_streaming_lists_is_asked_for_pages() -> None:

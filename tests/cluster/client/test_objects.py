@@ -10,14 +10,11 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, eventually, get_connection, pace
+from tests.kit.operators import Kind, Objects, RunOperator, eventually, get_connection, pace
 from tests.kit.tcp_proxy import intercept
-from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
-from webop.client.http.sessions import build_transport
-from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
 from webop.settings import NetworkingSettings
 
@@ -469,21 +466,6 @@ async def test_probes_of_an_app_have_the_client_of_its_operator(
     assert sorted(answer.json().values()) == ["Active", "Namespace"]
 
 
-async def test_an_index_of_the_name_hides_the_client(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.index("widgets", registry=registry, id="client")(lambda name, **_: {name: "indexed"})
-
-    @webop.on.create("widgets", registry=registry)
-    async def fn(client: Any, **kwargs: Any) -> None:
-        calls.note("fn", kwargs, found=list(client["one"]))
-
-    async with run_operator():
-        await objects.create("one")
-        [call] = await calls.wait("one")
-    assert call["found"] == ["indexed"]
-
-
 async def test_the_sync_client_is_refused_in_the_loop_that_it_would_block(
     handlers_client: AsyncClient,
 ) -> None:
@@ -492,20 +474,6 @@ async def test_the_sync_client_is_refused_in_the_loop_that_it_would_block(
         handlers_client.sync.get("namespaces", "default")
     found = await asyncio.to_thread(handlers_client.sync.get, "namespaces", "default")
     assert found["kind"] == "Namespace"
-
-
-async def test_requests_from_threads_end_with_the_right_to_act(
-    handlers_client: AsyncClient,
-) -> None:
-    fence_child_tasks(asyncio.get_running_loop())
-    handlers_client.enter()
-    fence = Fence()
-    fence.ends_at = read_clock() + 60
-    current_fence.set(fence)
-    assert await asyncio.to_thread(handlers_client.sync.get, "namespaces", "default")
-    fence.ends_at = read_clock()
-    with pytest.raises(webop.APIConnectionError, match="is no longer the leader"):
-        await asyncio.to_thread(handlers_client.sync.get, "namespaces", "default")
 
 
 def test_outside_of_operators_there_is_no_client_but_that_of_a_script(
@@ -528,46 +496,3 @@ def test_outside_of_operators_there_is_no_client_but_that_of_a_script(
             webop.client.current()
 
     asyncio.run(main())
-
-
-class Holding:
-    """A transport that holds back requests about ConfigMaps until it lets them go."""
-
-    def __init__(self, info: ConnectionInfo) -> None:
-        self._transport = build_transport(info)
-        self.held, self.most = 0, 0
-        self.gate = asyncio.Event()
-
-    async def send(self, request: Request) -> Response:
-        if "/configmaps" in request.target:
-            self.held += 1
-            self.most = max(self.most, self.held)
-            await self.gate.wait()
-            self.held -= 1
-        return await self._transport.send(request)
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()
-
-
-async def test_requests_of_handlers_take_no_more_than_their_share_of_connections(
-    info: ConnectionInfo, widgets: Kind, webop_namespace: str
-) -> None:
-    transport = Holding(info)
-    vault, networking = Vault({"test": info}), NetworkingSettings()
-    async with Client(vault, networking, transport_factory=lambda _: transport) as requests:
-        client = AsyncClient(requests)
-        async with asyncio.TaskGroup() as group:
-            for _ in range(40):
-                group.create_task(client.list("configmaps", namespace=webop_namespace))
-            await eventually(lambda: transport.held == 16)
-            await client_is_free(requests, widgets, webop_namespace)
-            transport.gate.set()
-    assert transport.most == 16
-
-
-async def client_is_free(requests: Client, kind: Kind, namespace: str) -> None:
-    """Make a request of the framework, which must not wait for those of handlers."""
-    with pytest.raises(webop.APINotFoundError):
-        async with asyncio.timeout(5):
-            await requests.get(kind.resource, namespace, "absent", is_queued=True)

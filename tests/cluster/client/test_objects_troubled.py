@@ -23,8 +23,7 @@ from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.sessions import build_transport
 from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
-from webop.client.standalone import connect_command
-from webop.errors import APIServerError, APITooManyRequestsError
+from webop.errors import APIServerError
 from webop.settings import NetworkingSettings
 
 if TYPE_CHECKING:
@@ -78,20 +77,6 @@ async def test_a_namespace_leads_to_no_other_path(client: Client, webop_namespac
         await handlers_client.delete("configmaps", "one", namespace=namespace, missing_ok=True)
     found = await handlers_client.get("namespaces", webop_namespace)
     assert "deletionTimestamp" not in found["metadata"]
-
-
-async def test_texts_that_yaml_reads_in_other_ways_are_applied_as_they_are(
-    client: Client, webop_namespace: str
-) -> None:
-    texts = {
-        "next-line": "a\x85b",
-        "separator": "a \u2028 b",
-        "control": "\x7f\x9f\ufffe",
-        "others": '\x00\ufeff😀é\n"\\',
-        "value": "1e3",
-    }
-    applied = await AsyncClient(client).apply(build_map("one", webop_namespace, **texts))
-    assert applied["data"] == texts
 
 
 async def test_kinds_that_the_server_did_not_tell_of_are_not_absent(info: ConnectionInfo) -> None:
@@ -198,49 +183,6 @@ async def test_a_list_whose_pages_expire_is_read_at_once(
         found = await troubled.list("configmaps", namespace=webop_namespace)
     assert [item["metadata"]["name"] for item in found] == ["one", "two"]
     assert pages == 3
-
-
-@pytest.mark.parametrize("pause", ["1", ""])
-async def test_a_server_that_asks_for_a_pause_is_asked_again(
-    info: ConnectionInfo, pause: str
-) -> None:
-    refused = 0
-
-    async def rule(request: Request) -> Response | Request:
-        nonlocal refused
-        if request.target.endswith("/default") and not refused:
-            refused += 1
-            return Made(429, {}, **({"retry-after": pause} if pause else {}))
-        return request
-
-    async with meddle(info, rule) as client:
-        if pause:
-            assert await client.get("namespaces", "default")
-        else:
-            with pytest.raises(APITooManyRequestsError):
-                await client.get("namespaces", "default")
-
-
-async def test_a_cancellation_at_the_end_of_a_connection_is_not_lost() -> None:
-    goes_on = False
-
-    async def work() -> None:
-        nonlocal goes_on
-        async with connect_command(info=ConnectionInfo("https://host")):
-            asyncio.get_running_loop().call_soon(task.cancel)
-        goes_on = True
-
-    task = asyncio.create_task(work())
-    await asyncio.wait({task})
-    assert task.cancelled()
-    assert not goes_on
-
-
-async def test_a_client_does_nothing_after_its_end(webop_kubeconfig: Any) -> None:
-    async with webop.client.connect() as client:
-        assert await client.list("namespaces")
-    with pytest.raises(webop.LoginError, match="The client is closed"):
-        await client.list("namespaces")
 
 
 async def test_threads_that_handlers_start_end_with_the_right_to_act(client: Client) -> None:

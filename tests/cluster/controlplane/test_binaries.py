@@ -206,22 +206,6 @@ def test_an_interrupted_build_leaves_no_half_binary_and_no_compiler(
     assert _is_gone(int((go / "pid").read_text()))
 
 
-def test_a_killed_build_is_cleared_away_by_the_next_one(
-    go: Path, cache: Path, recorder: Recorder, start_provider: Callable[[], Provider]
-) -> None:
-    (go / "wait").touch()
-    provider = start_provider()
-    _wait_for((go / "building").exists)
-    compiler = int((go / "pid").read_text())
-    provider.process.kill()
-    provider.process.wait()
-    assert find_binaries() is None
-    (go / "wait").unlink()
-    assert provide_binaries(recorder).version == "1.36.3"
-    assert not list((cache / "bin").glob("unfinished-*"))
-    _wait_for(lambda: _is_gone(compiler))
-
-
 def test_two_processes_that_need_the_binaries_at_once_build_them_once(
     go: Path, start_provider: Callable[[], Provider]
 ) -> None:

@@ -1,20 +1,13 @@
 from __future__ import annotations
 
-import base64
-import datetime as dt
-import http.server
 import json
 import os
-import signal
 import ssl
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,10 +17,10 @@ from webop.controlplane import reaper
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.credentials import ServerNames
 from webop.errors import ClusterError, ConfigurationError
-from webop.servers.certificates.certs import build_ca, build_certificate_signed, read_certificate
+from webop.servers.certificates.certs import read_certificate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _RUN_AND_WAIT = """
 import sys, time
@@ -118,83 +111,6 @@ def test_each_namespace_is_a_new_one(cluster: LocalCluster) -> None:
     assert two in cluster.kubectl("get", "namespaces")
 
 
-def test_the_api_server_calls_webhooks_of_this_machine(cluster: LocalCluster) -> None:
-    with _serve_webhook() as (url, ca_data):
-        rule = {
-            "apiGroups": [""],
-            "apiVersions": ["v1"],
-            "operations": ["CREATE"],
-            "resources": ["configmaps"],
-        }
-        webhook = {
-            "name": "refuse.example.com",
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "clientConfig": {"url": url, "caBundle": ca_data},
-            "rules": [rule],
-            "objectSelector": {"matchLabels": {"refuse": "me"}},
-        }
-        configuration = {
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": "refuse"},
-            "webhooks": [webhook],
-        }
-        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(configuration))
-        body = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"generateName": "refused-", "labels": {"refuse": "me"}},
-        }
-
-        def is_refused() -> bool:
-            try:
-                cluster.kubectl("create", "-f", "-", stdin=json.dumps(body))
-            except ClusterError as error:
-                assert "not today" in str(error)  # noqa: PT017 - it comes with a delay
-                return True
-            return False
-
-        _wait_for(is_refused)
-        cluster.kubectl("delete", "validatingwebhookconfiguration", "refuse")
-
-
-@contextmanager
-def _serve_webhook() -> Iterator[tuple[str, str]]:
-    """Serve a webhook that refuses everything; give its URL and the caBundle."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            response: dict[str, Any] = {"uid": review["request"]["uid"], "allowed": False}
-            response["status"] = {"message": "not today"}
-            body = json.dumps({**review, "request": None, "response": response}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    ca = build_ca("webhook-ca")
-    pair = build_certificate_signed(ca, common_name="webhook", hostnames=["127.0.0.1"])
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(pair.cert + pair.key)
-        file.flush()
-        context.load_cert_chain(file.name)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"https://127.0.0.1:{server.server_port}/", base64.b64encode(ca.cert).decode()
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
 def test_the_controller_manager_collects_garbage_and_removes_namespaces(
     cluster: LocalCluster,
 ) -> None:
@@ -258,43 +174,6 @@ def test_a_cluster_of_a_killed_process_goes_with_it(use_real_assets: None, cache
     assert (cache / "logs" / name / "kube-apiserver.log").stat().st_size
 
 
-def test_a_cluster_goes_with_its_owner_even_if_a_forked_child_lives_on(
-    standin_assets: Path, cache: Path
-) -> None:
-    program = _RUN_AND_WAIT.replace(
-        "    time.sleep", "    import os\n    if os.fork() == 0: time.sleep(60)\n    time.sleep"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as child:
-        assert child.stdout is not None
-        _, *pids = child.stdout.readline().split()
-        os.kill(child.pid, signal.SIGKILL)
-        _wait_for(lambda: all(reaper.get_start_time(int(pid)) is None for pid in pids))
-        os.killpg(child.pid, signal.SIGKILL)
-
-
-def test_what_is_left_when_the_guard_is_killed_too_is_ended_by_the_next_start(
-    standin_assets: Path, cache: Path
-) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _RUN_AND_WAIT], stdout=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stdout is not None
-        name, *pids = child.stdout.readline().split()
-        children = f"/proc/{child.pid}/task/{child.pid}/children"
-        if not Path(children).exists():
-            pytest.skip("needs the /proc of Linux")
-        for pid in Path(children).read_text().split():
-            if pid not in pids:
-                os.kill(int(pid), signal.SIGKILL)
-        child.kill()
-    assert all(reaper.get_start_time(int(pid)) for pid in pids)
-    with LocalCluster():
-        assert all(reaper.get_start_time(int(pid)) is None for pid in pids)
-        assert not (cache / "clusters" / name).exists()
-
-
 def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(
     standin_assets: Path, cache: Path
 ) -> None:
@@ -308,15 +187,6 @@ def test_a_stopped_cluster_leaves_its_logs_and_nothing_else(
     cluster.stop()
     with pytest.raises(ConfigurationError, match=r"is not started\. .* `webop cluster start`"):
         _ = cluster.server
-
-
-def test_a_port_that_somebody_else_has_taken_is_replaced_by_another(standin_assets: Path) -> None:
-    (standin_assets / "ports-taken").write_text("2")
-    with LocalCluster() as cluster:
-        ports = (standin_assets / "ports").read_text().split()
-        assert len(set(ports)) == 3
-        assert cluster.server == f"https://127.0.0.1:{ports[-1]}"
-        assert cluster.server in cluster.kubeconfig.read_text()
 
 
 def test_an_api_server_that_does_not_start_is_told_with_its_log(standin_assets: Path) -> None:
@@ -356,27 +226,3 @@ def test_clusters_run_side_by_side_and_are_found_by_their_names(standin_assets: 
         assert one.is_ready()
     with pytest.raises(ClusterError, match="webop cluster start --name two"):
         LocalCluster.attach("two")
-
-
-def test_a_dead_cluster_of_the_same_name_is_replaced(standin_assets: Path) -> None:
-    first = LocalCluster("one").start(detached=True)
-    first.kill_apiserver()
-    with pytest.raises(ClusterError, match="kube-apiserver not running"):
-        LocalCluster.attach("one")
-    with LocalCluster("one") as second:
-        assert second.is_ready()
-        assert reaper.get_start_time(first.pids["etcd"]) is None
-
-
-def test_only_the_newest_logs_are_kept(standin_assets: Path, cache: Path) -> None:
-    for number in range(12):
-        folder = cache / "logs" / f"run-{number}"
-        folder.mkdir(parents=True)
-        old = dt.datetime(2026, 1, 1 + number, tzinfo=dt.UTC).timestamp()
-        os.utime(folder, (old, old))
-    (cache / "logs" / "dev").mkdir()
-    with LocalCluster():
-        names = {path.name for path in (cache / "logs").glob("run-*")}
-    assert {f"run-{number}" for number in range(2, 12)} <= names
-    assert not {"run-0", "run-1"} & names
-    assert (cache / "logs" / "dev").exists()

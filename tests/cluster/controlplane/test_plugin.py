@@ -33,20 +33,6 @@ def test_each_worker_has_a_cluster_and_the_report_names_the_version(
     assert not [path for path in (cache / "clusters").iterdir() if path.is_dir()]
 
 
-def test_binaries_are_built_before_the_first_test_with_the_progress_shown(
-    go: Path, tmp_path: Path
-) -> None:
-    tests = "def test_it(webop_cluster): ..."
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    (tmp_path / "pytest.ini").write_text(_CONFIGURATION)
-    (tmp_path / "test_it.py").write_text(tests)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "webop: Kubernetes v1.36.3, downloaded or built at first use" in done.stdout
-    assert "3 of 3 packages" in done.stderr
-    # The stand-in builds binaries that end at once; the log of the first one to do so is told.
-    assert re.search(r"(etcd|kube-apiserver) exited", done.stdout)
-
-
 def test_a_run_without_the_fixtures_builds_nothing_and_says_nothing_at_the_end(
     go: Path, cache: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import re
 import signal
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -30,8 +29,6 @@ from tests.kit.tcp_proxy import Proxy, intercept
 from webop.client.api import Client
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.coordination.requests import LEASES
-from webop.embedding import EmbeddingOptions, operator
-from webop.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -51,15 +48,9 @@ def configure(settings, **_):
     settings.posting.enabled = False
 
 @webop.on.create('widgets')
-def in_a_thread(spec, **_):
-    if spec.get('how') == 'thread':
+def in_a_thread(name, **_):
+    if name == 'a':
         print('it blocks a thread', flush=True)
-        time.sleep(60)
-
-@webop.on.create('widgets')
-async def in_the_loop(spec, **_):
-    if spec.get('how') == 'loop':
-        print('it blocks the loop', flush=True)
         time.sleep(60)
 """
 
@@ -259,31 +250,6 @@ async def test_an_absent_namespace_is_named(
     assert 'namespaces "nowhere" not found' in log.text
 
 
-@pytest.mark.parametrize(
-    ("leadership", "text"),
-    [
-        ({"lease_name": "lead"}, r"Set settings\.leadership\.lease_namespace"),
-        ({"lease_name": "lead", "renew_deadline": 15}, "must be less than"),
-    ],
-)
-async def test_settings_that_do_not_do_end_the_operator_with_the_reason(
-    info: webop.ConnectionInfo,
-    registry: webop.OperatorRegistry,
-    calls: Calls,
-    leadership: Json,
-    text: str,
-) -> None:
-    options: EmbeddingOptions = {
-        "registry": declare(registry, calls),
-        "settings": build_settings(leadership=leadership),
-        "vault": webop.Vault({"x": info}),
-        "standalone": True,
-        "clusterwide": True,
-    }
-    with pytest.raises(ConfigurationError, match=text):
-        await operator(**options)
-
-
 async def test_a_lost_lease_that_comes_back_begins_a_new_turn_with_the_daemons(
     objects: Objects,
     run_operator: RunOperator,
@@ -311,35 +277,14 @@ async def test_a_lost_lease_that_comes_back_begins_a_new_turn_with_the_daemons(
     assert running[-1] == "ended"
 
 
-async def test_a_handler_is_not_gone_on_with_after_the_loop_was_blocked_beyond_the_lease(
-    objects: Objects, run_operator: RunOperator, registry: webop.OperatorRegistry, calls: Calls
-) -> None:
-    @webop.on.create("widgets", registry=registry)
-    async def created(**kwargs: Any) -> None:
-        calls.note("begun", kwargs)
-        await asyncio.sleep(0.2)
-        calls.note("ended", kwargs)
-
-    async with run_operator(settings=lead(objects), identity="me"):
-        await objects.create("a")
-        await calls.wait("a", "begun")
-        time.sleep(2.2)  # noqa: ASYNC251 - as if the process was stopped
-        assert await calls.wait("a", "begun", 2)
-        assert not calls.of("a", "ended")
-        await objects.wait_handled("a")
-    *begun, last = calls.handlers("a")
-    assert set(begun) == {"begun"}
-    assert last == "ended"
-
-
 @pytest.fixture
 async def stuck(
     webop_cluster: LocalCluster, objects: Objects, workshop: Workshop
-) -> AsyncIterator[Callable[[str], Awaitable[tuple[Command, Proxy]]]]:
-    """Runs a process that leads, and has a handler that blocks: a thread, or the loop."""
+) -> AsyncIterator[Callable[[], Awaitable[tuple[Command, Proxy]]]]:
+    """Runs a process that leads, and has a handler that blocks a thread."""
     async with AsyncExitStack() as stack:
 
-        async def run(how: str) -> tuple[Command, Proxy]:
+        async def run() -> tuple[Command, Proxy]:
             proxy = await stack.enter_async_context(intercept(webop_cluster.server))
             kubeconfig = workshop.folder / "kubeconfig"
             text = webop_cluster.kubeconfig.read_text()
@@ -351,18 +296,17 @@ async def stuck(
             running = workshop.start(*scope, workshop.write(BLOCKING), **variables)
             command = await stack.enter_async_context(running)
             await command.wait_for("This replica is leading")
-            await objects.create("a", {"how": how})
+            await objects.create("a")
             await command.wait_for("it blocks")
             return command, proxy
 
         yield run
 
 
-@pytest.mark.parametrize("how", ["thread", "loop"])
 async def test_a_process_ends_at_the_end_of_its_lease_if_a_handler_blocks_beyond_it(
-    stuck: Callable[[str], Awaitable[tuple[Command, Proxy]]], how: str
+    stuck: Callable[[], Awaitable[tuple[Command, Proxy]]],
 ) -> None:
-    command, proxy = await stuck(how)
+    command, proxy = await stuck()
     proxy.is_refusing = True
     proxy.cut()
     assert await command.wait_for_exit() == 1
@@ -370,9 +314,9 @@ async def test_a_process_ends_at_the_end_of_its_lease_if_a_handler_blocks_beyond
 
 
 async def test_a_process_that_stops_keeps_the_lease_for_work_that_cannot_be_ended(
-    stuck: Callable[[str], Awaitable[tuple[Command, Proxy]]], objects: Objects
+    stuck: Callable[[], Awaitable[tuple[Command, Proxy]]], objects: Objects
 ) -> None:
-    command, _ = await stuck("thread")
+    command, _ = await stuck()
     command.process.send_signal(signal.SIGTERM)
     await command.wait_for("is not released")
     assert (await read_lease(objects, "stuck"))["holderIdentity"]

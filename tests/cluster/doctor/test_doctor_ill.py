@@ -10,10 +10,6 @@ import ssl
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
 
 import webop
 from tests.kit.doctor_runs import Doctor, build_record, configure, wait_in_force
@@ -24,7 +20,6 @@ from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     build_ca,
     build_certificate_self_signed,
-    read_certificate,
 )
 
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
@@ -88,22 +83,6 @@ async def test_a_configuration_that_nobody_keeps_is_found_by_the_marks(
     assert f"check.{site.name}" not in [line.subject for line in report.lines]  # no probe
 
 
-async def test_rights_for_two_configurations_without_webhooks_are_told_once(
-    site: Site, doctor: Doctor
-) -> None:
-    names, kind = (site.name, f"second.{site.name}"), KINDS[WebhookType.MUTATING]
-    for name in names:
-        body = {"metadata": {"name": name, "annotations": {"replica.webop.dev/1": "{}"}}}
-        await site.client.create(kind, None, body)
-    report = await doctor.examine("--no-probe")
-    await site.client.delete(kind, None, names[1])
-    assert report.find("mutatingwebhookconfigurations").text == "create, patch granted"
-    for name in names:
-        line = report.find("replicas", f"of {name}")
-        assert line.text == "none, and no webhooks"
-        assert line.remedy == f"To remove the configurations: webop webhooks remove {name}"
-
-
 async def test_what_nobody_needs_an_answer_of_is_no_failure(site: Site, doctor: Doctor) -> None:
     config = {"url": f"https://localhost:{find_free_port()}/hook"}
     await configure(site, config, [], failurePolicy="Ignore")
@@ -161,61 +140,6 @@ async def test_an_expired_certificate_is_found_from_here_and_from_there(
     assert "has expired" in report.find(f"check.{site.name}").text
 
 
-def build_rsa_certificate(host: str) -> tuple[bytes, bytes]:
-    """Return a self-signed certificate with a key of the other type than webop's own, in PEM."""
-    key = rsa.generate_private_key(65537, 2048)
-    now = dt.datetime.now(dt.UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now).not_valid_after(now + dt.timedelta(days=90))
-    builder = builder.add_extension(
-        x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False
-    )
-    cert = builder.sign(key, hashes.SHA256())
-    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    pem = serialization.Encoding.PEM
-    return cert.public_bytes(pem), key.private_bytes(pem, pkcs8, plain)
-
-
-async def test_a_certificate_that_is_not_the_one_in_the_secret_is_found(
-    site: Site, doctor: Doctor
-) -> None:
-    """A server that got a certificate of another key type goes on to show the old one."""
-    namespace = site.objects.namespace
-    host = f"hooks.{namespace}.svc"
-    old, (new, new_key) = build_certificate_self_signed([host]), build_rsa_certificate(host)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_key_material(context, old.cert, old.key)
-
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    metadata = {"name": SECRET}
-    data = {"tls.crt": encode(new), "tls.key": encode(new_key)}
-    await site.client.create(SECRETS, namespace, {"metadata": metadata, "data": data})
-    spec = {"type": "ExternalName", "externalName": "localhost"}
-    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
-    async with await asyncio.start_server(answer, "localhost", 0, ssl=context) as server:
-        port = server.sockets[0].getsockname()[1]
-        service = {"name": "hooks", "namespace": namespace, "port": port}
-        await configure(site, {"service": service, "caBundle": encode(old.cert + new)})
-        before = await doctor.examine("--managed", site.name, "--no-probe")
-        only = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        load_key_material(only, new, new_key)
-        async with await asyncio.start_server(answer, "localhost", 0, ssl=only) as later:
-            service["port"] = later.sockets[0].getsockname()[1]
-            found = await site.client.get(KINDS[WebhookType.VALIDATING], None, site.name)
-            patch = {"webhooks": found["webhooks"]}
-            patch["webhooks"][0]["clientConfig"]["service"] = service
-            await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
-            after = await doctor.examine("--managed", site.name, "--no-probe")
-    serials = read_certificate(old.cert).serial, read_certificate(new).serial
-    (line,) = (line for line in before.of("warning") if line.subject == "certificate")
-    assert line.text == f"the server uses {serials[0]}, but the Secret {SECRET} has {serials[1]}"
-    line = after.find("certificate")
-    assert (line.level, serials[1] in line.text) == ("ok", True)
-
-
 async def test_a_service_that_is_not_there_is_named(site: Site, doctor: Doctor) -> None:
     service = {"name": "nowhere", "namespace": site.objects.namespace, "path": "/hook"}
     await configure(site, {"service": service})
@@ -224,16 +148,6 @@ async def test_a_service_that_is_not_there_is_named(site: Site, doctor: Doctor) 
     assert report.code == 1, said
     assert "the Service does not exist" in report.find("address").text
     assert report.find(f"check.{site.name}").text.startswith("the Service does not exist")
-
-
-async def test_a_port_that_no_server_can_have_is_found_though_the_cluster_takes_it(
-    site: Site, doctor: Doctor
-) -> None:
-    await configure(site, {"url": "https://localhost:99999/hook"})
-    await wait_in_force(site)
-    report = await doctor.examine("--managed", site.name)
-    assert "cannot be reached from here: Port out of range" in report.find("address").text
-    assert report.find(f"check.{site.name}").level == "failure"
 
 
 async def test_a_service_without_pods_is_found_from_there_and_not_from_outside(

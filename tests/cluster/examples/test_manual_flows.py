@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings
-from tests.kit.timeline import Timeline
+from tests.kit.operators import Objects, RunOperator
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.objects.resources import Resource
@@ -108,45 +107,3 @@ async def test_an_object_of_the_tutorial_without_a_size_gets_no_claim(
     with pytest.raises(APINotFoundError):
         await client.get(CLAIMS, objects.namespace, "my-claim")
     assert "There must be a size, not None." in caplog.text
-
-
-@pytest.mark.feature("SUB-16", "SUB-06", "SUB-08", "CON-07", "ERR-03")
-async def test_sub_handlers_are_not_repeated_while_their_siblings_are(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    timeline = Timeline()
-
-    async def create_a(retry: int, **_: Any) -> None:
-        timeline.note(f"a {retry}")
-        if retry < 2:
-            raise webop.TemporaryError("Not ready yet.", delay=_DELAY)
-
-    async def create_b(retry: int, **_: Any) -> None:
-        timeline.note(f"b {retry}")
-        if retry < 6:
-            raise webop.TemporaryError("Not ready yet.", delay=_DELAY)
-
-    @webop.on.create("widgets", registry=registry)
-    async def create(name: str, **kwargs: Any) -> None:
-        if name.startswith("fence"):
-            return
-        calls.note("entering", {**kwargs, "name": name})
-        await webop.execute(fns={"a": create_a, "b": create_b})
-        calls.note("leaving", {**kwargs, "name": name})
-
-    # The steps of the manual: both children are due in the same moment, and so in one call.
-    async with run_operator(build_settings()):
-        await objects.create("one")
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    names = timeline.list_names()
-    assert [name for name in names if name[0] == "a"] == ["a 0", "a 1", "a 2"]
-    assert [name for name in names if name[0] == "b"] == [f"b {retry}" for retry in range(7)]
-    (begun,), (a_done,), (b_done,) = (timeline.of(what) for what in ("a 0", "a 2", "b 6"))
-    assert 2 * _DELAY <= a_done - begun <= 2 * _DELAY + _TOLERANCE
-    assert 6 * _DELAY <= b_done - begun <= 6 * _DELAY + 2 * _TOLERANCE
-    # Whichever is due first wakes the parent, the other one a moment later, maybe.
-    handlers = calls.handlers("one")
-    assert handlers[-1] == "leaving"
-    assert handlers.count("leaving") == 1
-    assert 7 <= handlers.count("entering") <= 9

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 import webop
-from tests.kit.exec_plugins import V1, PluginFolder, build_kubeconfig
+from tests.kit.exec_plugins import build_kubeconfig
 from tests.kit.operators import Objects, build_settings, eventually, operate
 from webop.client.api import Client
 from webop.client.auth.expiration import parse_certificate_lifetime
@@ -297,72 +297,6 @@ def build_brief_certificate(cluster: LocalCluster, seconds: float) -> tuple[dict
     lifetime = parse_certificate_lifetime(pair.cert)
     assert lifetime is not None
     return fields, lifetime.end
-
-
-@pytest.mark.feature("AUT-16", "AUT-17")
-async def test_a_certificate_whose_end_nobody_has_told_is_replaced_when_it_is_refused(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    handled: list[str],
-    info: ConnectionInfo,
-    tmp_path: Path,
-) -> None:
-    calls = 0
-
-    # The same paths with another content: other credentials, as certificates rotate in files.
-    @webop.on.login(registry=registry)
-    def log_in(**_: Any) -> ConnectionInfo:
-        nonlocal calls
-        calls += 1
-        fields, end = build_brief_certificate(webop_cluster, seconds=1.5 if calls == 1 else 60)
-        ends.append(end)
-        (tmp_path / "cert").write_text(fields["client-certificate-data"])
-        (tmp_path / "key").write_text(fields["client-key-data"])
-        return ConnectionInfo(
-            server=webop_cluster.server,
-            ca_data=webop_cluster.ca_data,
-            certificate_path=tmp_path / "cert",
-            private_key_path=tmp_path / "key",
-        )
-
-    ends: list[float] = []
-    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
-        await handle(objects, handled, "before")
-        await asyncio.sleep(max(0.0, ends[0] - time.time() + 0.1))
-        await handle(objects, handled, "after")
-    assert calls == 2
-
-
-@pytest.mark.feature("AUT-14", "AUT-17")
-async def test_an_exec_plugin_is_run_again_when_its_credentials_expire(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    handled: list[str],
-    account: Account,
-    info: ConnectionInfo,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plugin = PluginFolder(tmp_path)
-    for number in (1, 2):
-        (tmp_path / f"token-{number}").write_text(await account.issue(f"token-{number}"))
-    plugin.write_script(
-        f"number=$(wc -l < {tmp_path}/runs)",
-        'if [ "$number" -gt 1 ]; then number=2; end="+1 hour"; else end="+2 seconds"; fi',
-        f'token=$(cat {tmp_path}/token-"$number")',
-        'end=$(date -u -d "$end" +%Y-%m-%dT%H:%M:%SZ)',
-        f"""printf '{{"apiVersion":"{V1}","kind":"ExecCredential","status":'""",
-        """printf '{"token":"%s","expirationTimestamp":"%s"}}' "$token" "$end" """,
-    )
-    monkeypatch.setenv("KUBECONFIG", str(plugin.write_kubeconfig(describe_cluster(webop_cluster))))
-    webop.on.login(registry=registry)(webop.login_with_kubeconfig)
-    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
-        await handle(objects, handled, "before")
-        await asyncio.sleep(2)
-        await handle(objects, handled, "after")
-        assert plugin.runs == 2
 
 
 @pytest.mark.feature("AUT-04", "AUT-15", "AUT-16", "AUT-19")

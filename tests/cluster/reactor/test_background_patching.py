@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
-import threading
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,6 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    connect,
     eventually,
     get_connection,
     operate,
@@ -101,81 +98,6 @@ async def test_a_patch_is_applied_after_each_iteration_and_cleared(
     assert body["status"]["conditions"] == [{"type": "Whatever", "status": "True"}]
     assert body["metadata"]["labels"]["x"] == "y"
     assert not any(leftovers[:3])
-
-
-@pytest.mark.feature("PAT-07", "PAT-08", "PAT-09", "DMN-27", "TMR-20")
-@pytest.mark.parametrize("is_timer", [False, True])
-async def test_functions_that_come_too_late_are_carried_over_to_the_next_iteration(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    webop_cluster: LocalCluster,
-    *,
-    is_timer: bool,
-) -> None:
-    beginnings: list[tuple[bool, int]] = []
-    tries = 0
-
-    async def disturb() -> None:
-        async with connect(webop_cluster) as other:
-            theirs = Objects(other, objects.kind, objects.namespace)
-            await theirs.patch("one", {"spec": {"items": ["theirs"]}})
-
-    def append(body: webop.RawBody) -> None:
-        nonlocal tries
-        tries += 1
-        if tries == 1:  # the object changes after it was read and before it is written
-            rival = threading.Thread(target=asyncio.run, args=[disturb()])
-            rival.start()
-            rival.join()
-        items = body["spec"].setdefault("items", [])
-        if "mine" not in items:
-            items.append("mine")
-
-    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
-        if name != "one":
-            return
-        beginnings.append((bool(patch), len(patch.fns)))
-        if len(beginnings) == 1:
-            patch.status["merged"] = "yes"
-            patch.fns.append(append)
-
-    declare(registry, "widgets", fn, is_timer=is_timer)
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        body = await objects.wait("one", lambda body: "mine" in body["spec"].get("items", ()))
-        await eventually(lambda: len(beginnings) >= 4)
-    assert body["spec"]["items"] == ["theirs", "mine"]
-    assert body["status"] == {"merged": "yes"}
-    assert beginnings[:4] == [(False, 0), (True, 1), (False, 0), (False, 0)]
-    assert tries == 2
-
-
-@pytest.mark.feature("DMN-27", "TMR-20", "CFG-52")
-async def test_what_could_not_be_written_is_written_after_the_next_iteration(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    timeline: Timeline,
-    proxy: Proxy,
-    webop_cluster: LocalCluster,
-) -> None:
-    @webop.timer("widgets", registry=registry, id="fn", interval=0.3)
-    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
-        if name == "one":
-            timeline.note("called")
-            if len(timeline.of("called")) == 2:
-                proxy.is_refusing = True
-                proxy.cut()
-                patch.status["once"] = "yes"
-                patch.fns.append(set_conditions)
-
-    async with operate_through(proxy, webop_cluster, registry, objects.namespace):
-        await objects.create("one")
-        await timeline.wait("called", 4)
-        assert "status" not in await objects.get("one")
-        proxy.is_refusing = False
-        wanted = {"conditions", "once"}
-        await objects.wait("one", lambda body: wanted <= (body.get("status") or {}).keys())
 
 
 async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_is_back(
@@ -307,33 +229,6 @@ async def test_a_result_that_changes_resets_the_idle_time(
     assert all(gap > 0.45 for gap in timeline.measure_gaps("changing")), timeline
     # Only the first result is a change.
     assert all(gap < 0.45 for gap in timeline.measure_gaps("steady steady")[1:]), timeline
-
-
-@pytest.mark.feature("PAT-13", "DMN-27")
-async def test_a_patch_of_an_object_that_is_gone_is_forgotten(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn")
-    async def fn(name: str, patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> str:
-        timeline.note(f"begun {name}")
-        await stopped.wait()
-        patch.fns.append(set_conditions)
-        timeline.note(f"ended {name}")
-        return "too late"
-
-    async with run_operator():
-        await objects.create("one")
-        await timeline.wait("begun one")
-        await objects.patch("one", {"metadata": {"finalizers": []}})
-        await objects.delete("one")
-        await timeline.wait("ended one")
-        await objects.pass_fence()
-    assert "Cannot write" not in caplog.text
-    assert "Bug in webop" not in caplog.text
 
 
 @pytest.mark.feature("DMN-27")

@@ -31,19 +31,18 @@ def configure(settings, **_):
 
 
 @webop.on.create("widgets")
-{def_} handle(name, **_):
+async def handle(name, **_):
     os.write(log, (name + "\\n").encode())
 """
 
 
 @pytest.mark.feature("CON-04", "EVT-12")
-@pytest.mark.parametrize("def_", ["def", "async def"])
 async def test_a_kill_in_the_middle_of_a_burst_repeats_only_what_was_being_written(
-    objects: Objects, workshop: Workshop, webop_kubeconfig: Path, tmp_path: Path, def_: str
+    objects: Objects, workshop: Workshop, webop_kubeconfig: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "calls.txt"
     log.touch()
-    handlers = workshop.write(_HANDLERS.format(log=str(log), def_=def_))
+    handlers = workshop.write(_HANDLERS.format(log=str(log)))
     await asyncio.gather(*(objects.create(f"w{number}") for number in range(240)))
     options = ("--standalone", "-n", objects.namespace, handlers)
     variables = {"KUBECONFIG": str(webop_kubeconfig)}

@@ -151,75 +151,6 @@ async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
 
 
 @pytest.mark.feature("D-67")
-async def test_a_deletion_does_not_wait_for_all_handlers_that_have_missed_a_change(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    begun = asyncio.Event()
-
-    def build(key: str) -> Any:
-        async def fn(spec: webop.Spec, **kwargs: Any) -> None:
-            calls.note(key, kwargs)
-            if spec["a"] == 2:
-                begun.set()
-                await asyncio.sleep(0.3)
-
-        return fn
-
-    for key in ("slow-a", "slow-b", "slow-c"):
-        webop.on.update("widgets", registry=registry, id=key, when=is_no_fence)(build(key))
-
-    @webop.on.update("widgets", registry=registry, id="waiting", when=is_no_fence)
-    async def waiting(**kwargs: Any) -> None:
-        calls.note("waiting", kwargs)
-        raise webop.TemporaryError("not yet", delay=1000)
-
-    @webop.on.delete("widgets", registry=registry, id="deleted", when=is_no_fence)
-    async def deleted(**kwargs: Any) -> None:
-        calls.note("deleted", kwargs)
-
-    async with run_operator(build_settings(execution={"commit_window": 0.1})):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await calls.wait("one", "waiting")
-        await objects.pass_fence()
-        await objects.patch("one", {"spec": {"a": 2}})
-        await begun.wait()
-        await objects.delete("one")
-        await objects.wait_gone("one")
-    assert calls.handlers("one")[4:] == ["slow-a", "deleted"]
-
-
-@pytest.mark.feature("D-67")
-async def test_a_handler_that_missed_a_change_is_called_beside_a_slow_one_that_is_retried(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    is_ready = False
-
-    @webop.on.update("widgets", registry=registry, id="quick", when=is_no_fence)
-    async def quick(**kwargs: Any) -> None:
-        calls.note("quick", kwargs)
-
-    @webop.on.update("widgets", registry=registry, id="poller", when=is_no_fence)
-    async def poller(**kwargs: Any) -> None:
-        calls.note("poller", kwargs)
-        await asyncio.sleep(0.3)
-        if not is_ready:
-            raise webop.TemporaryError("not yet", delay=0)
-
-    async with run_operator(build_settings(execution={"commit_window": 0.1})):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await calls.wait("one", "poller")
-        await objects.patch("one", {"spec": {"a": 2}})
-        await calls.wait("one", "quick", count=2)
-        is_ready = True
-        await objects.wait_handled("one")
-    assert [call["spec"]["a"] for call in calls.of("one", "quick")] == [1, 2]
-
-
-@pytest.mark.feature("D-67")
 async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_missed_then(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
@@ -276,57 +207,6 @@ async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
     assert late.of("one")[0]["new"] == 1
 
 
-@pytest.mark.feature("D-67")
-async def test_a_change_that_is_taken_back_while_a_handler_waits_is_told_to_those_who_know_of_it(
-    chain: Chain, run_operator: RunOperator, objects: Objects
-) -> None:
-    chain.failing = {1}
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait("one", lambda body: "b" in get_progress(body))
-        await objects.patch("one", {"spec": {"a": 0}})
-        await chain.calls.wait("one", "a", count=3)
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert chain.list_values("a") == [0, 1, 0]
-    assert chain.list_values("b") == [0, 1, 0]
-    assert chain.list_values("c") == [0, 1, 0]
-
-
-@pytest.mark.feature("D-67", "HND-15")
-async def test_a_change_that_is_taken_back_while_a_creation_is_retried_is_handled_as_an_update(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    gates = [asyncio.Event(), asyncio.Event()]
-
-    @webop.on.create("widgets", registry=registry, id="create")
-    async def on_create(name: str, retry: int, **kwargs: Any) -> None:
-        if not name.startswith("fence"):
-            calls.note("create", {**kwargs, "name": name})
-            await gates[retry].wait()
-            if retry == 0:
-                raise webop.TemporaryError("not yet", delay=0)
-
-    @webop.on.update("widgets", registry=registry, id="update")
-    async def on_update(**kwargs: Any) -> None:
-        calls.note("update", kwargs)
-
-    async with run_operator(build_settings(**AT_ONCE)):
-        await objects.create("one", {"a": 1})
-        for attempt, value in enumerate((2, 1), 1):
-            await calls.wait("one", "create", count=attempt)
-            await objects.patch("one", {"spec": {"a": value}})
-            await objects.pass_fence()
-            gates[attempt - 1].set()
-        await calls.wait("one", "update")
-        await objects.wait_handled("one")
-    assert [call["spec"]["a"] for call in calls.of("one", "create")] == [1, 2]
-    seen = [(call["old"], call["new"]) for call in calls.of("one", "update")]
-    assert seen == [({"spec": {"a": 2}}, {"spec": {"a": 1}})]
-
-
 @pytest.mark.feature("FLT-26", "ERR-18", "HND-15")
 async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_called(
     chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
@@ -381,39 +261,6 @@ async def test_a_deletion_in_the_middle_of_a_handler_is_handled_after_it(
         chain.released.set()
         await objects.wait_gone("one")
     assert chain.calls.handlers("one") == ["a", "b", "deleted"]
-
-
-@pytest.mark.feature("EVT-12", "PAT-13")
-async def test_an_object_that_vanishes_under_a_handler_is_forgotten(
-    chain: Chain, run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
-) -> None:
-    chain.released.clear()
-    async with run_operator(build_settings(**AT_ONCE)):
-        await objects.create("one", {"a": 0})
-        await chain.entered.wait()
-        await objects.delete("one")
-        await objects.wait_gone("one")
-        chain.released.set()
-        await objects.pass_fence()
-        await objects.create("one", {"a": 5})
-        await objects.wait_handled("one")
-    assert chain.calls.handlers("one") == ["a", "b", "a", "b", "c"]
-    assert not [r for r in caplog.records if r.levelname in ("ERROR", "WARNING")]
-
-
-@pytest.mark.feature("PAT-10", "HND-14", "CON-04")
-async def test_slow_handlers_are_recorded_as_they_finish(
-    chain: Chain, run_operator: RunOperator, objects: Objects
-) -> None:
-    chain.released.clear()
-    async with run_operator(build_settings(**AT_ONCE)):
-        await objects.create("one", {"a": 0})
-        await chain.entered.wait()
-        body = await objects.get("one")
-        assert '"success":true' in get_progress(body)["a"]
-        assert '"retries":0' in get_progress(body)["b"]
-        chain.released.set()
-        await objects.wait_handled("one")
 
 
 @pytest.mark.feature("EMB-07", "REF-29", "REF-30")
@@ -507,62 +354,3 @@ async def test_sub_handlers_go_on_where_they_were_after_a_restart(
     assert len(calls.of("one", "fine")) == 1
     assert len(calls.of("one", "end")) == 1
     assert body["status"] == {"parent": "all done", "parent/fine": "fine too"}
-
-
-@pytest.mark.feature("D-67", "SUB-07", "SUB-08")
-async def test_sub_handlers_that_are_done_hear_of_a_change_that_comes_while_others_are_not(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.update("widgets", registry=registry, id="parent")
-    async def parent(**_: Any) -> None:
-        async def done(**kwargs: Any) -> None:
-            calls.note("done", kwargs)
-
-        async def waiting(spec: webop.Spec, **kwargs: Any) -> None:
-            calls.note("waiting", {**kwargs, "spec": spec})
-            if spec["value"] < 2:
-                raise webop.TemporaryError("not yet", delay=0.2)
-
-        fns: dict[str, Any] = {"done": done, "waiting": waiting}
-        await webop.execute(fns=fns)
-
-    async with run_operator():
-        await objects.create("a", {"value": 0})
-        await objects.wait_handled("a")
-        await objects.patch("a", {"spec": {"value": 1}})
-        await calls.wait("a", "waiting", count=2)
-        assert len(calls.of("a", "done")) == 1, "what is done is done, while nothing changes"
-        await objects.patch("a", {"spec": {"value": 2}})
-        await objects.wait_handled("a")
-    assert [call["spec"]["value"] for call in calls.of("a", "done")] == [1, 2]
-    assert calls.of("a", "waiting")[-1]["spec"] == {"value": 2}
-
-
-@pytest.mark.feature("D-67")
-async def test_a_field_that_is_changed_back_as_a_creation_ends_is_handled_beside_another_change(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls, objects: Objects
-) -> None:
-    changed, released = asyncio.Event(), asyncio.Event()
-
-    @webop.on.field("widgets", field="spec.a", registry=registry, id="fn")
-    async def fn(retry: int, spec: webop.Spec, **kwargs: Any) -> None:
-        calls.note("fn", {**kwargs, "spec": spec, "retry": retry})
-        if retry == 0 and len(calls) == 1:
-            raise webop.TemporaryError("not yet", delay=1)
-        if len(calls) == 2:
-            changed.set()
-            await released.wait()
-
-    async with run_operator(build_settings()):
-        await objects.create("one", {"a": 0, "b": 0})
-        await calls.wait("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await changed.wait()
-        await objects.patch("one", {"spec": {"a": 0, "b": 1}})
-        await objects.pass_fence()
-        released.set()
-        await objects.wait_handled("one")
-        await eventually(lambda: len(calls.of("one")) == 3, "the handler is called again")
-        await objects.pass_fence()
-    assert [call["spec"]["a"] for call in calls.of("one")] == [0, 1, 0]
-    assert [(call["old"], call["new"]) for call in calls.of("one")][2:] == [(1, 0)]

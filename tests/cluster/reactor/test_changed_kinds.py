@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-import httpx
 import pytest
 
 import webop
-from tests.cluster.reactor.observations import Crowd, Names, build_noting_handler
-from tests.kit.http_relay import relay
+from tests.cluster.reactor.observations import Crowd, Names
 from tests.kit.operators import (
     CRDS,
     Calls,
@@ -19,16 +17,9 @@ from tests.kit.operators import (
     Kind,
     Objects,
     RunOperator,
-    build_settings,
     eventually,
-    get_annotations,
-    operate,
 )
-from tests.kit.peering_objects import Boss, Meeting, provide_peerings
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 Change = Callable[[Json], list[Json]]
 
@@ -86,42 +77,6 @@ async def wait_noticed(objects: Objects, index: Names) -> None:
 
 
 CHANGES = pytest.mark.parametrize("change", [gain_status, prefer_next_version])
-
-
-@CHANGES
-async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_called_again(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects, change: Change
-) -> None:
-    crowd, index = Crowd(), Names(registry, ducks.kind.crd_name)
-    released = asyncio.Event()
-
-    @webop.on.update(ducks.kind.crd_name, registry=registry, id="slow")
-    async def slow(name: str, **_: Any) -> str:
-        with crowd.enter(f"handler of {name}"):
-            await released.wait()
-            return "done"
-
-    @webop.daemon(ducks.kind.crd_name, registry=registry, id="daemon")
-    async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
-        with crowd.enter(f"daemon of {name}"):
-            await stopped.wait()
-
-    async with run_operator(build_settings(batching={"exit_timeout": 0.2})):
-        await ducks.create("one", {"a": 1})
-        await ducks.wait_handled("one")
-        await ducks.patch("one", {"spec": {"a": 2}})
-        await eventually(lambda: crowd.present.total() == 2, "they run")
-        await change_kind(ducks, change)
-        await wait_noticed(ducks, index)
-        released.set()
-        await ducks.wait_handled("one")
-        await eventually(lambda: crowd.present["daemon of one"] == 1, "the daemon runs")
-        await ducks.delete("one")
-        await ducks.wait_gone("one")
-    assert crowd.entries["handler of one"] == 1
-    # With another version, it starts again: its body and its patches are of that version.
-    assert crowd.entries["daemon of one"] == 1 + (change is prefer_next_version)
-    assert set(crowd.most.values()) == {1}
 
 
 async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_own_one(
@@ -187,32 +142,6 @@ async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status
     assert len(calls.of("one")) == 1
 
 
-async def test_an_index_has_neither_ghosts_nor_gaps_when_its_kind_gets_another_version(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects
-) -> None:
-    gaps: list[list[str]] = []
-    index = Names(registry, ducks.kind.crd_name)
-
-    async def watch_for_gaps() -> None:
-        while True:
-            if "kept" not in index():
-                gaps.append(sorted(index()))
-            await asyncio.sleep(0.005)
-
-    for name in ("kept", "doomed"):
-        await ducks.create(name)
-    async with run_operator():
-        await eventually(lambda: index() == {"kept", "doomed"}, "the index")
-        watching = asyncio.create_task(watch_for_gaps())
-        await change_kind(ducks, prefer_next_version)
-        await ducks.delete("doomed")  # before, while or after the watch is replaced
-        await eventually(lambda: len(index.served) == 2, "the objects of the new version")
-        await ducks.create("new")
-        await eventually(lambda: index() == {"kept", "new"}, "the index is exact")
-        watching.cancel()
-    assert not gaps
-
-
 async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a_kind_later(
     registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects
 ) -> None:
@@ -235,56 +164,3 @@ async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a
         await ducks.client.patch(CRDS, None, ducks.kind.crd_name, change)
         await eventually(lambda: len(found) == 6, "the objects are listed again")
     assert found == [set()] * 3 + [names] * 3
-
-
-@pytest.fixture
-async def boss(
-    webop_cluster: LocalCluster, ducks: Objects, caplog: pytest.LogCaptureFixture
-) -> Boss:
-    caplog.set_level("INFO", "webop")
-    await asyncio.to_thread(provide_peerings, webop_cluster)
-    meeting = Meeting(ducks.client, ducks.namespace)
-    await meeting.create()
-    return Boss(meeting, caplog)
-
-
-@pytest.mark.feature("PEE-17", "HND-20")
-async def test_what_others_did_in_a_pause_is_resumed_though_the_watch_is_replaced_before_its_list(
-    registry: webop.OperatorRegistry,
-    webop_cluster: LocalCluster,
-    ducks: Objects,
-    calls: Calls,
-    boss: Boss,
-) -> None:
-    for on in (webop.on.create, webop.on.resume):
-        on(ducks.kind.crd_name, registry=registry, id=on.__name__)(
-            build_noting_handler(calls, on.__name__)
-        )
-    is_held, begun, opened = False, list[str](), asyncio.Event()
-    async with relay(webop_cluster) as relayed:
-
-        async def hold_lists(request: httpx.Request) -> AsyncIterator[bytes]:
-            if request.url.path.endswith(f"/{ducks.kind.plural}") and is_held:
-                begun.append(request.url.path.split("/")[3])
-                await opened.wait()
-            async for data in relayed.pass_watch_on(request):
-                yield data
-
-        relayed.watch = hold_lists
-        options: Any = {"beside": True, "standalone": False, "identity": "me"}
-        async with operate(relayed.info, registry, namespaces=[ducks.namespace], **options):
-            await ducks.create("mine")
-            await ducks.wait_handled("mine")
-            await boss.pause()
-            await ducks.create("theirs", annotations=get_annotations(await ducks.get("mine")))
-            is_held = True
-            await boss.resume()
-            await eventually(lambda: begun, "the list after the pause")
-            await change_kind(ducks, prefer_next_version)
-            await eventually(lambda: "v2" in begun, "the list of the new version")
-            opened.set()
-            await calls.wait("theirs", "resume")
-            await ducks.create("last")
-            await ducks.wait_handled("last")
-    assert calls.handlers("theirs") == ["resume"]
-    assert calls.handlers("mine").count("create") == 1

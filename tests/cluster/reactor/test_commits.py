@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import pytest
@@ -52,36 +51,6 @@ async def test_what_is_finished_is_written_down_while_a_slower_handler_runs(
         assert raw["metadata"]["labels"] == {"quick": "done", "slow": "done"}
         kept = {key for key in get_annotations(raw) if key.startswith(PREFIX)}
         assert kept == {DIFFBASE}, "the progress is gone after the cycle"
-
-
-@pytest.mark.feature("SUB-06", "CON-07")
-@pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_finished_sub_handlers_are_written_down_while_a_slower_one_runs(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, kind: str
-) -> None:
-    released = asyncio.Event()
-
-    async def wait(**_: Any) -> None:
-        await released.wait()
-
-    def block(**_: Any) -> None:
-        while not released.is_set():
-            time.sleep(0.01)
-
-    @webop.on.create("widgets", registry=registry, id="parent")
-    async def parent(**_: Any) -> None:
-        slow = wait if kind == "async" else block
-        await webop.execute(fns={"one": lambda **_: 1, "two": slow})
-
-    async with run_operator(build_settings(**PATIENT)):
-        await objects.create("a")
-        one = f"{PREFIX}/parent.one"
-        raw = await objects.wait("a", lambda raw: one in get_annotations(raw))
-        assert '"success":true' in get_annotations(raw)[one]
-        released.set()
-        raw = await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
-        assert {key for key in get_annotations(raw) if key.startswith(PREFIX)} == {DIFFBASE}
-        assert raw["status"]["parent/one"] == 1
 
 
 @pytest.mark.feature("SUB-06", "CON-04", "CFG-68")

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
-from tests.kit.operators import Json, Kind, Objects, RunOperator, connect
+from tests.kit.operators import Json, Kind, Objects, RunOperator
 from webop.client.api import Client
 from webop.objects.conditions import find_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from webop.controlplane.cluster import LocalCluster
 
 
 def has(name: str, reason: str) -> Callable[[Json], bool]:
@@ -63,73 +59,6 @@ async def test_handlers_set_conditions_beside_those_of_others(
         assert renewed["lastTransitionTime"] == ready["lastTransitionTime"]
         assert renewed.get("observedGeneration") == (2 if has_status else None)
         assert second["status"]["seen"] == 2
-
-
-@pytest.mark.parametrize("is_at_once", [True, False], ids=["applied", "at the end"])
-async def test_a_daemon_sets_a_condition_although_the_object_changes_at_that_moment(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    webop_cluster: LocalCluster,
-    *,
-    is_at_once: bool,
-) -> None:
-    rivals = 0
-
-    async def disturb() -> None:
-        async with connect(webop_cluster) as other:
-            theirs = Objects(other, objects.kind, objects.namespace)
-            await theirs.patch("one", {"metadata": {"labels": {"rival": "1"}}})
-
-    @webop.daemon("widgets", registry=registry)
-    def fn(patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> None:
-        def wait_for_rival(_: webop.RawBody) -> None:
-            nonlocal rivals
-            rivals += 1
-            if rivals == 1:  # the object changes after it was read and before it is written
-                rival = threading.Thread(target=asyncio.run, args=[disturb()])
-                rival.start()
-                rival.join()
-
-        patch.fns.append(wait_for_rival)
-        patch.status.set_condition("Ready", False, reason="Starting")
-        if is_at_once:
-            patch.apply()
-            stopped.wait(60)
-
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", has("Ready", "Starting"), timeout=10)
-    assert rivals > 1
-    assert body["metadata"]["labels"]["rival"] == "1"
-
-
-async def test_a_condition_is_set_although_a_function_of_another_handler_fails(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def fail(body: webop.RawBody) -> None:
-        body["spec"]["half"] = "done"
-        raise KeyError("absent")
-
-    @webop.on.create("widgets", registry=registry)
-    async def first(patch: webop.Patch, **_: Any) -> None:
-        patch.status.set_condition("Early", True, reason="Fine")
-        patch.fns.append(fail)
-
-    @webop.on.create("widgets", registry=registry)
-    async def second(patch: webop.Patch, **_: Any) -> None:
-        patch.status.set_condition("Late", True, reason="Fine")
-
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", has("Late", "Fine"), timeout=10)
-    conditions = body["status"]["conditions"]
-    assert [condition["type"] for condition in conditions] == ["Early", "Late"]
-    assert body["spec"] == {}
-    assert caplog.text.count("failed and is skipped") == 1
 
 
 async def test_a_condition_that_the_schema_does_not_know_is_told_of(

@@ -15,7 +15,6 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    build_settings,
     eventually,
     get_progress,
 )
@@ -290,34 +289,6 @@ async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
     assert not get_progress(body)
 
 
-@pytest.mark.feature("CON-04")
-async def test_what_a_handler_has_done_is_kept_if_the_operator_is_stopped_during_the_next_one(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    stuck, released = asyncio.Event(), asyncio.Event()
-
-    @webop.on.create("widgets", registry=registry, id="first")
-    async def first(**kwargs: Any) -> None:
-        calls.note("first", kwargs)
-
-    @webop.on.create("widgets", registry=registry, id="second")
-    async def second(name: str, **kwargs: Any) -> None:
-        if not name.startswith("fence"):
-            calls.note("second", {**kwargs, "name": name})
-            stuck.set()
-            await released.wait()
-
-    async with run_operator(build_settings(execution={"commit_window": 0.0})) as operator:
-        await objects.create("one")
-        await stuck.wait()
-        await operator.stop()
-    released.set()
-    async with run_operator():
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["first", "second", "second"]
-
-
 @pytest.mark.feature("CON-03", "CFG-61", "D-01")
 async def test_progress_that_an_older_operator_has_left_in_the_status_is_believed(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
@@ -370,35 +341,6 @@ async def test_progress_of_a_cycle_that_has_lost_its_cause_does_not_hide_the_nex
         await objects.pass_fence()
     specs = {h: [c["spec"]["a"] for c in calls.of("one", h)] for h in ("first", "second")}
     assert specs == {"first": [1, 2], "second": [1, 2]}
-
-
-@pytest.mark.feature("CON-04", "CON-05")
-async def test_a_change_that_is_undone_while_no_operator_runs_is_told_to_handlers_that_resume(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.resume("widgets", registry=registry, id="done")
-    @webop.on.update("widgets", registry=registry, id="done")
-    async def done(**kwargs: Any) -> None:
-        calls.note("done", kwargs)
-
-    @webop.on.update("widgets", registry=registry, id="retried")
-    async def retried(spec: webop.Spec, **_: Any) -> None:
-        if spec["a"] == 1:
-            raise webop.TemporaryError("not yet", delay=1000)
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait("one", lambda body: get_progress(body).keys() == {"done", "retried"})
-    await objects.patch("one", {"spec": {"a": 0}})
-    before = len(calls)
-    async with run_operator():
-        await eventually(lambda: len(calls) > before, "it is called")
-        await objects.pass_fence()
-    last = calls.items[before:]
-    assert [(call["reason"], call["spec"]) for call in last] == [("resume", {"a": 0})]
-    assert not get_progress(await objects.get("one"))
 
 
 @pytest.mark.feature("MEM-12")

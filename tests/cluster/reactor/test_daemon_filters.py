@@ -106,42 +106,6 @@ async def test_a_daemon_that_is_ending_still_counts_as_running(
         assert has_finalizer(await objects.get("one"))
 
 
-@pytest.mark.feature("DMN-28", "DMN-30")
-async def test_a_daemon_begins_although_another_one_ends_while_the_event_is_looked_at(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-) -> None:
-    released, ending = asyncio.Event(), asyncio.Event()
-
-    @webop.on.event("widgets", registry=registry, id="slow", labels={"x": "1"})
-    async def slow(**_: Any) -> None:
-        timeline.note("event")
-        await released.wait()
-
-    @webop.daemon("widgets", registry=registry, id="first", labels={"of": "interest"})
-    async def first(**_: Any) -> None:
-        timeline.note("first begun")
-        await ending.wait()
-        timeline.note("first ended")
-
-    @webop.daemon("widgets", registry=registry, id="second", labels={"x": "1"})
-    async def second(**_: Any) -> None:
-        timeline.note("second begun")
-
-    async with run_operator():
-        await objects.create("one", labels={"of": "interest"})
-        await timeline.wait("first begun")
-        await objects.patch("one", {"metadata": {"labels": {"x": "1"}}})
-        await timeline.wait("event")
-        ending.set()
-        await timeline.wait("first ended")
-        await asyncio.sleep(0)
-        released.set()
-        await timeline.wait("second begun")
-
-
 @pytest.mark.feature("DMN-12", "DMN-25", "DMN-27")
 async def test_an_abandoned_daemon_is_left_to_itself_and_keeps_what_it_has_seen(
     registry: webop.OperatorRegistry,

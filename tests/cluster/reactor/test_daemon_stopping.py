@@ -239,34 +239,6 @@ async def test_a_daemon_that_ends_when_it_is_told_to_is_not_cancelled(
         assert timeline.list_names() == ["begun", "cancelled" if is_cancelled else "ended"]
 
 
-@pytest.mark.feature("DMN-08", "DMN-31", "DMN-27")
-async def test_a_daemon_that_does_not_look_at_the_flag_is_cancelled(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    flags: dict[str, webop.DaemonStopped],
-) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn", cancellation_timeout=5)
-    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
-        flags["one"] = stopped
-        timeline.note("begun")
-        try:
-            while True:
-                await asyncio.sleep(10)
-        except asyncio.CancelledError:
-            timeline.note("cancelled")
-
-    async with run_operator():
-        await objects.create("one")
-        await timeline.wait("begun")
-        began = await delete(objects)
-        await objects.wait_gone("one", timeout=5)
-    assert timeline.of("cancelled")[0] - began < 1
-    stages = Why.DAEMON_SIGNALLED | Why.DAEMON_CANCELLED | Why.DONE
-    assert flags["one"].reason == Why.RESOURCE_DELETED | stages
-
-
 @pytest.mark.feature("DMN-31", "DMN-28")
 async def test_reasons_add_up(
     stubborn: Declare,

@@ -8,20 +8,14 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.causes import FailedTest, UnreadableError
 from tests.kit.operators import (
     Calls,
     Kind,
     Objects,
     RunOperator,
-    build_settings,
     eventually,
-    get_connection,
-    operate,
 )
-from tests.kit.tcp_proxy import intercept
 from webop.client.api import Client
-from webop.controlplane.cluster import LocalCluster
 
 Snapshot = dict[Any, list[Any]]
 
@@ -170,40 +164,6 @@ async def test_a_handler_finds_in_the_index_what_its_event_says(
     assert found["green"] == ["green"]
 
 
-@pytest.mark.feature("IDX-14", "IDX-15", "DMN-25", "MEM-04")
-async def test_what_vanished_while_the_watch_was_down_leaves_the_index_and_its_daemons_stop(
-    registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster, calls: Calls
-) -> None:
-    window = index_colours(registry)
-
-    @webop.daemon("widgets", registry=registry)
-    async def companion(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
-        calls.note("started", kwargs)
-        while not stopped:
-            await stopped.wait(60)
-        calls.note("stopped", kwargs, why=stopped.reason)
-
-    async with intercept(webop_cluster.server) as proxy:
-        settings = build_settings(watching={"reconnect_backoff": 0.05})
-        info = get_connection(webop_cluster, proxy.url)
-        async with operate(info, registry, settings, namespaces=[objects.namespace]):
-            for name in ("stays", "goes"):
-                await objects.create(name, {"colour": "red"})
-                await calls.wait(name, "started")
-            proxy.is_refusing = True
-            proxy.cut()
-            await objects.patch("goes", {"metadata": {"finalizers": []}})
-            await objects.delete("goes")
-            await objects.create("new", {"colour": "blue"})
-            await objects.patch("stays", {"spec": {"colour": "blue"}})
-            proxy.is_refusing = False
-            await window.until({"blue": ["new", "stays"]})
-            stopped = await calls.wait("goes", "stopped")
-            assert webop.DaemonStoppingReason.RESOURCE_DELETED in stopped[0]["why"]
-            await calls.wait("new", "started")
-            assert calls.handlers("stays") == ["started"]
-
-
 @pytest.mark.feature("IDX-21", "IDX-03", "IDX-23", "KWA-13")
 async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
     registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
@@ -231,27 +191,6 @@ async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
         await eventually(lambda: {"event", "create", "daemon", "timer"} <= seen.keys())
     expected = {"startup", "cleanup", "event", "create", "daemon", "timer"}
     assert seen == dict.fromkeys(expected, "ObjectIndex")
-
-
-@pytest.mark.feature("IDX-21")
-@pytest.mark.parametrize("name", ["state", "handlers", "param", "retry", "client", "diff"])
-async def test_an_index_can_have_any_name_and_each_handler_gets_it(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, name: str
-) -> None:
-    seen: list[Any] = []
-
-    @webop.index("widgets", registry=registry, id=name)
-    async def index(**_: Any) -> int:
-        return 1
-
-    @webop.on.create("widgets", registry=registry, id="fn", field="spec.a", param="param")
-    async def fn(**kwargs: Any) -> None:
-        seen.append(kwargs[name])
-
-    async with run_operator():
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
-    assert isinstance(seen[0], webop.Index)
 
 
 @pytest.mark.feature("IDX-16", "IDX-17", "IDX-18", "IDX-12")
@@ -290,28 +229,6 @@ async def test_errors_of_indexers_leave_others_alone(
         await window.until({"fine": ["a", "c"]})
         for name in ("a", "b", "c"):
             await calls.wait(name, "updated", count=2)
-
-
-@pytest.mark.feature("IDX-16")
-@pytest.mark.parametrize("exc", [FailedTest("boo"), UnreadableError(5)], ids=repr)
-async def test_an_odd_error_of_an_indexer_does_not_stop_the_handlers_of_its_kind(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    exc: BaseException,
-) -> None:
-    @webop.index("widgets", registry=registry, id="names", errors=webop.ErrorsMode.TEMPORARY)
-    async def names(name: str, **_: Any) -> str:
-        if name == "one":
-            raise exc
-        return name
-
-    @webop.on.create("widgets", registry=registry, id="made")
-    async def made(**_: Any) -> None: ...
-
-    await objects.create("one")
-    async with run_operator():
-        await objects.wait_handled("one")
 
 
 @pytest.mark.feature("IDX-22", "RES-18")

@@ -202,32 +202,3 @@ async def test_many_failing_objects_do_not_flood_the_api_server(
     reports = [text for text in caplog.messages if "Kubernetes Events were not posted" in text]
     assert 1 <= len(reports) <= 2  # after a second, and at the exit
     assert "because too many were waiting" in reports[0]
-
-
-@pytest.mark.feature("KEV-09", "D-60")
-async def test_events_in_a_namespace_that_is_going_are_no_storm(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(body: webop.Body, **_: Any) -> None:
-        gone: Any = {**body, "metadata": {**body["metadata"], "namespace": going}}
-        for number in range(20):
-            webop.warn(gone, reason=f"R{number}")
-        webop.info(body, reason="Last")
-
-    going = f"{objects.namespace}-going"
-    metadata = {"name": going, "finalizers": ["tests.webop.dev/stay"]}
-    await objects.client.create(NAMESPACES, None, {"metadata": metadata})
-    await objects.client.delete(NAMESPACES, None, going)
-    caplog.set_level(logging.INFO)
-    async with run_operator(build_settings(loggers=False)):
-        await objects.create("one")
-        await wait_for_events(objects, "one", lambda found: found)
-    (report,) = [record for record in caplog.records if "not posted" in record.getMessage()]
-    assert report.levelno == logging.INFO
-    assert report.getMessage().startswith(
-        "20 Kubernetes Events were not posted: 20 in namespaces that are deleted."
-    )

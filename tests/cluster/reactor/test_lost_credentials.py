@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import webop
-from tests.cluster.reactor.observations import Crowd, Names
+from tests.cluster.reactor.observations import Crowd
 from tests.kit.http_relay import Relay, relay
 from tests.kit.operators import (
     Calls,
@@ -131,69 +131,6 @@ async def test_handlers_and_daemons_that_run_as_credentials_are_lost_go_on(
     assert set(crowd.entries.values()) == {1}
 
 
-async def test_objects_are_resumed_once_however_often_credentials_are_lost(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    run_hosted: RunHosted,
-    objects: Objects,
-) -> None:
-    resumed: Counter[str] = Counter()
-    is_allowed = False
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    async with run_operator():
-        for name in ("old", "pending"):
-            await objects.create(name)
-            await objects.wait_handled(name)
-
-    @webop.on.resume("widgets", registry=registry, id="resumed")
-    async def resume(name: str, **_: Any) -> None:
-        resumed[name] += 1
-        if name == "pending" and not is_allowed:
-            raise webop.TemporaryError("not yet", delay=0.2)
-
-    async with run_hosted() as hosted:
-        await eventually(lambda: resumed["old"] and resumed["pending"], "they are resumed")
-        await objects.create("new")
-        await objects.wait_handled("new")
-        await hosted.lock_out()
-        await hosted.let_in()
-        before, is_allowed = resumed["pending"], True
-        await eventually(lambda: resumed["pending"] > before, "the attempts go on")
-        await hosted.lock_out()
-        await hosted.let_in()
-        await objects.create("newer")
-        await objects.wait_handled("newer")
-    assert resumed == {"old": 1, "pending": before + 1}
-
-
-async def test_a_retry_of_a_resume_handler_comes_though_credentials_are_lost_during_a_creation(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
-) -> None:
-    resumed: Counter[str] = Counter()
-    is_allowed = False
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    @webop.on.resume("widgets", registry=registry, id="resumed")
-    async def resume(name: str, **_: Any) -> None:
-        resumed[name] += 1
-        if not is_allowed:
-            raise webop.TemporaryError("not yet", delay=0.2)
-
-    await objects.create("unhandled")
-    async with run_hosted() as hosted:
-        await eventually(lambda: resumed["unhandled"], "it is resumed")
-        await hosted.lock_out()
-        await hosted.let_in()
-        before, is_allowed = resumed["unhandled"], True
-        await objects.wait_handled("unhandled")
-    assert resumed == {"unhandled": before + 1}
-
-
 def lock_at_patches(relayed: Relay) -> None:
     """Let nobody in any more as soon as an object is to be patched."""
 
@@ -236,49 +173,6 @@ async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_fo
     assert resumed == {"old": 1}
 
 
-async def test_deletion_handlers_are_not_called_again_when_lost_credentials_are_found(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
-) -> None:
-    deleted: Counter[str] = Counter()
-
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def delete(name: str, **_: Any) -> None:
-        deleted[name] += 1
-
-    async with run_hosted() as hosted:
-        await objects.create("one")
-        await objects.wait("one", lambda body: body["metadata"].get("finalizers"))
-        lock_at_patches(hosted.relayed)
-        await objects.delete("one")
-        await eventually(lambda: hosted.relayed.is_locked, "the patch is refused")
-        await hosted.lock_out()
-        hosted.relayed.meddle = None
-        await hosted.let_in()
-        await objects.wait_gone("one")
-    assert deleted == {"one": 1}
-
-
-async def test_a_daemon_that_has_ended_is_not_started_again_when_lost_credentials_are_found(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
-) -> None:
-    entries: Counter[str] = Counter()
-
-    @webop.daemon("widgets", registry=registry, id="daemon")
-    async def daemon(name: str, **_: Any) -> None:
-        entries[name] += 1
-
-    async with run_hosted() as hosted:
-        await objects.create("one")
-        await eventually(lambda: entries["one"] == 1, "the daemon has run")
-        await hosted.lock_out()
-        await hosted.let_in()
-        await objects.create("two")
-        await objects.patch("one", {"spec": {"a": 2}})
-        await eventually(lambda: entries["two"] == 1, "the operator works again")
-        await asyncio.sleep(0.5)
-    assert entries == {"one": 1, "two": 1}
-
-
 async def test_event_handlers_get_the_deletions_of_the_time_without_credentials_once(
     registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, calls: Calls
 ) -> None:
@@ -300,26 +194,6 @@ async def test_event_handlers_get_the_deletions_of_the_time_without_credentials_
         await calls.wait("four")
     types = [call["type"] for name in ("one", "two", "three") for call in calls.of(name)]
     assert types.count("DELETED") == 2
-
-
-async def test_nothing_is_remembered_of_objects_that_are_deleted_while_there_are_no_credentials(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    async with run_hosted() as hosted:
-        for name in ("one", "two", "three"):
-            await objects.create(name)
-            await objects.wait_handled(name)
-        memos = hosted.operator.context.memos
-        assert len(memos) == 3
-        await hosted.lock_out()
-        await objects.delete("two")
-        await hosted.let_in()
-        await objects.create("four")
-        await objects.wait_handled("four")
-        await eventually(lambda: len(memos) == 3, "it is forgotten")
 
 
 async def test_a_login_that_brings_nothing_for_once_does_not_end_a_lease_that_is_held(
@@ -350,58 +224,3 @@ async def test_a_login_that_brings_nothing_for_once_does_not_end_a_lease_that_is
         assert "work continues that cannot be stopped" not in caplog.text
         released.set()
         await objects.wait_handled("one")
-
-
-async def test_an_index_is_exact_after_credentials_were_lost_and_found(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, calls: Calls
-) -> None:
-    index = Names(registry, "widgets")
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(names: webop.Index[str, str], **kwargs: Any) -> None:
-        calls.note("created", kwargs, seen=set(names))
-
-    async with run_hosted(batching={}) as hosted:
-        for name in ("kept", "doomed"):
-            await objects.create(name)
-            await objects.wait_handled(name)
-        await hosted.lock_out()
-        assert index() == {"kept", "doomed"}  # for admission, which goes on
-        await objects.patch("doomed", {"metadata": {"finalizers": None}})
-        await objects.delete("doomed")
-        await objects.create("new")
-        await hosted.let_in()
-        (call,) = await calls.wait("new")
-    assert call["seen"] == {"kept", "new"}
-
-
-async def test_objects_are_resumed_though_credentials_were_lost_before_they_were_all_listed(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, calls: Calls
-) -> None:
-    indexed: list[str] = []
-    is_held = asyncio.Event()
-
-    @webop.index("widgets", registry=registry, id="index")
-    async def index(name: str, **_: Any) -> None:
-        indexed.append(name)
-        await is_held.wait()
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-
-    @webop.on.resume("widgets", registry=registry, id="resumed")
-    async def resumed(**kwargs: Any) -> None:
-        calls.note("resumed", kwargs)
-
-    names = ("one", "two", "three")
-    for name in names:
-        await objects.create(name)
-    async with run_hosted() as hosted:
-        await eventually(lambda: indexed, "the first one is indexed, the others are not listed")
-        await hosted.lock_out()
-        is_held.set()
-        await hosted.let_in()
-        for name in names:
-            await objects.wait_handled(name)
-            assert sorted(calls.handlers(name)) == ["created", "resumed"]

@@ -68,30 +68,6 @@ class SilentWatch:
             reading.cancel()
 
 
-class LateWatch:
-    """A watch that holds back the events of one object, and then shows them one by one."""
-
-    def __init__(self, relayed: Relay, name: str) -> None:
-        self.is_late = False
-        self._shown = asyncio.Semaphore(0)
-        self._relayed = relayed
-        self._name = f'"name":"{name}"'.encode()
-        relayed.watch = self._watch
-
-    def show_next(self) -> None:
-        """Show one event."""
-        self._shown.release()
-
-    async def _watch(self, request: httpx.Request) -> AsyncIterator[bytes]:
-        rest = b""
-        async for data in self._relayed.pass_watch_on(request):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                if self.is_late and self._name in line:
-                    await self._shown.acquire()
-                yield line + b"\n"
-
-
 async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_late_response(
     client: Client,
     registry: webop.OperatorRegistry,
@@ -172,80 +148,6 @@ async def test_handlers_of_what_is_gone_are_not_called_again_as_the_watch_is_sil
         await calls.wait("one", "slow")
         await objects.pass_fence()
     assert calls.handlers("one") == ["slow"]
-
-
-async def test_late_events_of_what_is_gone_call_no_handlers(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    calls: Calls,
-) -> None:
-    watch = LateWatch(relayed, "one")
-
-    @webop.on.create("widgets", registry=registry, id="slow", when=is_no_fence)
-    async def slow(**kwargs: Any) -> None:
-        calls.note("slow", kwargs)
-        watch.is_late = True
-        for value in range(3):
-            await objects.patch("one", {"status": {"x": value}})
-        await objects.delete("one")
-        await asyncio.sleep(0.3)  # longer than outcomes wait for others
-
-    @webop.on.create("widgets", registry=registry, id="next", when=is_no_fence)
-    async def later(**kwargs: Any) -> None:
-        calls.note("next", kwargs)
-
-    answered = asyncio.Event()
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "PATCH" or answered.is_set():
-            return None
-        response = await relayed.pass_on(request)
-        answered.set()
-        return response
-
-    async with run_relayed(meddle=meddle):
-        await objects.create("one")
-        await answered.wait()
-        await objects.create("two")  # in the meantime, the operator gets the response
-        for _ in range(4):
-            watch.show_next()
-        watch.is_late = False
-        await objects.pass_fence()
-        assert relayed.list_requests("GET", "one")  # it is read before its handlers are called
-    assert calls.handlers("one") == ["slow"]
-
-
-async def test_an_object_that_a_listing_shows_again_is_handled_further(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    calls: Calls,
-) -> None:
-    """As after a restored backup: the version is known."""
-    watch = SilentWatch(relayed, objects.resource.plural)
-    is_gone = True
-
-    @webop.on.create("widgets", registry=registry, id="fn", when=is_no_fence)
-    async def fn(retry: int, **kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        if not retry:
-            raise webop.TemporaryError("not yet", delay=0.1)
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if is_gone and request.url.path.endswith("/one"):
-            return fail(404, name="one", kind=objects.resource.plural)
-        return None
-
-    async with run_relayed(meddle=meddle):
-        await objects.create("one")
-        await eventually(lambda: relayed.list_requests("PATCH", "one"))
-        is_gone, watch.is_silent = False, True
-        watch.end()
-        await objects.wait_handled("one")
-    assert calls.handlers("one") == ["fn"] * 3  # the first one is not known
 
 
 async def test_an_object_that_one_listing_lacks_is_handled_as_the_next_one_shows_it(

@@ -138,33 +138,6 @@ async def test_functions_change_the_status_behind_its_own_endpoint_too(
     assert body["status"] == {"phase": "done"}
 
 
-@pytest.mark.feature("PAT-03")
-@pytest.mark.parametrize("is_in_status", [False, True])
-async def test_a_function_that_looks_whether_it_was_applied_changes_the_status_and_the_rest(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    gadgets: Kind,
-    webop_namespace: str,
-    is_in_status: bool,
-) -> None:
-    def claim(body: webop.RawBody) -> None:
-        status, spec = body.setdefault("status", {}), body["spec"]
-        if "claimed" not in (status if is_in_status else spec):
-            status["claimed"] = spec["claimed"] = "yes"
-
-    @webop.on.create("gadgets", registry=registry, id="fn")
-    async def fn(patch: webop.Patch, **_: Any) -> None:
-        patch.fns.append(claim)
-
-    objects = Objects(client, gadgets, webop_namespace)
-    async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
-        body = await objects.get("one")
-    assert body["spec"] == body["status"] == {"claimed": "yes"}
-
-
 @pytest.mark.feature("PAT-03", "ERR-01")
 @pytest.mark.parametrize(
     "exc",
@@ -287,29 +260,6 @@ async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
     assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
 
 
-@pytest.mark.feature("PAT-01", "ERR-01", "CFG-52")
-async def test_a_patch_that_the_api_server_refuses_holds_up_only_its_object(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
-        calls.note("fn", {**kwargs, "name": name})
-        if name == "one" and len(calls.of("one")) == 1:
-            patch.metadata.labels["not a label!"] = "x"
-
-    async with run_operator(build_settings(batching={"error_delays": [0.1]})):
-        await objects.create("one")
-        await eventually(lambda: "HTTP 422" in caplog.text)
-        await objects.create("two")
-        await objects.wait_handled("two")
-        await objects.wait_handled("one")
-    assert len(calls.of("one")) <= 2
-
-
 @pytest.mark.feature("HIE-07", "HIE-09", "HIE-14", "TRB-04", "ASY-03")
 async def test_children_are_adopted_by_the_object_of_the_handler(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
@@ -333,43 +283,6 @@ async def test_children_are_adopted_by_the_object_of_the_handler(
     (owner,) = child["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"]) == ("Widget", "one")
     assert owner["uid"] == parent["metadata"]["uid"]
-
-
-@pytest.mark.parametrize("how", ["records", "functions"])
-async def test_a_status_that_is_written_already_does_not_overwrite_what_others_write_later(
-    registry: webop.OperatorRegistry,
-    client: Client,
-    gadgets: Kind,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    how: str,
-) -> None:
-    objects = Objects(client, gadgets, webop_namespace)
-    refused: list[httpx.Request] = []
-
-    def change(body: webop.RawBody) -> None:
-        body["spec"]["x"] = 1
-
-    @webop.on.create("gadgets", registry=registry, id="fn")
-    async def fn(patch: webop.Patch, **_: Any) -> None:
-        patch.status["phase"] = "of the handler"
-        if how == "functions":
-            patch.fns.append(change)
-
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        """Refuse the second request of the patch, after somebody has changed the first part."""
-        if request.method != "PATCH" or not request.url.path.endswith("/one") or refused:
-            return None
-        refused.append(request)
-        await objects.patch("one", {"status": {"phase": "of others"}}, "status")
-        return httpx.Response(503)
-
-    async with operate_behind(webop_cluster, meddle, registry, webop_namespace):
-        await objects.create("one")
-        body = await objects.wait_handled("one")
-    assert refused
-    assert body["status"] == {"phase": "of others"}
-    assert body["spec"] == ({"x": 1} if how == "functions" else {})
 
 
 @pytest.mark.feature("PAT-03", "PAT-07")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 import webop
 from tests.cluster.reactor.observations import build_noting_handler
-from tests.kit.http_relay import relay
 from tests.kit.operators import (
-    DIFFBASE,
     FINALIZER,
     PREFIX,
     Calls,
@@ -25,15 +20,12 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     eventually,
-    get_annotations,
     get_progress,
 )
-from tests.kit.peering_objects import Boss, Meeting, build_record, provide_peerings
+from tests.kit.peering_objects import Boss, Meeting, provide_peerings
 from tests.kit.timeline import Timeline
 from webop.client.api import Client
-from webop.client.auth.vault import Vault
 from webop.handlers.stopping import AsyncDaemonStopped
-from webop.reactor.store import WatchedObject
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -119,36 +111,6 @@ async def test_daemons_and_timers_stop_and_start_again(
     assert Why.OPERATOR_PAUSING not in reasons[2]
 
 
-@pytest.mark.feature("PEE-17", "D-06")
-async def test_a_daemon_that_outlives_the_pause_is_started_again_when_it_has_ended(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    timeline: Timeline,
-) -> None:
-    released = asyncio.Event()
-
-    @webop.daemon("widgets", registry=registry)
-    async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
-        timeline.note("start")
-        await stopped.wait()
-        await released.wait()
-        timeline.note("stop")
-
-    async with run_peer():
-        await objects.create("one")
-        await timeline.wait("start")
-        await boss.pause()
-        await boss.resume()
-        await objects.pass_fence()
-        assert len([name for name in timeline.list_names() if name == "stop"]) == 0
-        released.set()
-        await timeline.wait("start", 3)  # the fence has one, too
-    names = timeline.list_names()
-    assert names.count("start") == names.count("stop")
-
-
 @pytest.mark.feature("PEE-17")
 async def test_nothing_is_called_meanwhile_and_what_has_changed_is_handled_once(
     registry: webop.OperatorRegistry,
@@ -182,47 +144,6 @@ async def test_nothing_is_called_meanwhile_and_what_has_changed_is_handled_once(
     (update,) = noting.of("old", "update")
     assert (update["old"], update["new"]) == ({"spec": {"x": 0}}, {"spec": {"x": 2}})
     assert "event" in noting.handlers("old")
-
-
-@pytest.mark.feature("PEE-17")
-async def test_deletions_in_the_pause_are_noticed(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    calls: Calls,
-) -> None:
-    @webop.on.event("widgets", registry=registry, id="event")
-    async def event(memo: Any, event: Any, **kwargs: Any) -> None:
-        calls.note("event", kwargs, type=event["type"], count=memo.setdefault("count", 0))
-        memo.count += 1
-
-    @webop.on.delete("widgets", registry=registry, id="deleted", labels={"held": "yes"})
-    async def deleted(**kwargs: Any) -> None:
-        calls.note("deleted", kwargs)
-
-    async with run_peer():
-        await objects.create("gone")
-        await objects.create("held", labels={"held": "yes"})
-        await objects.wait("held", lambda body: body["metadata"].get("finalizers"))
-        await calls.wait("gone")
-        await objects.pass_fence()
-        await boss.pause()
-        await objects.delete("gone")
-        await objects.delete("held")
-        await asyncio.sleep(_IDLE)
-        assert await objects.exists("held")
-        assert not await objects.exists("gone")
-        await objects.create("gone")
-        await boss.resume()
-        await objects.wait_gone("held")
-        await eventually(lambda: "DELETED" in [c["type"] for c in calls.of("gone", "event")])
-        await objects.pass_fence()
-    assert len(calls.of("held", "deleted")) == 1
-    types = [call["type"] for call in calls.of("gone", "event")]
-    assert types.count("DELETED") == 1
-    counts = [call["count"] for call in calls.of("gone", "event")]
-    assert counts.count(0) == 2  # the new one of the name has a memo of its own
 
 
 @pytest.mark.feature("PEE-17", "HND-20")
@@ -308,49 +229,6 @@ async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_in
     assert not calls.of("three")  # it was not there before the pause, nor after it
 
 
-@pytest.mark.feature("PEE-17", "IDX-01")
-async def test_indexes_are_kept_up_in_the_pause(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    calls: Calls,
-) -> None:
-    views: list[webop.Index[str, int]] = []
-
-    @webop.index("widgets", registry=registry, id="values")
-    async def values(name: str, spec: webop.Spec, **_: Any) -> dict[str, int]:
-        return {name: spec.get("x", 0)}
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(values: webop.Index[str, int], **kwargs: Any) -> None:
-        calls.note("created", kwargs)
-        views.append(values)
-
-    def read() -> dict[str, list[int]]:
-        return {k: [*v] for k, v in views[0].items() if not k.startswith("fence")}
-
-    await boss.meeting.write("boss", build_record(100))
-    await objects.create("zero", {"x": 0})
-    async with run_peer():
-        await eventually(lambda: "Pausing" in boss.log.text)
-        await boss.resume()
-        await calls.wait("zero")
-        for name in ("one", "two"):
-            await objects.create(name, {"x": 1})
-            await objects.wait_handled(name)
-        await boss.pause()
-        await objects.patch("one", {"spec": {"x": 5}})
-        await objects.delete("two")
-        await objects.create("three", {"x": 3})
-        await eventually(lambda: read() == {"zero": [0], "one": [5], "three": [3]}, "the index")
-        assert not calls.of("three")
-        await boss.resume()
-        await calls.wait("three")
-        assert read() == {"zero": [0], "one": [5], "three": [3]}
-    assert [call["name"] for call in calls].count("three") == 1
-
-
 @pytest.mark.feature("PEE-17")
 async def test_a_handler_in_flight_finishes_and_what_waits_for_a_retry_goes_on_afterwards(
     registry: webop.OperatorRegistry,
@@ -392,47 +270,6 @@ async def test_a_handler_in_flight_finishes_and_what_waits_for_a_retry_goes_on_a
 
 
 @pytest.mark.feature("PEE-17")
-async def test_pauses_leave_nothing_behind(
-    registry: webop.OperatorRegistry, run_peer: RunOperator, objects: Objects, boss: Boss
-) -> None:
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def updated(**_: Any) -> None: ...
-
-    @webop.timer("widgets", registry=registry, interval=30, labels={"timed": "yes"})
-    async def timer(**_: Any) -> None: ...
-
-    async def settle(tracked: int, bodies: int) -> None:
-        """Wait until so many objects are remembered, so many of them with their bodies."""
-        for _ in range(50):
-            await asyncio.sleep(0.1)  # to look at everything is not cheap
-            known = [obj for obj in gc.get_objects() if type(obj) is WatchedObject]
-            own = [obj for obj in known if obj.namespace == objects.namespace]
-            count = len(own), sum(obj.raw is not None for obj in own)
-            if count == (tracked, bodies):
-                return
-        raise AssertionError(count)
-
-    names = [f"n{i}" for i in range(60)]
-    async with run_peer():
-        await asyncio.gather(*(objects.create(name) for name in names))
-        await objects.create("timed", labels={"timed": "yes"})
-        await objects.wait("timed", lambda body: body["metadata"].get("finalizers"))
-        await objects.pass_fence()
-        await settle(62, 0)  # with the fence; until then, some workers may still run
-        tasks = len(asyncio.all_tasks())
-        for _ in range(2):
-            await boss.pause()
-            await settle(62, 0)
-            await boss.resume()
-            await settle(62, 0)
-        await eventually(lambda: len(asyncio.all_tasks()) <= tasks, "no more tasks than before")
-        await boss.pause()
-        await asyncio.gather(*(objects.delete(name) for name in names[:30]))
-        await boss.resume()
-        await settle(32, 0)
-
-
-@pytest.mark.feature("PEE-17")
 async def test_turns_that_follow_each_other_at_once_end_in_the_last_one(
     run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls
 ) -> None:
@@ -449,37 +286,6 @@ async def test_turns_that_follow_each_other_at_once_end_in_the_last_one(
         await asyncio.sleep(_IDLE)
         assert not noting.of("last")
     assert [noting.handlers(f"n{index}").count("create") for index in range(5)] == [1] * 5
-
-
-@pytest.mark.parametrize("kind", ["create", "event"])
-async def test_in_a_pause_the_handlers_that_wait_for_a_running_one_are_not_called(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    calls: Calls,
-    kind: str,
-) -> None:
-    released = asyncio.Event()
-    decorator: Any = webop.on.create if kind == "create" else webop.on.event
-    for name, until in (("first", released), ("second", None)):
-        decorate = decorator("widgets", registry=registry, id=name)
-        decorate(build_noting_handler(calls, name, until))
-    async with run_peer():
-        await objects.create("one")
-        await calls.wait("one", "first")
-        await boss.pause()
-        released.set()
-        if kind == "create":
-            await objects.wait("one", lambda raw: "first" in get_progress(raw))
-        else:
-            await asyncio.sleep(0.2)  # nothing shows that the call has ended
-        assert calls.handlers("one") == ["first"]
-        await boss.resume()
-        await calls.wait("one", "second")
-        if kind == "create":
-            await objects.wait_handled("one")
-            assert calls.handlers("one") == ["first", "second"]
 
 
 async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_have_seen_it(
@@ -550,98 +356,3 @@ async def test_records_that_another_operator_left_in_the_pause_do_not_stay_on_th
         await objects.pass_fence()
     assert sorted(noting.handlers("one")) == sorted(names)
     assert {call["retry"] for call in noting.of("one", key)} <= {0, 3}
-
-
-async def test_what_another_operator_began_to_resume_goes_on_if_an_update_was_left_to_it(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    calls: Calls,
-) -> None:
-    @webop.on.update("widgets", registry=registry, id="update")
-    async def update(retry: int, **kwargs: Any) -> None:
-        calls.note("update", {**kwargs, "retry": retry})
-        if kwargs["spec"]["size"] == 2:
-            raise webop.TemporaryError("later", delay=300)
-
-    resume = build_noting_handler(calls, "resume")
-    webop.on.resume("widgets", registry=registry, id="resume")(resume)
-
-    async with run_peer():
-        await objects.pass_fence()
-        await objects.create("one", {"size": 1})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"size": 2}})
-        await objects.wait("one", lambda raw: "update" in get_progress(raw))
-        await objects.pass_fence()
-        await boss.pause()
-        stored = get_annotations(await objects.get("one"))[DIFFBASE].replace('"size":1', '"size":2')
-        # Another operator finishes the update, is restarted, and begins to resume.
-        left = {DIFFBASE: stored, f"{PREFIX}/update": None, **build_left_record("resume")}
-        await objects.patch("one", {"metadata": {"annotations": left}})
-        await boss.resume()
-        await objects.wait("one", lambda raw: not get_progress(raw))
-        await objects.pass_fence()
-        assert calls.handlers("one") == ["update", "resume"]
-        await objects.patch("one", {"spec": {"size": 3}})
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["update", "resume", "update"]
-    assert [call["retry"] for call in calls.of("one", "resume")] == [3]
-
-
-async def test_what_another_operator_began_to_resume_goes_on_if_a_write_is_newer_than_the_list(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    calls: Calls,
-) -> None:
-    released = asyncio.Event()
-
-    @webop.on.create("widgets", registry=registry, id="create")
-    async def create(**_: Any) -> None: ...
-
-    resume = build_noting_handler(calls, "resume")
-    webop.on.resume("widgets", registry=registry, id="resume")(resume)
-
-    @webop.daemon("widgets", registry=registry, id="daemon", labels={"kind": "slow"})
-    async def daemon(stopped: AsyncDaemonStopped, patch: webop.Patch, **_: Any) -> None:
-        await stopped.wait()
-        await released.wait()
-        patch.status["last"] = "word"
-
-    async with relay(webop_cluster) as relayed:
-        opened = asyncio.Event()
-        opened.set()
-
-        async def hold(request: httpx.Request) -> httpx.Response | None:
-            if request.url.path.endswith("/widgets"):
-                await opened.wait()
-            return None
-
-        async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
-            if request.url.path.endswith("/widgets"):
-                await opened.wait()
-            async for data in relayed.pass_watch_on(request):
-                yield data
-
-        relayed.meddle, relayed.watch = hold, watch
-        async with run_peer(vault=Vault({"test": relayed.info})):
-            await objects.pass_fence()
-            await objects.create("one", labels={"kind": "slow"})
-            await objects.wait_handled("one")
-            await objects.pass_fence()
-            await boss.pause()
-            left = build_left_record("resume")
-            await objects.patch("one", {"metadata": {"annotations": left}})
-            opened.clear()
-            await boss.resume()
-            released.set()
-            await objects.wait("one", lambda raw: "last" in raw.get("status", {}))
-            await objects.wait("one", lambda raw: not get_progress(raw))
-            opened.set()
-            await objects.pass_fence()
-    assert [call["retry"] for call in calls.of("one", "resume")] == [3]

@@ -16,10 +16,8 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     get_annotations,
-    operate,
 )
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -208,46 +206,3 @@ async def test_a_restart_costs_no_patches(
         await objects.pass_fence()
         counted = await meter.read()
     assert counted == {"PATCH": 2}  # of the fence
-
-
-@pytest.mark.feature("CFG-66", "CFG-58", "CFG-38", "CFG-36", "D-61")
-async def test_two_operators_with_their_own_prefixes_do_not_wake_each_other(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    meter: Meter,
-    info: ConnectionInfo,
-) -> None:
-    other, updates = webop.OperatorRegistry(), []
-    for each in (registry, other):
-
-        @webop.on.create("widgets", registry=each, id="created")
-        async def created(**_: Any) -> None: ...
-
-        @webop.on.update("widgets", registry=each, id="updated")
-        async def updated(diff: Any, **_: Any) -> None:
-            updates.append(diff)
-
-    settings = build_settings(
-        persistence={
-            "finalizer": "other.dev/finalizer",
-            "progress_storage": webop.AnnotationsProgressStorage(prefix="other.dev"),
-            "diffbase_storage": webop.AnnotationsDiffBaseStorage(prefix="other.dev"),
-        }
-    )
-    other_operator = operate(info, other, settings, beside=True, namespaces=[objects.namespace])
-    async with run_operator(), other_operator:
-        await objects.create("one", {"a": 1})
-        body = await objects.wait(
-            "one",
-            lambda body: (
-                {"kopf.zalando.org", "other.dev"}
-                <= {key.partition("/")[0] for key in get_annotations(body)}
-            ),
-        )
-        await objects.pass_fence()
-        await objects.pass_fence()
-        counted = await meter.read()
-    assert not updates
-    assert counted["PATCH"] <= 6
-    assert get_annotations(body)["other.dev/kopf-managed"] == "yes"

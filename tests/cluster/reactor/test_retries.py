@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import logging
 import math
-import re
 import time
 from typing import Any
 
@@ -233,21 +231,6 @@ async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
         await objects.pass_fence()
 
 
-@pytest.mark.feature("ERR-06", "ERR-12")
-@pytest.mark.parametrize("delay", [math.inf, 1e20, math.nan, "5"])
-async def test_a_handler_with_a_strange_delay_is_not_called_again_each_second(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, delay: Any
-) -> None:
-    failing = Failing(registry, webop.TemporaryError("boo", delay=delay), backoff=math.inf)
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", get_progress)
-        await objects.pass_fence()
-    record = orjson.loads(get_progress(body)["failing"])
-    assert record["delayed"] > "2050"
-    assert record["retries"] == len(failing.moments) == 1
-
-
 @pytest.mark.feature("CON-08", "PAT-05", "DMN-35")
 async def test_the_patch_of_a_handler_is_applied_although_it_fails(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
@@ -333,41 +316,6 @@ async def test_an_object_whose_filter_fails_is_left_alone_for_a_while(
         broken = False
         await objects.wait_handled("one")
     assert len(calls.of("one")) == 1
-
-
-@pytest.mark.feature("CFG-22")
-@pytest.mark.parametrize(
-    ("delays", "expected"),
-    [
-        ([], ["No retry before its next change."]),
-        (0.07, ["Retrying in 0.07 s."] * 3),
-        ([0.05, 0.1], ["Retrying in 0.05 s.", "Retrying in 0.1 s.", "Retrying in 0.1 s."]),
-    ],
-)
-async def test_the_last_of_the_error_delays_repeats_and_without_any_there_is_no_retry(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-    delays: Any,
-    expected: list[str],
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn", when=lambda spec, **_: spec["x"])
-    async def fn(**_: Any) -> None: ...
-
-    caplog.set_level(logging.DEBUG, "webop.reactor.failures")
-
-    def find_hopes() -> list[str]:
-        return re.findall(r"KeyError\('x'\).*((?:No retry|Retrying).*)", caplog.text)
-
-    async with run_operator(build_settings(batching={"error_delays": delays})):
-        await objects.create("one", {})
-        await eventually(lambda: len(find_hopes()) >= len(expected))
-        await objects.patch("one", {"spec": {"x": 1}})
-        await objects.wait_handled("one")
-    assert find_hopes()[: len(expected)] == expected
-    levels = [r.levelname for r in caplog.records if "KeyError('x')." in r.getMessage()]
-    assert levels == ["ERROR"] + ["DEBUG"] * (len(levels) - 1)
 
 
 @pytest.mark.feature("HND-27", "ERR-01")

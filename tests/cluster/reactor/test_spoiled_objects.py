@@ -64,30 +64,6 @@ async def test_an_event_handler_that_strips_the_object_causes_no_creation(
     assert calls.handlers("one") == ["create", "update"]
 
 
-@pytest.mark.feature("DMN-01", "HND-32")
-async def test_a_daemon_that_appends_to_a_list_of_the_spec_causes_no_update(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.daemon("widgets", registry=registry, id="spoiler", cancellation_timeout=1)
-    async def spoil(spec: Any, stopped: Any, **_: Any) -> None:
-        while not stopped:
-            spec.get("list", []).append(1)
-            await asyncio.sleep(0)
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def changed(**kwargs: Any) -> None:
-        calls.note(kwargs["reason"], kwargs)
-
-    async with run_operator():
-        await objects.create("one", {"list": []})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"status": {"x": 1}})
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["create"]
-    assert calls.of("one")[0]["new"] == {"spec": {"list": []}}
-
-
 @pytest.mark.feature("DMN-19", "HND-32", "DMN-24")
 async def test_a_daemon_that_changes_its_object_in_place_and_ends_causes_no_update(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls

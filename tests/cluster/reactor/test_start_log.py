@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Objects, RunOperator, operate
-from webop.client.auth.vault import ConnectionInfo
+from tests.kit.operators import Objects, RunOperator
 
 
 def read_greeting(caplog: pytest.LogCaptureFixture) -> str:
@@ -34,20 +33,3 @@ async def test_an_operator_that_has_started_says_once_what_it_serves_and_where(
     greeting = read_greeting(caplog)
     assert objects.kind.resource.name in greeting
     assert objects.namespace in greeting
-
-
-@pytest.mark.feature("SCP-14", "RES-18")
-async def test_an_operator_of_the_whole_cluster_says_so(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    with caplog.at_level(logging.INFO):
-        async with operate(info, registry, clusterwide=True):
-            await objects.create("one")
-            await objects.wait_handled("one")
-    assert "all namespaces" in read_greeting(caplog)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -111,32 +110,6 @@ async def test_a_full_pool_of_handlers_is_told_about(
         assert "settings.execution.max_workers" in caplog.text
         released.set()
         await timeline.wait("tick", 6)
-
-
-@pytest.mark.feature("CFG-26")
-async def test_pools_can_be_replaced_while_daemons_run(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-) -> None:
-    @webop.daemon("widgets", registry=registry, id="daemon")
-    def run(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
-        timeline.note(f"{name} in {threading.current_thread().name.split('_')[0]}")
-        stopped.wait()
-        timeline.note(f"{name} ended")
-
-    settings = build_settings()
-    with ThreadPoolExecutor(5, thread_name_prefix="mine") as executor:
-        async with run_operator(settings):
-            await objects.create("one")
-            await timeline.wait("one in webop-daemons")
-            settings.background.executor = executor
-            await objects.create("two")
-            await timeline.wait("two in mine")
-            await objects.delete("one")
-            await objects.wait_gone("one")
-    assert timeline.of("two ended")
 
 
 _variable: contextvars.ContextVar[str] = contextvars.ContextVar("_variable")

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.causes import FailedTest
 from tests.kit.operators import FINALIZER, Calls, Objects, RunOperator, eventually
 from tests.kit.timeline import Timeline
 from webop.reactor.daemons import Daemon
@@ -345,26 +344,6 @@ async def test_the_first_call_can_be_postponed(
     assert given["delay"] == given["fn"] - {"client"}
 
 
-@pytest.mark.parametrize("exc", [FailedTest("boo"), SystemExit("boo")], ids=repr)
-async def test_an_initial_delay_with_an_odd_error_stops_neither_the_timer_nor_the_operator(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    exc: BaseException,
-) -> None:
-    def fail(**_: Any) -> float:
-        raise exc
-
-    @webop.timer("widgets", registry=registry, id="fn", interval=0.1, initial_delay=fail)
-    async def fn(**_: Any) -> None:
-        timeline.note("called")
-
-    async with run_operator():
-        await objects.create("one")
-        await timeline.wait("called", 2)
-
-
 @pytest.mark.feature("TMR-13", "TMR-15", "TMR-16", "TMR-17", "KWA-10")
 async def test_retries_have_delays_of_their_own_and_then_the_interval_follows(
     registry: webop.OperatorRegistry,
@@ -479,28 +458,3 @@ async def test_a_timer_runs_while_the_object_matches(
         await objects.patch("something", {"spec": {"a": 2}})
         await timeline.wait("somethingp", count + 3)
     assert not timeline.of("otherp")
-
-
-async def test_a_timer_whose_result_contains_itself_goes_on(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    count = 0
-
-    @webop.timer("widgets", registry=registry, id="fn", interval=0.1)
-    async def fn(name: str, **_: Any) -> Any:
-        nonlocal count
-        if name != "one":
-            return None
-        count += 1
-        circle: dict[str, Any] = {}
-        circle["self"] = circle
-        return circle if count < 3 else {"count": count}
-
-    async with run_operator():
-        await objects.create("one")
-        await objects.wait("one", lambda body: body.get("status", {}).get("fn"))
-    assert "Circular reference" in caplog.text
-    assert "Bug in webop" not in caplog.text

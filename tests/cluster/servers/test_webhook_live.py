@@ -277,38 +277,3 @@ async def test_a_mutating_webhook_changes_the_object(
     async with manage(api, Judge(), handler, webop_namespace):
         created = await create(api, webop_namespace, "mutated")
     assert created.json()["data"] == {"added": "ü"}
-
-
-@pytest.mark.feature("ADM-44", "ADM-45", "ADM-46")
-@pytest.mark.parametrize("reason", [VALIDATING, MUTATING])
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"url": "https://localhost:9443/p", "caBundle": ""},
-        {"service": {"namespace": "ns", "name": "svc"}},
-        {"service": {"namespace": "ns", "name": "svc", "path": "/p/", "port": 8443}},
-    ],
-)
-@pytest.mark.parametrize("name", ["auto.kopf.dev", "operator"])
-async def test_handlers_of_any_names_and_options_are_accepted(
-    api: httpx.AsyncClient, config: webop.WebhookClientConfig, name: str, reason: WebhookType
-) -> None:
-    handlers = [
-        build_handler("validate1", reason=reason),
-        build_handler("validate1", reason=reason, operations=frozenset({"CREATE", "DELETE"})),
-        build_handler("check_numbers", reason=reason, subresource="*"),
-        build_handler("check-numbers", reason=reason, subresource="status"),
-        build_handler("CheckNumbers.run", reason=reason, side_effects=True),
-        build_handler("outer.<locals>.fn/spec.field", reason=reason, ignore_failures=True),
-        build_handler("lambda:/app/handlers.py:12", reason=reason, labels={"a": "b"}),
-        build_handler("__init__", reason=reason, labels={"a": webop.PRESENT, "b": webop.ABSENT}),
-        build_handler("naïve", reason=reason),
-        build_handler("x" * 300, reason=reason),
-    ]
-    response = await api.post(
-        CONFIGURATIONS.format(URL_PATHS[reason]),
-        params={"dryRun": "All"},
-        json=build(*handlers, config=config, name=name),
-    )
-    assert response.status_code == 201, response.text
-    assert len(response.json()["webhooks"]) == len(handlers)

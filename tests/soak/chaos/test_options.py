@@ -18,12 +18,7 @@ COMMAND = [sys.executable, "-m", "tests.soak.chaos"]
     [
         (["--replicas", "0"], "--replicas must be above 0"),
         (["--minutes", "inf"], "--minutes must be at most 10080 (a week)"),
-        (["--minutes", "nan"], "--minutes must be at most 10080 (a week)"),
-        (["--calm", "-5"], "--calm at least 0"),
-        (["--rate", "nan"], "--rate and --calm must be finite numbers"),
         (["--keep", "README.md"], "--keep must be a new or an empty folder, got README.md"),
-        (["--keep", "webop"], "--keep must be a new or an empty folder, got webop"),
-        (["--keep", "/proc/x"], "--keep: cannot create /proc/x: "),
         (["--alone", "--replicas", "2"], "--alone runs one replica: --replicas does nothing"),
     ],
 )

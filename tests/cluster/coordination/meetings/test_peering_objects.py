@@ -82,41 +82,6 @@ async def test_a_peering_that_may_be_absent_is_joined_as_soon_as_it_appears(
     assert "Resuming" in log.text
 
 
-@pytest.mark.parametrize("comes_back", [False, True])
-async def test_a_record_without_an_end_no_longer_counts_when_its_object_is_deleted(
-    run_operator: RunOperator,
-    meeting: Meeting,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
-    comes_back: bool,
-) -> None:
-    await meeting.create(boss={"priority": 100})  # as people write them
-    async with run_operator(standalone=False, identity="me"):
-        await stay_out(objects, calls, log)
-        await meeting.delete()
-        if comes_back:
-            await meeting.create()
-        await calls.wait("ignored")
-
-
-async def test_a_peer_that_leaves_a_peering_that_was_created_again_counts_no_more(
-    run_operator: RunOperator,
-    meeting: Meeting,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
-) -> None:
-    await meeting.create(boss=build_record(100))
-    async with run_operator(standalone=False, identity="me"):
-        await stay_out(objects, calls, log)
-        await meeting.delete()
-        await meeting.create(boss=build_record(100))
-        await meeting.wait(lambda records: "me" in records)
-        await meeting.write("boss", None)
-        await calls.wait("ignored")
-
-
 @pytest.mark.feature("PEE-05", "CFG-12")
 async def test_operators_of_namespaces_are_paused_if_any_of_them_says_so(
     client: Client,

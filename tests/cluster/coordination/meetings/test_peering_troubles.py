@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -17,7 +13,7 @@ import pytest
 
 import webop
 from tests.cluster.coordination.meetings.pauses import stay_out
-from tests.kit.http_relay import Relay, relay
+from tests.kit.http_relay import relay
 from tests.kit.operators import (
     Calls,
     Objects,
@@ -57,17 +53,6 @@ async def test_garbage_in_the_status_is_told_once_and_ignored(
     assert set(await meeting.read()) == {"kopf", "x", "y", "z"}
 
 
-async def test_garbage_that_was_removed_is_forgotten_and_told_again_if_it_comes_back(
-    run_operator: RunOperator, meeting: Meeting, objects: Objects, log: pytest.LogCaptureFixture
-) -> None:
-    await meeting.create(z="text")  # type: ignore[arg-type]
-    async with run_operator(standalone=False, identity="me"):
-        await objects.pass_fence()
-        await meeting.write("z", None)
-        await meeting.write("z", "text")
-        await eventually(lambda: log.text.count("Ignoring the record of 'z'") == 2)
-
-
 class TestWithoutTheServer:
     @pytest.fixture
     async def proxy(self, webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
@@ -103,195 +88,6 @@ class TestWithoutTheServer:
         assert [r.levelno for r in warnings].count(logging.WARNING) == 1
 
 
-@pytest.mark.feature("PEE-14")
-async def test_what_a_watch_shows_late_does_not_resume_an_operator_that_has_read_later_states(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    meeting: Meeting,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
-) -> None:
-    is_shown = asyncio.Event()
-    is_shown.set()
-
-    async def show(request: httpx.Request) -> AsyncIterator[bytes]:
-        async for data in relayed.pass_watch_on(request):
-            if request.url.path.endswith("/kopfpeerings"):
-                await is_shown.wait()
-            yield data
-
-    await meeting.create(boss=build_record(100, lifetime=5))
-    async with relay(webop_cluster) as relayed:
-        relayed.watch = show
-        options: Any = {"beside": True, "standalone": False, "identity": "me"}
-        options["namespaces"] = [objects.namespace]
-        async with operate(relayed.info, registry, **options):
-            await stay_out(objects, calls, log)
-            is_shown.clear()
-            await meeting.delete()
-            await meeting.create()
-            await meeting.write("boss", build_record(100, lastseen="2020-01-01T00:00:00Z"))
-            await meeting.write("boss", build_record(100))
-            relayed.requests.clear()
-            await eventually(lambda: relayed.list_requests("GET", "kopfpeerings"), "another read")
-            is_shown.set()
-            await meeting.write("boss", build_record(200))
-            await eventually(lambda: "priority 200" in log.text, "the last state")
-            assert "Resuming" not in log.text
-            assert not len(calls)
-            await meeting.write("boss", None)
-            await calls.wait("ignored")
-
-
-class Backup:
-    """Shows all versions of peerings a million higher, until a backup "is restored"."""
-
-    def __init__(self, relayed: Relay) -> None:
-        self.relayed = relayed
-        self.is_away = asyncio.Event()
-        self.is_restored = asyncio.Event()
-        relayed.watch, relayed.meddle = self.show, self.meddle
-
-    async def restore(self, change: Awaitable[None]) -> None:
-        """Let the operator see nothing until a change is made, and then the real versions."""
-        self.is_away.set()
-        await change
-        self.is_restored.set()
-
-    @staticmethod
-    def raise_versions(data: bytes) -> bytes:
-        pattern = rb'"resourceVersion":"(\d+)"'
-        return re.sub(pattern, lambda m: b'"resourceVersion":"%d"' % (int(m[1]) + 10**6), data)
-
-    async def meddle(self, request: httpx.Request) -> httpx.Response | None:
-        is_read = request.method == "GET" and "kopfpeerings" in request.url.path
-        if not is_read or self.is_restored.is_set():
-            return None
-        if self.is_away.is_set():
-            await self.is_restored.wait()
-            return None
-        found = await self.relayed.pass_on(request)
-        return httpx.Response(found.status_code, content=self.raise_versions(found.content))
-
-    async def show(self, request: httpx.Request) -> AsyncIterator[bytes]:
-        if not request.url.path.endswith("/kopfpeerings") or self.is_restored.is_set():
-            async for data in self.relayed.pass_watch_on(request):
-                yield data
-            return
-        version = request.url.params.get("resourceVersion", "")
-        assert not version, "the first watch lists"
-        stream = self.relayed.pass_watch_on(request)
-        ended = asyncio.ensure_future(self.is_away.wait())
-        while True:
-            reading = asyncio.ensure_future(anext(stream))
-            await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                reading.cancel()
-                await self.is_restored.wait()
-                yield b'{"type":"ERROR","object":{"kind":"Status","code":410}}\n'
-                return
-            yield self.raise_versions(reading.result())
-
-
-@pytest.fixture
-async def backup(webop_cluster: LocalCluster) -> AsyncIterator[Backup]:
-    async with relay(webop_cluster) as relayed:
-        yield Backup(relayed)
-
-
-@pytest.fixture
-def run_relayed(
-    backup: Backup, registry: webop.OperatorRegistry, meeting: Meeting
-) -> Callable[[], AbstractAsyncContextManager[Any]]:
-    options: Any = {"beside": True, "standalone": False, "identity": "me"}
-    options["namespaces"] = [meeting.namespace]
-    return partial(operate, backup.relayed.info, registry, **options)
-
-
-RunRelayed = Callable[[], AbstractAsyncContextManager[Any]]
-
-
-@pytest.mark.feature("PEE-14")
-async def test_a_peering_that_is_created_after_a_backup_without_it_was_restored_is_noticed(
-    run_relayed: RunRelayed, backup: Backup, meeting: Meeting, log: pytest.LogCaptureFixture
-) -> None:
-    await meeting.create()
-    async with run_relayed():
-        await meeting.wait(lambda records: "me" in records)
-        await backup.restore(meeting.delete())
-        await eventually(lambda: "is not found" in log.text, "the restored cluster")
-        await meeting.create(boss=build_record(100))
-        await eventually(lambda: "Pausing in favour of boss" in log.text, "the pause")
-
-
-@pytest.mark.feature("PEE-14")
-async def test_a_peer_that_is_not_in_a_restored_backup_counts_until_it_writes_its_record_again(
-    run_relayed: RunRelayed,
-    backup: Backup,
-    meeting: Meeting,
-    objects: Objects,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
-) -> None:
-    await meeting.create(boss=build_record(100))
-    async with run_relayed():
-        await stay_out(objects, calls, log)
-        await meeting.wait(lambda records: "me" in records)
-        await backup.restore(meeting.write("boss", None))
-        await meeting.write("third", "text")
-        await eventually(lambda: "'third'" in log.text, "the restored object")
-        await asyncio.sleep(0.2)  # for what should not happen
-        assert "Resuming" not in log.text
-        assert not len(calls)
-        await meeting.write("boss", build_record(100))
-        await meeting.write("boss", None)
-        await calls.wait("ignored")
-
-
-@pytest.mark.feature("PEE-13")
-async def test_records_are_not_written_again_and_again_while_watches_are_late(
-    webop_cluster: LocalCluster, meeting: Meeting
-) -> None:
-    async def show(request: httpx.Request) -> AsyncIterator[bytes]:
-        if not request.url.path.endswith("/kopfpeerings"):
-            async for data in relayed.pass_watch_on(request):
-                yield data
-            return
-        items: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-        async def read() -> None:
-            async for data in relayed.pass_watch_on(request):
-                items.put_nowait((time.monotonic() + 1.6, data))
-
-        reading = asyncio.create_task(read())
-        try:
-            while True:
-                at, data = await items.get()
-                await asyncio.sleep(max(0, at - time.monotonic()))
-                yield data
-        finally:
-            reading.cancel()
-
-    await meeting.create()
-    async with relay(webop_cluster) as relayed, contextlib.AsyncExitStack() as stack:
-        relayed.watch = show
-        for number in range(2):
-            settings = build_settings(peering={"priority": number})
-            options: Any = {"beside": True, "standalone": False, "identity": f"op{number}"}
-            options["namespaces"] = [meeting.namespace]
-            registry = webop.OperatorRegistry()
-            webop.on.event("widgets", registry=registry)(lambda **_: None)
-            running = operate(relayed.info, registry, settings, **options)
-            await stack.enter_async_context(running)
-        await meeting.wait(lambda records: len(records) == 2)
-        await asyncio.sleep(2)
-        await meeting.write("third", build_record(-1))
-        await asyncio.sleep(6)
-        patches = relayed.list_requests("PATCH", "kopfpeerings")
-        assert len(patches) == 2
-
-
 @pytest.mark.feature("PEE-13")
 async def test_a_record_that_is_lost_while_it_is_renewed_is_written_again(
     webop_cluster: LocalCluster,
@@ -318,54 +114,6 @@ async def test_a_record_that_is_lost_while_it_is_renewed_is_written_again(
             start = time.monotonic()
             await meeting.wait(lambda records: "me" in records)
             assert time.monotonic() - start < 8
-
-
-@pytest.mark.feature("PEE-13")
-@pytest.mark.parametrize("content", ["[]", '"text"', '{"metadata":null}', "null"])
-async def test_an_odd_answer_to_the_renewal_does_not_end_the_operator(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    meeting: Meeting,
-    objects: Objects,
-    calls: Calls,
-    content: str,
-) -> None:
-    async def meddle(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "PATCH" or "kopfpeerings" not in request.url.path:
-            return None
-        await relayed.pass_on(request)
-        head = {"content-type": "application/json"}
-        return httpx.Response(200, content=content.encode(), headers=head)
-
-    await meeting.create()
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = meddle
-        options: Any = {"beside": True, "standalone": False, "identity": "me"}
-        async with operate(relayed.info, registry, namespaces=[meeting.namespace], **options):
-            await meeting.wait(lambda records: "me" in records)
-            await objects.create("one", labels={"x": "y"})
-            await calls.wait("one")
-            await asyncio.sleep(1)
-            assert len(relayed.list_requests("PATCH", "kopfpeerings")) == 1
-
-
-@pytest.mark.feature("PEE-13")
-@pytest.mark.parametrize("kind", ["missing", "expired", "older"])
-async def test_a_record_that_a_restored_backup_does_not_have_is_written_again_in_time(
-    run_operator: RunOperator, meeting: Meeting, kind: str
-) -> None:
-    expired = build_record(0, lastseen="2020-01-01T00:00:00Z")
-    found = {"missing": None, "expired": expired, "older": build_record(0, lifetime=8)}[kind]
-    await meeting.create()
-    async with run_operator(standalone=False, identity="me"):
-        written = (await meeting.wait(lambda records: "me" in records))["me"]
-        await meeting.write("me", found)
-        start = time.monotonic()
-        await meeting.wait(lambda records: records.get("me") not in (found, written))
-        assert time.monotonic() - start < 8
-        record = (await meeting.read())["me"]
-        await asyncio.sleep(2)
-        assert (await meeting.read())["me"] == record
 
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
