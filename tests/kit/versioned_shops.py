@@ -34,7 +34,7 @@ class ShopAlpha(webop.Model):
 
 class OldSpec(webop.Struct):
     address: str
-    replicas: int = Field(1, ge=0)
+    replicas: int = Field(default=1, ge=0)
     tags: dict[str, str] = Field(default_factory=dict)
 
 
@@ -50,8 +50,8 @@ class ShopV1(webop.Model):
 
 class NewSpec(webop.Struct):
     host: str
-    port: int = Field(80, ge=1, le=65535)
-    count: int = Field(1, ge=0)
+    port: int = Field(default=80, ge=1, le=65535)
+    count: int = Field(default=1, ge=0)
     tags: dict[str, str] = Field(default_factory=dict)
 
 
@@ -61,9 +61,14 @@ class ShopV2(webop.Model):
     status: Status | None = None
 
 
+def split(address: str) -> tuple[str, int]:
+    host, separator, port = address.rpartition(":")
+    return (host, int(port)) if separator else (address, 80)
+
+
 def upgrade(old: ShopV1) -> ShopV2:
-    host, _, port = old.spec.address.partition(":")
-    spec = NewSpec(host=host, port=int(port or 80), count=old.spec.replicas, tags=old.spec.tags)
+    host, port = split(old.spec.address)
+    spec = NewSpec(host=host, port=port, count=old.spec.replicas, tags=old.spec.tags)
     return ShopV2(metadata=old.metadata, spec=spec, status=old.status)
 
 
@@ -75,8 +80,8 @@ async def downgrade(new: ShopV2) -> ShopV1:
 
 
 def upgrade_alpha(old: ShopAlpha) -> ShopV2:
-    host, _, port = old.spec.url.removeprefix("http://").partition(":")
-    return ShopV2(spec=NewSpec(host=host, port=int(port or 80)))
+    host, port = split(old.spec.url.removeprefix("http://"))
+    return ShopV2(spec=NewSpec(host=host, port=port))
 
 
 def downgrade_alpha(new: ShopV2) -> ShopAlpha:

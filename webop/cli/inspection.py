@@ -269,6 +269,9 @@ def find_models(registry: OperatorRegistry) -> list[type[pydantic.BaseModel]]:
     """Return the models of handlers and of the loaded files, with all versions of their kinds."""
     handlers = (*registry.select_resource_handlers(), *registry.select_webhooks())
     named = {handler.model for handler in handlers}
+    named |= {
+        model for each in registry.select_converters() for model in (each.source, each.target)
+    }
     found, kinds = list_models(), set[str]()
     for model in found:
         file = getattr(sys.modules.get(model.__module__), "__file__", None)
