@@ -78,7 +78,7 @@ class SharedConversions:
             version = found[name]["metadata"]["resourceVersion"]
             patch = {
                 "metadata": {"resourceVersion": version},
-                "spec": {"conversion": build_conversion(config)},
+                "spec": {"conversion": build_conversion(config, is_patch=True)},
             }
             try:
                 await self._client.patch(CRDS, None, name, patch)
@@ -88,9 +88,9 @@ class SharedConversions:
                 logger.info("API servers ask this operator for conversions of %s.", name)
 
 
-def build_conversion(config: Mapping[str, Any]) -> Json:
+def build_conversion(config: Mapping[str, Any], *, is_patch: bool) -> Json:
     """Return the field for a ``clientConfig``; as a merge patch, it replaces another one."""
-    empty: Json = {"url": None, "service": None, "caBundle": None}
+    empty: Json = {"url": None, "service": None, "caBundle": None} if is_patch else {}
     return {
         "strategy": "Webhook",
         "webhook": {

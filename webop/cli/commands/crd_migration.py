@@ -270,7 +270,8 @@ class _Migration:
             click.echo(f"{self.name}: the objects cannot be listed: {problem}", err=True)
         if problem or self.failures:
             more = " or more" if len(self.failures) >= _MAX_FAILURES else ""
-            count = f"{len(self.failures)}{more} objects" if self.failures else "Some objects"
+            many = "" if len(self.failures) == 1 else "s"
+            count = f"{len(self.failures)}{more} object{many}" if self.failures else "Some objects"
             click.echo(
                 f"{self.name}: {count} cannot be rewritten. storedVersions stays as it is. Correct "
                 "them, and run the command again.",
