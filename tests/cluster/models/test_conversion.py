@@ -8,13 +8,15 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
+from tests.kit.doctor_runs import Doctor
 from tests.kit.managed_webhooks import KINDS, until
 from tests.kit.operators import Running, build_settings, eventually, operate
+from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import (
     NAME,
     NewSpec,
@@ -36,6 +38,9 @@ from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIError, APINotFoundError, APIStatusError
 from webop.handlers.model import WebhookType
 from webop.settings import NetworkingSettings
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 pytestmark = pytest.mark.xdist_group("shops")
 MANAGED = "auto.versions.webop.dev"
@@ -263,6 +268,45 @@ async def test_the_conversion_waits_until_all_replicas_serve_it(
             await until(partial(is_converted, shops), "the conversion")
             url = (await shops.read_conversion())["webhook"]["clientConfig"]["url"]
             assert url == f"{address}/convert"
+
+
+HANDLERS = """
+import webop
+from tests.kit.versioned_shops import declare
+
+declare(webop.get_default_registry())
+"""
+
+
+async def test_the_doctor_checks_the_conversion(
+    registry: webop.OperatorRegistry,
+    shops: Shops,
+    run: Run,
+    workshop: Workshop,
+    webop_cluster: LocalCluster,
+) -> None:
+    declare(registry)
+    doctor, path = Doctor(workshop, webop_cluster), workshop.write(HANDLERS)
+    title, args = f"Conversion of {NAME}", ("--managed", MANAGED, path)
+    report = await doctor.examine(*args)
+    assert "fields that the other version" in report.find("strategy", title).text
+    assert report.find("strategy", title).level == "failure"
+    async with run(registry):
+        await shops.wait_converted()
+        await shops.create("v1", "one", {"address": "a:81"})
+        report = await doctor.examine(*args)
+        assert not report.of("failure", title), report.output
+        for version in ("v1alpha1", "v1", "v2"):
+            text = f"{shops.namespace}/one can be read in this version"
+            assert report.find(version, title).text == text
+        permissions = report.find("customresourcedefinitions", "Permissions")
+        assert permissions.text == "get, patch granted"
+    report = await doctor.examine(*args)
+    for version in ("v1alpha1", "v1"):
+        found = report.find(version, title)
+        assert found.level == "failure"
+        assert "no server listens there" in found.text
+    assert report.find("v2", title).level == "ok"
 
 
 async def is_converted(shops: Shops) -> bool:

@@ -35,7 +35,7 @@ async def check_conversions(context: Context) -> AsyncIterator[tuple[str, list[F
         if webhook := (definition["spec"].get("conversion") or {}).get("webhook"):
             findings += await check_trust(context, [webhook])
             if context.is_probing:
-                findings += [await _read(context, one) for one in _list_served(definition)]
+                findings += await _read_all(context, [*_list_served(definition)])
         yield title, findings
 
 
@@ -77,19 +77,39 @@ def _list_served(definition: Json) -> Iterator[Resource]:
             yield Resource(spec["group"], each["name"], spec["names"]["plural"])
 
 
-async def _read(context: Context, resource: Resource) -> Finding:
-    """Read an object in a version; it is converted if it is stored in another one."""
+async def _read_all(context: Context, resources: list[Resource]) -> list[Finding]:
+    """Read one object in all versions; it is converted if it is stored in another one.
+
+    Lists would be answered from the cache of the API server, also if no conversion works.
+    """
+    trouble = ""
+    for resource in resources:
+        try:
+            listed = await context.read(resource.get_url(), limit="1")
+        except APIStatusError as exc:
+            trouble = str(exc)
+            continue
+        if not (items := listed.get("items")):
+            return [note("objects", "there are none to read")]
+        metadata = items[0]["metadata"]
+        where = metadata.get("namespace"), metadata["name"]
+        return [await _read(context, one, *where) for one in resources]
+    return [note("objects", f"not read: {trouble}")]
+
+
+async def _read(context: Context, resource: Resource, namespace: str | None, name: str) -> Finding:
     subject = resource.version
     try:
-        listed = await context.read(resource.get_url(), limit="1")
+        found = await context.read(resource.get_url(namespace=namespace, name=name))
     except APIForbiddenError as exc:
         return note(subject, f"not read: {exc}")
     except APIStatusError as exc:
-        found = _REASON.search(str(exc))
-        reason = (found[1] if found else str(exc))[:_LONGEST]
+        matched = _REASON.search(str(exc))
+        reason = (matched[1] if matched else str(exc))[:_LONGEST]
         if reason.startswith("Cannot convert"):
             return fail(subject, reason, "Correct the function or the object.")
         what, remedy = explain(reason)
         return fail(subject, f"{what}: {reason}", remedy)
-    count = len(listed.get("items") or ())
-    return approve(subject, "an object can be read" if count else "there are no objects to read")
+    place = f"{namespace}/{name}" if namespace else name
+    text = f"{place} can be read in this version" if found else f"{place} was just deleted"
+    return approve(subject, text)
