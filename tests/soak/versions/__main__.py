@@ -45,7 +45,7 @@ async def _run(times: Times, objects: int, cluster: LocalCluster, folder: Path, 
             say(f"{stage.balancer.refused} connections found no ready replica")
             await fill(shops, objects)
             say(f"{objects} objects are stored as v1, and v2 is the storage version")
-            last = await migrate(cluster, folder, [8.0, 16.0], say)
+            last = await migrate(cluster, folder, [30.0, 60.0], say)
             stored = (await client.get(CRDS, None, NAME))["status"]["storedVersions"]
             say(f"storedVersions: {stored}")
     is_migrated = stored == ["v2"] and "are stored as v2" in last
