@@ -32,8 +32,32 @@ async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     write_calls()
 
 
-@kopf.on.create("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"])
-async def handle(name: str | None, spec: kopf.Spec, **_: Any) -> None:
+_kind: Any = ("bench.webop.dev", "v1", os.environ["BENCH_PLURAL"])
+
+if _EXTRA == "typed" and os.environ["BENCH_SIDE"] == "webop":
+    import pydantic
+
+    class ThingSpec(pydantic.BaseModel):
+        """The spec of the objects of the bench."""
+
+        text: str = ""
+        numbers: list[int] = pydantic.Field(default_factory=list)
+
+    @kopf.resource("bench.webop.dev", "v1", plural=os.environ["BENCH_PLURAL"])
+    class Thing(kopf.Model):
+        """The kind of the bench."""
+
+        spec: ThingSpec
+
+    @kopf.on.create(Thing, id="handle")
+    async def handle_typed(name: str | None, spec: ThingSpec, **_: Any) -> None:
+        await handle(name, spec.model_dump())
+
+    _kind = (lambda _: False,)  # the model takes its place
+
+
+@kopf.on.create(*_kind)
+async def handle(name: str | None, spec: Any, **_: Any) -> None:
     global _calls  # noqa: PLW0603 - the cheapest counter
     _calls += 1
     if "sent" in spec:

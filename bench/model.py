@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Figures by name, which ends in the unit: cpu_ms_per_object.
 Sample = dict[str, float]
 
-MORE = ("three", "resume")  # see bench.operators.run_operator
+MORE = ("three", "resume", "typed")  # see bench.operators.run_operator
 
 
 class BenchError(Exception):

@@ -114,6 +114,7 @@ def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iter
 
     - "update", "timer", "daemon", "resume": such a handler;
     - "three": two more creation handlers;
+    - "typed": the creation handler gets its spec as a model, where the side has models;
     - "review:PORT": webhooks on that port, with the certificate in the work folder;
     - "record:COUNT": each call is recorded in record.txt; after that many calls (0: never), the
       operator kills itself.

@@ -70,7 +70,6 @@ from webop.handlers.stopping import (
 from webop.handlers.webhook_options import LabelSelector
 from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
 from webop.logs import LogFormat, configure
-from webop.models.conditions import Condition, Conditions
 from webop.models.model import Column, Metadata, Model, OneOf, Scale, Struct, resource
 from webop.models.rules import CEL, Atomic, Embedded, ListKeys
 from webop.objects.body import (
@@ -134,6 +133,7 @@ if TYPE_CHECKING:
     from webop.app import create_app
     from webop.client.objects import AsyncClient, SyncClient
     from webop.embedding import operator, run, run_tasks, spawn_tasks
+    from webop.models.conditions import Condition, Conditions
     from webop.servers.auto import WebhookAutoServer, WebhookAutoTunnel
     from webop.servers.local import (
         WebhookDockerDesktopServer,
@@ -147,6 +147,8 @@ if TYPE_CHECKING:
 # Names whose modules import more than a file with handlers needs.
 _LAZY = {
     "AsyncClient": "webop.client.objects",
+    "Condition": "webop.models.conditions",
+    "Conditions": "webop.models.conditions",
     "SyncClient": "webop.client.objects",
     "create_app": "webop.app",
     "operator": "webop.embedding",

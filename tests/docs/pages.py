@@ -61,12 +61,14 @@ def find_snippets() -> list[Block]:
     """Return all blocks of Python, with what they continue put in front of them."""
     snippets = []
     for page in find_pages():
-        previous = ""
+        previous, directive = "", None
         for block in find_blocks(page):
             if block.language == "python":
-                code = previous + block.code if block.directive == "continues" else block.code
-                previous = code
-                snippets.append(Block(block.name, block.language, code, block.directive))
+                if block.directive == "continues":
+                    previous += block.code
+                else:
+                    previous, directive = block.code, block.directive
+                snippets.append(Block(block.name, block.language, previous, directive))
     return snippets
 
 

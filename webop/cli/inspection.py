@@ -31,7 +31,7 @@ from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
 from webop.identities import is_in_pod
 from webop.models.crds import CRDS
-from webop.models.model import find_definition, list_models
+from webop.models.model import list_models, list_versions
 from webop.models.versions import collect_versions
 from webop.objects.resources import Resource
 from webop.objects.rights import parse_right
@@ -274,13 +274,11 @@ def find_models(registry: OperatorRegistry) -> list[type[pydantic.BaseModel]]:
     """Return the models of handlers and of the loaded files, with all versions of their kinds."""
     handlers = (*registry.select_resource_handlers(), *registry.select_webhooks())
     named = {handler.model for handler in handlers}
-    named |= {
-        model for each in registry.select_converters() for model in (each.source, each.target)
-    }
-    found, kinds = list_models(), set[str]()
-    for model in found:
+    for converter in registry.select_converters():
+        named |= {converter.source, converter.target}
+    found: dict[type[pydantic.BaseModel], None] = {}
+    for model in list_models():
         file = getattr(sys.modules.get(model.__module__), "__file__", None)
-        definition = find_definition(model)
-        if definition and (model in named or os.path.realpath(file or "") in registry.files):
-            kinds.add(definition.name)
-    return [m for m in found if (definition := find_definition(m)) and definition.name in kinds]
+        if model in named or os.path.realpath(file or "") in registry.files:
+            found |= dict.fromkeys(list_versions(model))
+    return [*found]

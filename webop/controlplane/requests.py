@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pydantic
 import yaml
 
 from webop.aio.dedicated_threads import DedicatedThreads
@@ -28,6 +29,9 @@ from webop.client.http.requests import APPLY_PATCH, JSON
 from webop.client.http.streams import StreamLimits
 from webop.client.standalone import connect_command
 from webop.errors import APIError, APINotFoundError, ClusterError, ConfigurationError
+from webop.models.crds import build_crds
+from webop.models.fitting import dump
+from webop.models.model import list_versions
 from webop.objects.resources import Resource
 
 from .state import POLL_INTERVAL
@@ -38,7 +42,9 @@ _LIMITS = StreamLimits(connect=10.0, silence=10.0)
 _PORTS = range(20000, 32000)
 
 Json = dict[str, Any]
-Manifest = str | os.PathLike[str] | Mapping[str, Any]
+Manifest = (
+    str | os.PathLike[str] | Mapping[str, Any] | pydantic.BaseModel | type[pydantic.BaseModel]
+)
 _MANAGER = "webop-tests"
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 # Other objects depend on these.
@@ -221,7 +227,15 @@ def find_free_port() -> int:
 
 
 def read_manifest(manifest: Manifest) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a file, of the files in a folder, or the given object itself."""
+    """Yield the objects of a file, of the files in a folder, or the given object itself.
+
+    The object of a class is the definition of its kind.
+    """
+    if isinstance(manifest, type):
+        yield from build_crds(list_versions(manifest))
+        return
+    if isinstance(manifest, pydantic.BaseModel):
+        manifest = dump(manifest)
     if isinstance(manifest, Mapping):
         yield from _unpack(manifest, "the argument")
         return

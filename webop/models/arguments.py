@@ -1,7 +1,7 @@
 """Arguments of handlers as their annotations say.
 
 ``spec: WidgetSpec`` gets a model instead of a mapping; ``widget: Widget`` gets the whole object.
-What has no annotation with a pydantic class stays as it is, and costs nothing.
+An argument without such an annotation stays as it is, and costs nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a new CustomResourceDefinition breaks of stored objects and their users. Pure."""
+"""Find how a new CustomResourceDefinition breaks stored objects and clients. Pure."""
 
 from __future__ import annotations
 

@@ -15,18 +15,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
-from functools import cache
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import pydantic
 from pydantic import ConfigDict, Field
 
-from webop.models.model import Column, Struct, split_optional
+from webop.models.model import Column, Struct
 from webop.models.rules import LIST_KEYS, LIST_TYPE
-from webop.objects.conditions import build_condition, find_condition, put_condition
-
-VALID = "Valid"
-_MISFIT, _FITS = "DoesNotFit", "Fits"
+from webop.objects.conditions import build_condition, put_condition
 
 
 class Condition(Struct):
@@ -43,7 +39,11 @@ class Condition(Struct):
 class Conditions(pydantic.RootModel[list[Condition]]):
     """The conditions of an object, one for each type."""
 
-    model_config = ConfigDict(json_schema_extra={LIST_TYPE: "map", LIST_KEYS: ["type"]})
+    model_config = ConfigDict(
+        defer_build=True, json_schema_extra={LIST_TYPE: "map", LIST_KEYS: ["type"]}
+    )
+
+    has_conditions: ClassVar = True
 
     root: list[Condition] = Field(default_factory=list)
 
@@ -93,26 +93,3 @@ class Conditions(pydantic.RootModel[list[Condition]]):
         """Return the column of ``kubectl get`` for a condition: ``columns={"Ready": …}``."""
         path = f'.status.conditions[?(@.type=="{type}")].status'
         return Column(path, "string", priority)
-
-
-@cache
-def has_conditions(model: type[pydantic.BaseModel]) -> bool:
-    """Return whether the status of a model has conditions."""
-    info = model.model_fields.get("status")
-    status = None if info is None else split_optional(info.annotation)[0]
-    if not (isinstance(status, type) and issubclass(status, pydantic.BaseModel)):
-        return False
-    field = status.model_fields.get("conditions")
-    return field is not None and split_optional(field.annotation)[0] is Conditions
-
-
-def is_marked_unfit(raw: Any) -> bool:
-    """Return whether an object has the condition of an object that did not fit its model."""
-    found = find_condition(raw, VALID)
-    return bool(found) and found.get("status") == "False" and found.get("reason") == _MISFIT
-
-
-def build_validity(problem: str | None, generation: int | None) -> dict[str, Any]:
-    """Return the condition that says whether an object fits its model."""
-    reason = _FITS if problem is None else _MISFIT
-    return build_condition(VALID, problem is None, reason, problem or "", generation)

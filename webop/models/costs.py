@@ -1,9 +1,9 @@
 """Find CEL rules that can exceed the cost budget of the API server. Pure.
 
 The API server estimates what a rule costs at most, from the maximal lengths in the schema, and
-refuses the CustomResourceDefinition if that is too much. What counts without a limit: a rule inside
-of a list or map, and functions that read each item or character. (Kubernetes: "Validation rules",
-"Resource use by validation functions".)
+refuses the CustomResourceDefinition if that is too much. Without a limit, two things cost too much:
+a rule inside of a list or map, and a function that reads each item or character. (Kubernetes:
+"Validation rules", "Resource use by validation functions".)
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class Struct(pydantic.BaseModel):
         validate_by_name=True,
         serialize_by_alias=True,
         use_attribute_docstrings=True,
+        defer_build=True,  # resource() builds; the import of webop must not
     )
 
 
@@ -297,14 +298,13 @@ def _check(definition: Definition, model: object) -> None:
 def _register(definition: Definition, model: type[pydantic.BaseModel]) -> None:
     key = (definition.group, definition.plural, definition.version)
     former = _defined.get(key)
-    is_reloaded = former is not None and (
-        (former.__module__, former.__qualname__) == (model.__module__, model.__qualname__)
-    )
-    if former is not None and not is_reloaded:
-        raise ConfigurationError(
-            f"Two models of {definition}: {_locate(former)} and {_locate(model)}. Define each "
-            "version of a kind once, and import it elsewhere."
-        )
+    if former is not None and _locate(former) != _locate(model):
+        is_same = find_definition(former) == definition
+        if not is_same or former.model_json_schema() != model.model_json_schema():
+            raise ConfigurationError(
+                f"Two models of {definition} differ: {_locate(former)} and {_locate(model)}. "
+                "Define each version of a kind once, and import it elsewhere."
+            )
     _defined[key] = model
 
 
@@ -315,6 +315,18 @@ def _locate(model: type) -> str:
 def list_models() -> list[type[pydantic.BaseModel]]:
     """Return all classes that were decorated with :func:`resource`, in their order."""
     return [*_defined.values()]
+
+
+def list_versions(model: type[pydantic.BaseModel]) -> list[type[pydantic.BaseModel]]:
+    """Return the models of all versions of a kind."""
+    definition = find_definition(model)
+    if definition is None:
+        return [model]
+    return [
+        each
+        for each in list_models()
+        if (found := find_definition(each)) and found.name == definition.name
+    ]
 
 
 def find_definition(model: type[pydantic.BaseModel]) -> Definition | None:

@@ -14,14 +14,17 @@ The API server checks the rules; pydantic does not.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pydantic
-from pydantic import GetJsonSchemaHandler, JsonValue
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import JsonValue
 
 from webop.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core import CoreSchema
 
 M = TypeVar("M", bound=type[pydantic.BaseModel])
 

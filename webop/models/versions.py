@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pydantic
 
@@ -18,7 +18,9 @@ from webop.errors import ConfigurationError
 from webop.models.fitting import fit
 from webop.models.model import Definition, find_definition, list_models
 from webop.models.rules import PRESERVE
-from webop.models.schema import Schema, build_schema
+
+if TYPE_CHECKING:
+    from webop.models.schema import Schema
 
 Json = dict[str, Any]
 Model = type[pydantic.BaseModel]
@@ -252,6 +254,8 @@ def _dump_metadata(model: pydantic.BaseModel) -> Any:
 
 @cache
 def _get_schema(model: Model) -> Schema:
+    from webop.models.schema import build_schema  # noqa: PLC0415 - it is slow to import
+
     return build_schema(model)
 
 

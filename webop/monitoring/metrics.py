@@ -200,6 +200,13 @@ DEFINITIONS = (
         read_ages,
     ),
     Definition(
+        *("webop_objects_misfit", "gauge", ("resource",)),
+        "Objects that do not fit the model of their handlers, which wait until they do.",
+        lambda operator: Counter(
+            (resource,) for resource, _ in operator.context.counters.misfits.values()
+        ),
+    ),
+    Definition(
         *("webop_watches", "gauge", ("resource", "state")),
         "Watches, including those of webop itself. States: listing; watching; reconnecting.",
         read_watches,

@@ -29,7 +29,7 @@ from webop.handlers.causes import ChangeCause, detect_reason
 from webop.handlers.filters import matches
 from webop.handlers.model import BackgroundHandler, ChangeHandler, Reason
 from webop.handlers.stopping import DaemonStoppingReason
-from webop.models.conditions import is_marked_unfit
+from webop.models.validity import is_marked_unfit
 from webop.objects.body import Body
 from webop.objects.fields import clone
 from webop.objects.patch import Patch

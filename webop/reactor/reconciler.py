@@ -22,7 +22,7 @@ from webop.handlers.causes import ChangeCause, EventCause, ResourceCause
 from webop.handlers.filters import matches
 from webop.handlers.model import ErrorsMode, EventHandler, Reason
 from webop.handlers.registry import deduplicated
-from webop.models.conditions import build_validity
+from webop.models.validity import build_validity
 from webop.objects.body import Body, RawEvent
 from webop.objects.conditions import put_condition
 from webop.objects.fields import clone

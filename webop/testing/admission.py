@@ -31,7 +31,7 @@ from webop.runtime.loading import load_sources
 from webop.settings import AdmissionSettings, OperatorSettings
 from webop.testing.registries import AdmissionRegistry, called, replace_default_registry
 from webop.testing.results import AdmissionResult, read_result
-from webop.testing.reviews import TargetOptions, complete, find_resource, review, to_json
+from webop.testing.reviews import Object, TargetOptions, complete, find_resource, review, to_json
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -133,9 +133,7 @@ class AdmissionClient:
         self._http = None
         await self._stack.aclose()
 
-    async def create(
-        self, obj: Mapping[str, Any], **options: Unpack[RequestOptions]
-    ) -> AdmissionResult:
+    async def create(self, obj: Object, **options: Unpack[RequestOptions]) -> AdmissionResult:
         """Request the creation of an object, given as a client sends it to the API server.
 
         Raises:
@@ -146,7 +144,7 @@ class AdmissionClient:
         return await self._admit("CREATE", obj, None, options)
 
     async def update(
-        self, old: Mapping[str, Any], new: Mapping[str, Any], **options: Unpack[RequestOptions]
+        self, old: Object, new: Object, **options: Unpack[RequestOptions]
     ) -> AdmissionResult:
         """Request a change of an object from its stored state; errors as for :meth:`create`.
 
@@ -154,14 +152,12 @@ class AdmissionClient:
         """
         return await self._admit("UPDATE", new, old, options)
 
-    async def delete(
-        self, obj: Mapping[str, Any], **options: Unpack[RequestOptions]
-    ) -> AdmissionResult:
+    async def delete(self, obj: Object, **options: Unpack[RequestOptions]) -> AdmissionResult:
         """Request the deletion of a stored object; errors as for :meth:`create`."""
         return await self._admit("DELETE", None, obj, options)
 
     async def connect(
-        self, obj: Mapping[str, Any] | None = None, **options: Unpack[RequestOptions]
+        self, obj: Object | None = None, **options: Unpack[RequestOptions]
     ) -> AdmissionResult:
         """Request a connection, like ``kubectl exec``; needs ``resource`` and ``subresource``."""
         return await self._admit("CONNECT", obj, None, options)
@@ -204,8 +200,8 @@ class AdmissionClient:
     async def _admit(
         self,
         operation: str,
-        new: Mapping[str, Any] | None,
-        old: Mapping[str, Any] | None,
+        new: Object | None,
+        old: Object | None,
         options: RequestOptions,
     ) -> AdmissionResult:
         self._get_http()

@@ -9,16 +9,19 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypedDict, Unpack
 
 import orjson
+import pydantic
 from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from webop.errors import ConfigurationError
 from webop.handlers.options import parse_options
 from webop.handlers.webhook_options import must_be
+from webop.models.fitting import dump
 from webop.objects.fields import unwrap_mapping
 from webop.objects.resources import Resource, guess_plural
 
 Json = dict[str, Any]
+Object = Mapping[str, Any] | pydantic.BaseModel
 
 _OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of the names that API servers generate
@@ -57,14 +60,15 @@ class ReviewOptions(TargetOptions, total=False):
 
 
 def review(
-    obj: Mapping[str, Any] | None = None,
-    old: Mapping[str, Any] | None = None,
+    obj: Object | None = None,
+    old: Object | None = None,
     **options: Unpack[ReviewOptions],
 ) -> dict[str, Any]:
     """Build an AdmissionReview with a request (Kubernetes API, admission.k8s.io/v1).
 
     One object is a creation, two are an update, an old one alone is a deletion. ``operation=``
-    overrides this: ``review(obj, operation="DELETE")`` has the object as ``oldObject``.
+    overrides this: ``review(obj, operation="DELETE")`` has the object as ``oldObject``. Objects can
+    be models.
     """
     parse_options("review()", options, ReviewOptions)
     implied = "CREATE" if old is None else "DELETE" if obj is None else "UPDATE"
@@ -114,12 +118,14 @@ def _build_userinfo(user: str | Mapping[str, Any] | None, groups: Iterable[str] 
     return {"username": user or "admin", "uid": user or "admin", "groups": list(chosen)}
 
 
-def to_json(obj: Mapping[str, Any] | None) -> Json | None:
+def to_json(obj: Object | None) -> Json | None:
     """Return a copy of an object as parsed from JSON.
 
     Raises:
         TypeError: this is no mapping, or contains values that JSON cannot represent.
     """
+    if isinstance(obj, pydantic.BaseModel):
+        return dump(obj)
     if obj is not None and not isinstance(obj, Mapping):
         raise TypeError(f"An object must be a mapping, got {obj!r}.")
     result: Json | None = orjson.loads(orjson.dumps(obj, default=unwrap_mapping))

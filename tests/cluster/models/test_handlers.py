@@ -26,7 +26,7 @@ from webop.models.crds import build_crds
 
 
 class BoatSpec(webop.Struct):
-    size: int = Field(1, ge=0)
+    size: int = Field(default=1, ge=0)
     home_port: str | None = None
 
 
@@ -157,7 +157,8 @@ async def test_deletion_goes_on_for_an_object_that_does_not_fit(
 
     @webop.on.delete(Boat, registry=registry)
     async def delete(spec: BoatSpec, **_: Any) -> None:
-        deleted.append(spec if isinstance(spec, BoatSpec) else dict(spec))
+        given: Any = spec
+        deleted.append(given if isinstance(given, BoatSpec) else dict(given))
 
     async with run_operator():
         await objects.create("bad", {"size": "large"})

@@ -214,7 +214,7 @@ async def _wait_served(client: Client, wanted: dict[str, Any]) -> None:
     deadline = asyncio.get_running_loop().time() + _PATIENCE
     while asyncio.get_running_loop().time() < deadline:
         present = await client.get(CRDS, None, name)
-        conditions = {each["type"]: each for each in present["status"].get("conditions", ())}
+        conditions = {each["type"]: each for each in (present["status"].get("conditions") or ())}
         if conditions.get("Established", {}).get("status") == "True":
             return
         await asyncio.sleep(0.2)

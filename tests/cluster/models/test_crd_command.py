@@ -1,0 +1,125 @@
+"""``webop crd`` against the real API server: print, compare, apply."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from webop.controlplane.cluster import LocalCluster
+
+MODEL = """
+    from typing import Annotated
+
+    import pydantic
+    import webop
+
+    class CrateSpec(webop.Struct):
+        size: Annotated[str, pydantic.Field(max_length=20), webop.CEL("isQuantity(self)")] = "1Gi"
+        {field}
+
+    @webop.resource("{group}", "v1", columns={{"Size": ".spec.size"}})
+    class Crate(webop.Model):
+        spec: CrateSpec = pydantic.Field(default_factory=CrateSpec)
+"""
+
+
+class Folder:
+    """A folder with models, and the commands in it."""
+
+    def __init__(self, path: Path, cluster: LocalCluster, group: str) -> None:
+        self.path = path
+        self.group = group
+        self._cluster = cluster
+
+    def write(self, field: str = "count: int = 0", model: str = MODEL) -> None:
+        text = textwrap.dedent(model).format(field=field, group=self.group)
+        (self.path / "models.py").write_text(text)
+
+    async def run(self, *args: str) -> tuple[int, str, str]:
+        """Run ``webop crd``; return its exit code, stdout and stderr."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "webop", "crd", *args),
+            cwd=self.path,
+            env={"KUBECONFIG": str(self._cluster.kubeconfig), "HOME": str(self.path), "PATH": ""},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await process.communicate()
+        assert "Traceback" not in err.decode(), err.decode()
+        return process.returncode or 0, out.decode(), err.decode()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, webop_cluster: LocalCluster, request: pytest.FixtureRequest) -> Folder:
+    group = f"{request.node.name[-30:].replace('_', '-').strip('-')}.crd.webop.dev"
+    folder = Folder(tmp_path, webop_cluster, group)
+    folder.write()
+    return folder
+
+
+async def test_printed_definitions_are_applied_and_then_the_same(folder: Folder) -> None:
+    code, printed, _ = await folder.run("models.py")
+    assert code == 0
+    (definition,) = yaml.safe_load_all(printed)
+    assert definition["metadata"]["name"] == f"crates.{folder.group}"
+    code, out, _ = await folder.run("--check", "models.py")
+    assert (code, out) == (1, f"crates.{folder.group}: is not in the cluster\n")
+    code, out, err = await folder.run("apply", "models.py")
+    assert (code, out) == (0, f"crates.{folder.group}: applied\n"), err
+    code, out, _ = await folder.run("--check", "models.py")
+    assert (code, out) == (0, f"crates.{folder.group}: is the same\n")
+
+
+async def test_what_breaks_stored_objects_is_named_and_not_applied(folder: Folder) -> None:
+    await folder.run("apply", "models.py")
+    folder.write("color: str")
+    code, out, _ = await folder.run("--check", "models.py")
+    assert code == 1
+    assert "spec.count is removed: stored values are dropped" in out
+    assert "spec.color becomes required, without a default" in out
+    code, out, err = await folder.run("apply", "models.py")
+    assert code == 1
+    assert not out
+    assert "Nothing was applied" in err
+    assert "spec.count is removed" in err
+    code, out, err = await folder.run("apply", "--force", "models.py")
+    assert code == 0, err
+    code, out, _ = await folder.run("--check", "models.py")
+    assert (code, out) == (0, f"crates.{folder.group}: is the same\n")
+
+
+async def test_a_compatible_change_is_said_and_applied(folder: Folder) -> None:
+    await folder.run("apply", "models.py")
+    folder.write("count: int = 0\n    color: str = 'red'")
+    code, out, _ = await folder.run("--check", "models.py")
+    assert (code, out) == (1, f"crates.{folder.group}: differs, compatibly\n")
+    code, _, err = await folder.run("apply", "models.py")
+    assert code == 0, err
+
+
+async def test_a_rule_that_does_not_compile_is_named_and_nothing_is_applied(folder: Folder) -> None:
+    folder.write('count: Annotated[int, webop.CEL("self ><! 1")] = 0')
+    code, _, err = await folder.run("apply", "models.py")
+    assert code == 1
+    assert "self ><! 1" in err
+    assert "spec" in err
+    assert "count" in err
+    code, out, _ = await folder.run("--check", "models.py")
+    assert (code, out) == (1, f"crates.{folder.group}: is not in the cluster\n")
+
+
+async def test_files_without_models_and_models_that_cannot_be_said(folder: Folder) -> None:
+    (folder.path / "none.py").write_text("import webop\n")
+    code, _, err = await folder.run("none.py")
+    assert code == 1
+    assert "@webop.resource(GROUP, VERSION)" in err
+    folder.write("pair: tuple[int, str]")
+    code, _, err = await folder.run("models.py")
+    assert code == 1
+    assert "CrateSpec" in err or "Crate.spec.pair" in err
+    assert "a tuple has a type for each place" in err

@@ -1,0 +1,288 @@
+"""Classes that stand for kinds, their definitions, and what is refused at import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pydantic
+import pytest
+from pydantic import Field
+
+import webop
+from webop.models.comparison import compare
+from webop.models.crds import build_crds
+from webop.models.model import build_selector
+
+
+class ThingSpec(webop.Struct):
+    home_port: str = "Kiel"
+    replicas: int = 1
+
+
+class ThingStatus(webop.Struct):
+    ready_replicas: int = 0
+    conditions: webop.Conditions = Field(default_factory=webop.Conditions)
+
+
+@webop.resource(
+    "unit.webop.dev",
+    "v1",
+    short_names=["th"],
+    categories=["all"],
+    columns={
+        "Port": ".spec.homePort",
+        "Age": ".metadata.creationTimestamp",
+        "Replicas": webop.Column(".spec.replicas", priority=1),
+        "Ready": webop.Conditions.column("Ready"),
+    },
+    scale=webop.Scale(status=".status.readyReplicas"),
+    selectable=[".spec.homePort"],
+    deprecated="use v2",
+)
+class Thing(webop.Model):
+    spec: ThingSpec = Field(default_factory=ThingSpec)
+    status: ThingStatus | None = None
+
+
+class Pod(pydantic.BaseModel):
+    """As packages of generated classes have it."""
+
+    apiVersion: Literal["v1"] = "v1"  # noqa: N815
+    kind: Literal["Pod"] = "Pod"
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+def test_a_model_fills_in_its_kind_and_writes_camel_case() -> None:
+    thing = Thing(metadata=webop.Metadata(name="one"), spec=ThingSpec(home_port="Bremen"))
+    dumped = thing.model_dump(exclude_none=True, exclude_defaults=True)
+    assert (thing.api_version, thing.kind) == ("unit.webop.dev/v1", "Thing")
+    assert dumped == {"metadata": {"name": "one"}, "spec": {"homePort": "Bremen"}}
+
+
+def test_the_definition_says_what_the_decorator_says() -> None:
+    (crd,) = build_crds([Thing])
+    (version,) = crd["spec"]["versions"]
+    assert crd["metadata"]["name"] == "things.unit.webop.dev"
+    assert crd["spec"]["names"] == {
+        "plural": "things",
+        "singular": "thing",
+        "kind": "Thing",
+        "listKind": "ThingList",
+        "shortNames": ["th"],
+        "categories": ["all"],
+    }
+    assert version["additionalPrinterColumns"] == [
+        {"name": "Port", "type": "string", "jsonPath": ".spec.homePort"},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        {"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas", "priority": 1},
+        {
+            "name": "Ready",
+            "type": "string",
+            "jsonPath": '.status.conditions[?(@.type=="Ready")].status',
+        },
+    ]
+    assert version["subresources"]["scale"]["statusReplicasPath"] == ".status.readyReplicas"
+    assert version["selectableFields"] == [{"jsonPath": ".spec.homePort"}]
+    assert version["deprecationWarning"] == "use v2"
+    root = version["schema"]["openAPIV3Schema"]
+    assert root["properties"]["metadata"] == {"type": "object"}
+    assert "required" not in root
+
+
+def test_generated_classes_of_built_in_kinds_are_known_by_their_defaults() -> None:
+    pods, things = build_selector(Pod), build_selector(Thing)
+    assert (pods.group, pods.version, pods.kind) == ("", "v1", "Pod")
+    assert (things.group, things.version, things.plural) == ("unit.webop.dev", "v1", "things")
+
+
+@pytest.mark.parametrize(
+    ("define", "message"),
+    [
+        (lambda: webop.resource("example", "v1")(Pod), "group= of Pod must be a name such as"),
+        (lambda: webop.resource("example.com", "V1")(Pod), "version= of Pod must be such as 'v1'"),
+        (
+            lambda: webop.resource("example.com", "v1", scope="All")(Pod),  # type: ignore[arg-type]
+            "scope= of Pod must be 'Namespaced' or 'Cluster'",
+        ),
+        (lambda: webop.resource("example.com", "v1")(int), "is for pydantic classes"),  # type: ignore[type-var]
+        (
+            lambda: webop.resource("unit.webop.dev", "v1", kind="Thing")(
+                type("Impostor", (webop.Model,), {})
+            ),
+            "Two models of things.v1.unit.webop.dev differ",
+        ),
+        (lambda: webop.CEL("  "), "A CEL rule must be an expression"),
+        (webop.ListKeys, "needs the names of the fields"),
+    ],
+)
+def test_mistakes_in_definitions_are_errors_at_import(
+    define: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(webop.ConfigurationError) as caught:
+        define()
+    assert message in str(caught.value)
+
+
+def test_paths_that_no_field_has_are_named() -> None:
+    @webop.resource("paths.webop.dev", "v1", selectable=[".spec.nope"])
+    class Pathless(webop.Model):
+        spec: ThingSpec
+
+    with pytest.raises(webop.ConfigurationError, match=r"Pathless has no field '\.spec\.nope'"):
+        build_crds([Pathless])
+
+
+def test_exactly_one_version_is_stored() -> None:
+    @webop.resource("stored.webop.dev", "v1", kind="Crate")
+    class CrateV1(webop.Model):
+        spec: ThingSpec
+
+    @webop.resource("stored.webop.dev", "v2", kind="Crate")
+    class CrateV2(webop.Model):
+        spec: ThingSpec
+
+    with pytest.raises(webop.ConfigurationError, match="in exactly one version, but v1 and v2"):
+        build_crds([CrateV1, CrateV2])
+
+
+def test_fields_of_a_union_must_be_optional() -> None:
+    with pytest.raises(webop.ConfigurationError, match="must be optional, with None"):
+
+        class Broken(webop.OneOf):
+            git: str
+
+
+@pytest.mark.parametrize("content", [{}, {"gitUrl": "a", "image": "b"}])
+def test_of_a_union_exactly_one_field_is_set(content: dict[str, str]) -> None:
+    class Union(webop.OneOf):
+        git_url: str | None = None
+        image: str | None = None
+
+    with pytest.raises(pydantic.ValidationError, match="exactly one must be set of gitUrl, image"):
+        Union.model_validate(content)
+
+
+def register(fn: Any, *kind: Any, **options: Any) -> webop.OperatorRegistry:
+    registry = webop.OperatorRegistry()
+    webop.on.update(*kind, registry=registry, **options)(fn)
+    return registry
+
+
+def test_arguments_are_found_by_their_annotations() -> None:
+    async def handle(
+        spec: ThingSpec, old: ThingSpec | None, new: Thing, thing: Thing, meta: Any, **_: Any
+    ) -> None: ...
+
+    (handler,) = register(handle, Thing).select_resource_handlers()
+    found = {(one.name, one.source, one.part) for one in handler.arguments}
+    assert found == {
+        ("spec", "spec", ""),
+        ("old", "old", "spec"),
+        ("new", "new", ""),
+        ("thing", "body", ""),
+    }
+
+
+def test_handlers_without_models_have_no_converted_arguments() -> None:
+    async def handle(spec: webop.Spec, old: dict[str, Any], **_: Any) -> None: ...
+
+    (handler,) = register(handle, "things.unit.webop.dev").select_resource_handlers()
+    assert not handler.arguments
+
+
+def test_an_annotation_that_cannot_be_evaluated_is_an_error_beside_a_class() -> None:
+    async def handle(spec: Nowhere, **_: Any) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    register(handle, "things.unit.webop.dev")
+    with pytest.raises(TypeError, match=r"annotation spec: Nowhere of .*handle\(\) cannot be"):
+        register(handle, Thing)
+
+
+def test_a_class_and_a_kind_exclude_each_other() -> None:
+    async def handle(**_: Any) -> None: ...
+
+    with pytest.raises(TypeError, match="Thing says of which kind it is"):
+        register(handle, Thing, version="v1")
+    with pytest.raises(webop.ConfigurationError, match="does not say of which kind"):
+        register(handle, ThingSpec)
+
+
+def test_conditions_keep_the_time_of_their_last_transition() -> None:
+    conditions = webop.Conditions()
+    conditions.set("Ready", False, "Starting", "soon", generation=1)
+    conditions.set("Ready", True, "Started")
+    first = conditions.get("Ready")
+    conditions.set("Ready", True, "Running", generation=2)
+    second = conditions.get("Ready")
+    assert first
+    assert second
+    assert conditions.is_true("Ready")
+    assert not conditions.is_true("Other")
+    assert first.last_transition_time == second.last_transition_time
+    assert (second.reason, second.observed_generation, len(conditions)) == ("Running", 2, 1)
+    with pytest.raises(ValueError, match="must be a word"):
+        conditions.set("Ready", True, "not a word")
+
+
+def change(**properties: Any) -> dict[str, Any]:
+    (crd,) = build_crds([Thing])
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    for name, schema in properties.items():
+        spec["properties"].pop(name, None)
+        if schema is not None:
+            spec["properties"][name] = schema
+    return crd
+
+
+INTEGER, STRING = {"type": "integer"}, {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problems"),
+    [
+        (INTEGER, INTEGER, []),
+        (INTEGER, {"type": "number"}, []),
+        (STRING, {"x-kubernetes-int-or-string": True}, []),
+        (None, INTEGER, []),
+        (INTEGER, {**INTEGER, "default": 1}, []),
+        ({**STRING, "enum": ["a"]}, {**STRING, "enum": ["a", "b"]}, []),
+        (INTEGER, None, ["spec.x is removed: stored values are dropped"]),
+        (INTEGER, STRING, ["spec.x changes from integer to string"]),
+        (INTEGER, {**INTEGER, "maximum": 5}, ["spec.x: maximum becomes 5"]),
+        ({**INTEGER, "minimum": 1}, {**INTEGER, "minimum": 2}, ["spec.x: minimum becomes 2"]),
+        (
+            {**STRING, "enum": ["a", "b"]},
+            {**STRING, "enum": ["a"]},
+            ["spec.x: 'b' is no longer allowed"],
+        ),
+        (STRING, {**STRING, "enum": ["a"]}, ["spec.x: only 'a' stay allowed"]),
+        ({**STRING, "nullable": True}, STRING, ["spec.x can no longer be null"]),
+        ({**STRING, "default": "a"}, STRING, ["spec.x has no default any more"]),
+        (STRING, {**STRING, "pattern": "a"}, ["spec.x: pattern becomes 'a'"]),
+        (
+            STRING,
+            {**STRING, "x-kubernetes-validations": [{"rule": "self != ''"}]},
+            ["spec.x: a new rule, \"self != ''\""],
+        ),
+        (
+            {"type": "array", "items": INTEGER},
+            {"type": "array", "items": STRING},
+            ["spec.x[] changes from integer to string"],
+        ),
+    ],
+)
+def test_what_breaks_stored_objects_is_named(before: Any, after: Any, problems: list[str]) -> None:
+    found = compare(change(x=before), change(x=after))
+    assert found == [f"v1: {problem}" for problem in problems]
+
+
+def test_versions_that_go_and_kinds_that_move_are_named() -> None:
+    present, wanted = change(), change()
+    present["status"] = {"storedVersions": ["v0", "v1"]}
+    present["spec"]["versions"].append({**present["spec"]["versions"][0], "name": "v0"})
+    wanted["spec"]["scope"] = "Cluster"
+    assert compare(present, wanted) == [
+        "the scope changes from Namespaced to Cluster, which is impossible",
+        "version v0 goes, but objects are stored in it: run 'webop crd migrate' first",
+    ]

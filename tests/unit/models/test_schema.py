@@ -1,0 +1,294 @@
+"""Structural schemas of pydantic classes: what each type becomes, and what cannot be said."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import ipaddress
+import pathlib
+import uuid
+from typing import Annotated, Any, Literal
+
+import pydantic
+import pytest
+from pydantic import Field, create_model
+
+import webop
+from webop.models.schema import Schema, build_schema, shorten_descriptions
+
+STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
+PRESERVE = "x-kubernetes-preserve-unknown-fields"
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Part(webop.Struct):
+    """A part."""
+
+    part_name: str
+    count: int = 1
+
+
+class Tree(pydantic.BaseModel):
+    children: list[Tree] = Field(default_factory=list)
+
+
+class S3(pydantic.BaseModel):
+    kind: Literal["s3"]
+    bucket: str
+
+
+class Disk(pydantic.BaseModel):
+    kind: Literal["disk"]
+    path: str | None = None
+
+
+class Other(pydantic.BaseModel):
+    kind: Literal["other"]
+    bucket: int
+
+
+class Source(webop.OneOf):
+    git_url: str | None = None
+    image: str | None = None
+
+
+PART = {
+    "type": "object",
+    "description": "A part.",
+    "required": ["partName"],
+    "properties": {"partName": STRING, "count": {**INTEGER, "default": 1}},
+}
+
+
+def convert(annotation: Any, default: Any = ...) -> Schema:
+    model = create_model("M", f=(annotation, default))
+    found: Schema = build_schema(model)["properties"]["f"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("annotation", "schema"),
+    [
+        (int, INTEGER),
+        (float, NUMBER),
+        (bool, {"type": "boolean"}),
+        (str, STRING),
+        (int | None, {**INTEGER, "nullable": True}),
+        (int | float, NUMBER),
+        (int | str, {"x-kubernetes-int-or-string": True}),
+        (Any, {PRESERVE: True, "nullable": True}),
+        (dict[str, Any], {"type": "object", PRESERVE: True}),
+        (dict[str, int], {"type": "object", "additionalProperties": INTEGER}),
+        (list[str], {"type": "array", "items": STRING}),
+        (tuple[int, ...], {"type": "array", "items": INTEGER}),
+        (set[str], {"type": "array", "items": STRING, "x-kubernetes-list-type": "set"}),
+        (Literal["a", "b"], {**STRING, "enum": ["a", "b"]}),
+        (Literal["a"] | None, {**STRING, "enum": ["a", None], "nullable": True}),
+        (Color, {**STRING, "enum": ["red", "blue"]}),
+        (dt.datetime, {**STRING, "format": "date-time"}),
+        (dt.date, {**STRING, "format": "date"}),
+        (uuid.UUID, {**STRING, "format": "uuid"}),
+        (ipaddress.IPv6Address, {**STRING, "format": "ipv6"}),
+        (pathlib.Path, STRING),
+        (Part, PART),
+        (Annotated[int, Field(ge=1, le=5)], {**INTEGER, "minimum": 1, "maximum": 5}),
+        (
+            Annotated[int, Field(gt=1, lt=5)],
+            {
+                **INTEGER,
+                "minimum": 1,
+                "exclusiveMinimum": True,
+                "maximum": 5,
+                "exclusiveMaximum": True,
+            },
+        ),
+        (
+            Annotated[str, Field(pattern="^a", max_length=3)],
+            {**STRING, "pattern": "^a", "maxLength": 3},
+        ),
+        (
+            Annotated[dict[str, str], Field(max_length=3)],
+            {"type": "object", "additionalProperties": STRING, "maxProperties": 3},
+        ),
+        (
+            Annotated[list[Part], webop.ListKeys("partName")],
+            {
+                "type": "array",
+                "items": PART,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["partName"],
+            },
+        ),
+        (
+            Annotated[list[str], webop.Atomic()],
+            {"type": "array", "items": STRING, "x-kubernetes-list-type": "atomic"},
+        ),
+        (
+            Annotated[dict[str, Any], webop.Embedded()],
+            {"type": "object", PRESERVE: True, "x-kubernetes-embedded-resource": True},
+        ),
+        (
+            Annotated[S3 | Disk, Field(discriminator="kind")],
+            {
+                "type": "object",
+                "required": ["kind"],
+                "properties": {
+                    "kind": {**STRING, "enum": ["s3", "disk"]},
+                    "bucket": STRING,
+                    "path": STRING,
+                },
+                "x-kubernetes-validations": [
+                    {
+                        "rule": '!(self.kind in ["s3"]) || (has(self.bucket))',
+                        "message": "with kind s3, bucket must be set",
+                    }
+                ],
+            },
+        ),
+        (
+            Source,
+            {
+                "type": "object",
+                "description": Source.__doc__,
+                "properties": {"gitUrl": STRING, "image": STRING},
+                "x-kubernetes-validations": [
+                    {
+                        "rule": "[has(self.gitUrl), has(self.image)].exists_one(x, x)",
+                        "message": "exactly one must be set of gitUrl, image",
+                    }
+                ],
+            },
+        ),
+    ],
+)
+def test_each_type_has_its_schema(annotation: Any, schema: Schema) -> None:
+    expected = {key: value for key, value in schema.items() if value is not None}
+    assert convert(annotation) == expected
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "schema"),
+    [
+        (int, 5, {**INTEGER, "default": 5}),
+        (int | None, None, INTEGER),
+        (int | None, 5, {**INTEGER, "default": 5, "nullable": True}),
+        (Color, Color.RED, {**STRING, "enum": ["red", "blue"], "default": "red"}),
+        (
+            list[int],
+            Field(default_factory=list),
+            {"type": "array", "items": INTEGER, "default": []},
+        ),
+        (str, Field(default_factory=lambda: str(uuid.uuid4())), STRING),  # no default in the schema
+        (Part, Part(part_name="x"), {**PART, "default": {"partName": "x", "count": 1}}),
+        (Part, Field(default_factory=Part), PART),  # type: ignore[arg-type]
+        (Source | None, None, None),
+    ],
+)
+def test_defaults_are_those_of_the_class(
+    annotation: Any, default: Any, schema: Schema | None
+) -> None:
+    found = convert(annotation, default)
+    assert found == schema or (
+        schema is None and "default" not in found and "nullable" not in found
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotation", "message"),
+    [
+        (tuple[int, str], "M.f: a tuple has a type for each place"),
+        (decimal.Decimal, "M.f: a Decimal can be a number or a string"),
+        (bytes, "M.f: bytes have no form in JSON"),
+        (dt.timedelta, "M.f: a timedelta is an ISO 8601 duration"),
+        (dt.time, "M.f: Kubernetes has no format of times"),
+        (list[int] | str, "M.f: Kubernetes knows no union"),
+        (Part | S3, "M.f: Kubernetes knows no union"),
+        (list[dict[str, tuple[int, str]]], "M.f[][key]: a tuple"),
+        (Literal[1, "a"], "M.f: an enum must have values of one type"),
+        (Tree, "M.f.children[]: the class contains itself"),
+        (pydantic.IPvAnyAddress, "M.f: Kubernetes does not check the format 'ipvanyaddress'"),
+        (pydantic.Json[int], "M.f: a JSON text"),
+        (
+            Annotated[S3 | Other, Field(discriminator="kind")],
+            "M.f.bucket: the classes of the union",
+        ),
+        (Annotated[list[Part], webop.ListKeys("nope")], "M.f: ListKeys('nope') must name a field"),
+    ],
+)
+def test_what_kubernetes_cannot_say_is_named_with_the_field(annotation: Any, message: str) -> None:
+    with pytest.raises(webop.ConfigurationError) as caught:
+        convert(annotation)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_pattern_beyond_re2_is_refused() -> None:
+    class Lookahead(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(regex_engine="python-re")
+        f: Annotated[str, Field(pattern=r"^(?!x)")]
+
+    with pytest.raises(webop.ConfigurationError, match="lookarounds"):
+        build_schema(Lookahead)
+
+
+def test_fields_have_descriptions_and_these_can_be_shortened() -> None:
+    class Described(webop.Struct):
+        """What it is for."""
+
+        size: int = 0
+        """How large it is, in liters."""
+
+    schema = build_schema(Described)
+    assert schema["description"] == "What it is for."
+    assert schema["properties"]["size"]["description"] == "How large it is, in liters."
+    short = shorten_descriptions(schema, 8)
+    assert short["properties"]["size"]["description"] == "How lar…"
+    assert "description" not in shorten_descriptions(schema, 0)["properties"]["size"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "message"),
+    [
+        (
+            list[Annotated[int, webop.CEL("self > 1")]],
+            "M.f[]: the rule 'self > 1' is checked for each item of M.f, which has no maximal",
+        ),
+        (
+            Annotated[list[int], webop.CEL("self.all(x, x > 1)")],
+            "M.f: the rule 'self.all(x, x > 1)' visits each item of M.f, which has no maximal",
+        ),
+        (
+            Annotated[str, webop.CEL("self.matches('^a')")],
+            "M.f: the rule \"self.matches('^a')\" reads all of M.f",
+        ),
+    ],
+)
+def test_a_rule_without_a_limit_of_its_cost_is_refused(annotation: Any, message: str) -> None:
+    with pytest.raises(webop.ConfigurationError) as caught:
+        convert(annotation)
+    assert str(caught.value).startswith(message)
+    assert "max_length" in str(caught.value)
+
+
+def test_rules_of_classes_and_fields_are_all_kept_in_order() -> None:
+    @webop.CEL("self.low <= self.high", message="low must not exceed high", field_path=".low")
+    @webop.CEL("self.high < 10")
+    class Range(webop.Struct):
+        low: Annotated[int, webop.CEL("self > 1"), webop.CEL("self >= oldSelf")]
+        high: int
+
+    class Holder(webop.Struct):
+        range: Annotated[Range, webop.CEL("self.low != 5")]
+
+    schema = build_schema(Holder)["properties"]["range"]
+    assert [rule["rule"] for rule in schema["x-kubernetes-validations"]] == [
+        "self.high < 10",
+        "self.low <= self.high",
+        "self.low != 5",
+    ]
+    low = schema["properties"]["low"]["x-kubernetes-validations"]
+    assert [rule["rule"] for rule in low] == ["self > 1", "self >= oldSelf"]
