@@ -183,6 +183,14 @@ def test_how_far_retry_after_extends_a_pause_can_be_limited() -> None:
     assert choose_pause(Backoff([5]), error, limit=30) == 30
 
 
+def test_an_expired_list_can_go_on_at_a_later_moment() -> None:
+    status = {"kind": "Status", "code": 410, "metadata": {"continue": "token"}}
+    attempt = parse_attempt("GET", "/api/v1/pods")
+    error = build_status_error(attempt, 410, {}, orjson.dumps(status))
+    assert isinstance(error, APIGoneError)
+    assert error.details == {"continue": "token"}
+
+
 @pytest.mark.parametrize(
     ("body", "cls", "text"),
     [

@@ -156,7 +156,9 @@ class Everything(webop.Model):
 def test_objects_with_fields_of_all_types_are_made() -> None:
     seen: set[str] = set()
 
-    @settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck])
+    @settings(
+        max_examples=150, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
+    )
     @given(generate(Everything))
     def look(body: dict[str, Any]) -> None:
         assert "namespace" not in body["metadata"]

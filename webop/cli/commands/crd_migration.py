@@ -23,7 +23,7 @@ from webop.aio.backoff import Backoff
 from webop.aio.concurrency import run_concurrently
 from webop.cli.inspection import find_models
 from webop.cli.options import load_quietly, source_options
-from webop.client.api import PAGE_SIZE, Client
+from webop.client.api import Client
 from webop.client.http.requests import MERGE_PATCH, Call, encode_body
 from webop.client.standalone import connect_command
 from webop.errors import (
@@ -42,6 +42,8 @@ Json = dict[str, Any]
 
 _AT_ONCE = 16  # requests
 _MAX_FAILURES = 100  # of single objects; then the rest would not do better
+# Objects; a list has a minute, in which each of them may have to be converted, one after another.
+_PAGE, _SMALLEST_PAGE = 100, 20
 _PASSES = 5
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds
 _INTERVAL = 5.0  # seconds; between lines about the progress, if they are not shown in place
@@ -240,26 +242,30 @@ class _Migration:
         """Rewrite all objects of a kind; return whether that has succeeded."""
         self.progress.begin(self.name)
         self.failures.clear()
-        query, problem = {"limit": str(PAGE_SIZE)}, ""
+        size, token, problem = _PAGE, "", ""
         while len(self.failures) < _MAX_FAILURES:
+            query = {"limit": str(size), **({"continue": token} if token else {})}
             try:
                 call = Call("GET", resource.get_url(), query, accept=_NAMES_ONLY)
-                listed = await self._send(call)
+                listed = await self._send(call, is_patient=size <= _SMALLEST_PAGE)
             except APIGoneError as exc:  # the rest of the list is of a later moment
-                if not (token := exc.details.get("continue")):
+                if not (token := str(exc.details.get("continue") or "")):
                     raise
-                query = {**query, "continue": str(token)}
                 continue
-            except APIStatusError as exc:  # one of the objects cannot be converted
-                problem = str(exc)
+            except (APIConnectionError, APIStatusError) as exc:
+                if _is_brief(exc) and size > _SMALLEST_PAGE:
+                    size //= 5
+                    continue
+                if isinstance(exc, APIConnectionError):
+                    raise
+                problem = str(exc)  # one of the objects cannot be converted
                 break
             metadata = listed["metadata"]
             left = metadata.get("remainingItemCount", 0)
             self.progress.total = self.progress.count + len(listed["items"]) + left
             await self._rewrite_page(resource, [item["metadata"] for item in listed["items"]])
-            if not metadata.get("continue"):
+            if not (token := metadata.get("continue") or ""):
                 break
-            query = {**query, "continue": metadata["continue"]}
         self.progress.end()
         return self._report(problem)
 
@@ -301,8 +307,8 @@ class _Migration:
 
         await run_concurrently(map(rewrite, items))
 
-    async def _send(self, call: Call) -> Any:
-        """Send a request; again after errors that pass. A failing conversion is a 500.
+    async def _send(self, call: Call, *, is_patient: bool = True) -> Any:
+        """Send a request; if the caller is patient, again after errors that pass.
 
         Raises:
             APIError: it failed.
@@ -312,12 +318,17 @@ class _Migration:
             try:
                 return await self.client.perform(call)
             except APIError as exc:
-                is_brief = isinstance(exc, APIConnectionError | APITooManyRequestsError)
-                is_brief = is_brief or getattr(exc, "status", 0) in (503, 504)
-                pause = backoff.next(getattr(exc, "retry_after", None)) if is_brief else None
+                is_repeated = _is_brief(exc) and is_patient
+                pause = backoff.next(getattr(exc, "retry_after", None)) if is_repeated else None
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
+
+
+def _is_brief(exc: APIError) -> bool:
+    """Return whether an error passes. That of a failing conversion, a 500, does not."""
+    is_passing = isinstance(exc, APIConnectionError | APITooManyRequestsError)
+    return is_passing or getattr(exc, "status", 0) in (503, 504)
 
 
 def _get_storage(definition: Json) -> str:
