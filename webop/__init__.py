@@ -71,7 +71,17 @@ from webop.handlers.webhook_options import LabelSelector
 from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
 from webop.logs import LogFormat, configure
 from webop.models.model import Column, Metadata, Model, OneOf, Scale, Struct, resource
-from webop.models.rules import CEL, Atomic, Embedded, ListKeys
+from webop.models.rules import (
+    CEL,
+    Atomic,
+    Embedded,
+    Int32,
+    Int64,
+    ListKeys,
+    Nullable,
+    Quantity,
+    Unique,
+)
 from webop.objects.body import (
     Annotations,
     Body,
@@ -225,6 +235,8 @@ __all__ = [
     "HandlerTimeoutError",
     "Headers",
     "Index",
+    "Int32",
+    "Int64",
     "LabelSelector",
     "Labels",
     "ListKeys",
@@ -239,6 +251,7 @@ __all__ = [
     "Model",
     "MultiDiffBaseStorage",
     "MultiProgressStorage",
+    "Nullable",
     "ObjectLogger",
     "ObjectReference",
     "OneOf",
@@ -251,6 +264,7 @@ __all__ = [
     "PermanentError",
     "ProgressRecord",
     "ProgressStorage",
+    "Quantity",
     "RawBody",
     "RawEvent",
     "RawEventType",
@@ -268,6 +282,7 @@ __all__ = [
     "SyncClient",
     "SyncDaemonStopperChecker",
     "TemporaryError",
+    "Unique",
     "UserInfo",
     "Vault",
     "WebhookAutoServer",

@@ -25,6 +25,7 @@ from webop.handlers.model import (
     Handler,
     IndexHandler,
     Reason,
+    ResourceHandler,
     TimerHandler,
     WebhookHandler,
     WebhookType,
@@ -49,7 +50,12 @@ from webop.handlers.options import (
     spell_out,
 )
 from webop.handlers.registry import OperatorRegistry, get_default_registry
-from webop.handlers.validation import check_converter, check_signature, is_handler
+from webop.handlers.validation import (
+    check_converter,
+    check_metadata_only,
+    check_signature,
+    is_handler,
+)
 from webop.models.arguments import parse_arguments
 from webop.models.model import build_selector, find_class
 from webop.models.versions import check_pair, get_definition
@@ -274,6 +280,8 @@ def _register(
         }
         full_id = build_id(fn, id=name, suffix=parsed.get("field", ()))
         handler = family(id=full_id, fn=fn, selector=selector, **typed, **parsed)  # type: ignore[call-arg]
+        if isinstance(handler, ResourceHandler) and handler.metadata_only:
+            check_metadata_only(handler)
         _append(handler, registry)
         return fn
 

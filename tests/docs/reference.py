@@ -16,7 +16,7 @@ import inspect
 import re
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -100,6 +100,7 @@ _FAMILIES: dict[str, tuple[type[Handler], Any]] = {
     "RetryOptions": (ChangeHandler, kopf.on.create),
     "MetaOptions": (ChangeHandler, kopf.on.create),
     "FieldOptions": (ChangeHandler, kopf.on.create),
+    "BodyOptions": (ChangeHandler, kopf.on.create),
     "TransitionOptions": (ChangeHandler, kopf.on.update),
     "ResumeOptions": (ChangeHandler, kopf.on.resume),
     "DeleteOptions": (ChangeHandler, kopf.on.delete),
@@ -138,7 +139,7 @@ def _format_default(section: Section, name: str) -> str:
         return "Python's own"
     if isinstance(value, concurrent.futures.Executor):
         return "a thread pool"
-    if value == ():
+    if value == () or (isinstance(value, Mapping) and not value):
         return ""
     if isinstance(value, tuple):
         shown = ", ".join(map(str, value[:_MANY]))

@@ -8,7 +8,9 @@ from typing import Any
 # Generated pages that repeat what other pages say; users reach them by links.
 _NOT_SEARCHED = frozenset({"messages.md", "parity.md"})
 # About webop's development: users rarely look for these.
-_RANKED_LOW = frozenset({"bench.md", "contributing.md", "costs.md", "simulation.md", "wild.md"})
+_RANKED_LOW = frozenset(
+    {"bench.md", "contributing.md", "costs.md", "crds_wild.md", "simulation.md", "wild.md"}
+)
 
 _CELL_CODE = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)|(?<=<code>)[^<\s]{24,}(?=</code>)")
 _BREAK = re.compile(r"(?<=[A-Za-z)])([._/=])(?=[A-Za-z])")

@@ -13,7 +13,7 @@ from webop.context.memos import Memo
 from webop.handlers.causes import ChangeCause, EventCause, WebhookCause, detect_reason
 from webop.handlers.filters import matches
 from webop.handlers.model import Reason
-from webop.handlers.registry import ResourceHandlers, select_webhooks
+from webop.handlers.registry import ResourceHandlers
 from webop.objects.body import Body
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
@@ -144,11 +144,3 @@ def select_event_ids(registry: webop.OperatorRegistry, cause: EventCause) -> lis
     """Return who is called for a raw event."""
     handlers = ResourceHandlers(registry.select_resource_handlers())
     return [handler.id for handler in handlers.events if matches(handler, cause)]
-
-
-def select_webhook_ids(
-    registry: webop.OperatorRegistry, cause: WebhookCause, key: str | None = None
-) -> list[str]:
-    """Return who is called for a review."""
-    asked = [handler for handler in registry.select_webhooks() if key in (None, handler.id)]
-    return [handler.id for handler in select_webhooks(asked, cause)]

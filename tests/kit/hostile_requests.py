@@ -109,7 +109,6 @@ _CONTAINERS: tuple[Json, ...] = (
     {"a": 1},
 )
 _CONSTANTS = (None, True, False)
-_NASTY = (*_CONSTANTS, *_TEXTS, *_NUMBERS, *_DEEP, *_CONTAINERS)
 
 _STRINGS = st.one_of(st.text(max_size=20), st.sampled_from(_TEXTS))
 _SCALARS = st.one_of(st.sampled_from(_CONSTANTS + _NUMBERS), st.integers(), st.floats(), _STRINGS)
@@ -219,19 +218,6 @@ def generate_documents(count: int, number: int) -> list[Request]:
 
     collect()
     return collected[:count]
-
-
-def generate_changes(count: int, number: int) -> Iterator[Request]:
-    """Yield requests with valid reviews of which one field, or two, are something else."""
-    dice = random.Random(number)
-    for _ in range(count):
-        document = json.loads(json.dumps(dice.choice(BASES)))
-        for _ in range(dice.choice((1, 1, 2))):
-            parent, key = dice.choice(list(_iter_places(document)))
-            _change(parent, key, dice.randrange(8), copy.deepcopy(dice.choice(_NASTY)))
-            if not document:
-                break
-        yield Request(_encode(document), dice.choice(PATHS))
 
 
 def generate_spoilt_bodies(count: int, number: int) -> Iterator[Request]:

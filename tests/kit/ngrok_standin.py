@@ -2,8 +2,7 @@
 
 Run as ``ngrok_standin.py FOLDER [arguments of ngrok]``. The public side is a port of this host
 that speaks TLS with ``FOLDER/tls.pem``. What it was called with is told in ``FOLDER/calls``, one
-JSON a line; ``FOLDER/mood`` has the way to misbehave, and is read at each use. On SIGHUP, it opens
-another public address, as the real one may do after a lost connection.
+JSON a line; ``FOLDER/mood`` has the way to misbehave, and is read at each use.
 
 Only the standard library is used, so that it starts fast. The words are those of the real one.
 """
@@ -14,7 +13,6 @@ import argparse
 import asyncio
 import json
 import os
-import signal
 import ssl
 import sys
 import time
@@ -53,16 +51,10 @@ class Agent:
     async def run(self) -> None:
         log("info", "open config file", path="/nowhere/ngrok.yml")
         log("info", "client session established", obj="tunnels.session")
-        is_lost = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, is_lost.set)
-        while True:
-            is_lost.clear()
-            await self._open()
-            await is_lost.wait()
+        await self._open()
+        await asyncio.Event().wait()
 
     async def _open(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(self._folder / "tls.pem")
         self._listener = await asyncio.start_server(self._forward, "127.0.0.1", 0, ssl=context)
@@ -107,10 +99,6 @@ def get_mood(folder: Path) -> str:
 def start(folder: Path, local: str) -> int:
     """Run the agent; return its exit code when it has not come up."""
     mood, token = get_mood(folder), os.environ.get("NGROK_AUTHTOKEN")
-    if mood == "mute":
-        time.sleep(600)
-    if mood == "ill":
-        return 3
     log("info", "no configuration paths supplied")
     reason = ""
     if token != GOOD_TOKEN:

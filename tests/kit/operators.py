@@ -33,6 +33,8 @@ Json = dict[str, Any]
 PREFIX = "kopf.zalando.org"
 DIFFBASE = f"{PREFIX}/last-handled-configuration"
 FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
+SELECTED = f"{PREFIX}/selected-KopfFinalizerMarker"
+"""With selectors: the labels with which an object got the finalizer."""
 
 _PATIENCE = 40.0  # seconds; only failing tests wait for so long
 
@@ -295,10 +297,11 @@ def get_annotations(body: Json) -> Json:
 
 def get_progress(body: Json) -> Json:
     """Return the texts of the progress records of an object by the ids of handlers."""
+    others = (DIFFBASE, SELECTED)
     return {
         key.removeprefix(f"{PREFIX}/"): text
         for key, text in get_annotations(body).items()
-        if key.startswith(f"{PREFIX}/") and key != DIFFBASE
+        if key.startswith(f"{PREFIX}/") and key not in others
     }
 
 
@@ -430,6 +433,7 @@ def is_no_fence(labels: Mapping[str, str], **_: Any) -> bool:
 
 
 def _declare_fences(registry: webop.OperatorRegistry) -> None:
+    is_enough = all(handler.metadata_only for handler in registry.select_resource_handlers())
     for selector in registry.collect_selectors():
         registry.append(
             ChangeHandler(
@@ -438,6 +442,7 @@ def _declare_fences(registry: webop.OperatorRegistry) -> None:
                 selector=selector,
                 reason=webop.Reason.CREATE,
                 labels={_FENCE: webop.PRESENT},
+                metadata_only=is_enough,
             )
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from urllib.parse import urlsplit
 
 
@@ -18,6 +18,7 @@ class Proxy:
     Attributes:
         is_refusing: whether new connections are closed at once.
         accepted: how many connections there were.
+        received: how many bytes the server has sent.
         url: where it listens.
     """
 
@@ -28,6 +29,7 @@ class Proxy:
         self._is_dead = asyncio.Event()
         self.is_refusing = False
         self.accepted = 0
+        self.received = 0
         self.url = ""
 
     def cut(self) -> None:
@@ -52,16 +54,23 @@ class Proxy:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_pass_on(reader, other_writer, is_dead))
-                group.create_task(_pass_on(other_reader, writer, is_dead))
+                group.create_task(_pass_on(other_reader, writer, is_dead, self._count))
         finally:
             self._writers -= {writer, other_writer}
 
+    def _count(self, size: int) -> None:
+        self.received += size
+
 
 async def _pass_on(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_dead: asyncio.Event
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    is_dead: asyncio.Event,
+    count: Callable[[int], None] = lambda _: None,
 ) -> None:
     with contextlib.suppress(OSError):
         while data := await reader.read(65536):
+            count(len(data))
             if not is_dead.is_set():
                 writer.write(data)
                 await writer.drain()

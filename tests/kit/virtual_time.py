@@ -1,6 +1,6 @@
 """An event loop whose clock jumps over all waiting: an hour of pauses takes no time in tests.
 
-For code that waits for the clock only. With sockets or threads, use a usual loop.
+For code that waits for the clock only. With sockets or threads, use ``AdvancingLoop``.
 """
 
 from __future__ import annotations
@@ -52,6 +52,15 @@ class VirtualTimeLoop(InlineExecutorLoop, asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return super().time() + self._jumping_selector.skipped
+
+
+class AdvancingLoop(asyncio.SelectorEventLoop):
+    """A loop for sockets and threads, whose clock a test puts forward."""
+
+    advance = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.advance
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:

@@ -299,6 +299,7 @@ class CalmJudge:
             return False
         notes = {**body.get("status", {}), **body["metadata"].get("labels", {})}
         is_done = plan.kind not in BACKGROUND_KINDS and call.outcome == "ok"
+        is_done &= call.reason != "DELETED"  # of events: their patches are dropped
         return is_done and key not in notes and not self._can_be_denied(call.begin)
 
     def _list_lost_values(self, bodies: Json) -> list[str]:

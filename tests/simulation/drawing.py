@@ -10,7 +10,8 @@ from typing import Any
 from tests.simulation.fate import NAMES, draw_fate
 from tests.simulation.network import Fault
 from tests.simulation.plans import AdmissionPlan, Attempt, HandlerPlan, Plan, Step
-from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS, THEMES, Theme
+from tests.simulation.replicas import LABEL, PLURAL
+from tests.simulation.themes import BACKGROUND_KINDS, DRAWN, STATE_KINDS, THEMES, Theme
 
 _STACKED = ("create", "update", "resume")
 
@@ -18,7 +19,7 @@ _STACKED = ("create", "update", "resume")
 def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     """Make a plan of a seed, of a given theme or of any."""
     rng = random.Random(seed)
-    drawn = rng.choice(("mixed", "mixed", *THEMES))
+    drawn = rng.choice(("mixed", "mixed", *DRAWN))
     name = theme_name or drawn
     theme = THEMES[name]
     mode = rng.choice(theme.modes)
@@ -47,8 +48,21 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     plan = _add_late_definition(plan)
     for vary in (_vary_background, _vary_limits, _vary_events, _stack):
         plan = _vary(plan, vary)
+    if theme.has_selector:
+        plan = _add_selector(plan)
     has_webhooks = theme.has_webhooks and mode != "peering"
     return _add_admission(plan, length) if has_webhooks else plan
+
+
+def _add_selector(plan: Plan) -> Plan:
+    """Let a selector of the watch choose the objects, instead of filters of some handlers."""
+    handlers, upgraded = (
+        tuple(dataclasses.replace(handler, is_choosy=True) for handler in version)
+        for version in (plan.handlers, plan.upgraded)
+    )
+    selectors = {"label_selectors": {PLURAL: f"{LABEL}=yes"}}
+    settings = {**plan.settings, "watching": {**plan.settings["watching"], **selectors}}
+    return dataclasses.replace(plan, handlers=handlers, upgraded=upgraded, settings=settings)
 
 
 def _draw_handlers(rng: random.Random, theme: Theme) -> list[HandlerPlan]:

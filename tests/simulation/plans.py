@@ -169,6 +169,11 @@ class Plan:
         return max(map(self._find_end, self.steps), default=0.0) + 1.0
 
     @property
+    def has_selector(self) -> bool:
+        """Whether a selector of the watch hides objects, which seem deleted when they leave it."""
+        return bool(self.settings.get("watching", {}).get("label_selectors"))
+
+    @property
     def worker_limit(self) -> int | None:
         """How many objects are worked on at once; None for no limit."""
         limit: int | None = self.settings.get("batching", {}).get("worker_limit")

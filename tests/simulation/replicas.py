@@ -323,7 +323,7 @@ class _Act:
 
     def _is_timed_out(self) -> bool:
         elapsed = self.call.runtime + self.world.loop.time() - self.call.begin
-        return self.plan.timeout is not None and elapsed >= self.plan.timeout
+        return self.plan.timeout is not None and elapsed >= self.plan.timeout - 1e-6
 
     def finish(self, outcome: str) -> None:
         """Note the end; that of a call in a thread is later."""

@@ -43,6 +43,12 @@ def test_new_histories_go_well() -> None:
     assert ", 0 bad" in told.splitlines()[-1], told
 
 
+def test_new_histories_with_a_selector_go_well() -> None:
+    arguments = ("--theme", "selectors", "--first", "1000000", "--count", "12", "--jobs", "1")
+    told = simulate(*arguments)
+    assert ", 0 bad" in told.splitlines()[-1], told
+
+
 def test_a_seed_replays_exactly_and_its_log_stands_in_its_story() -> None:
     first, second = (simulate("--seed", "57", *logs).splitlines() for logs in ((), ("--logs",)))
     assert any(line.startswith("digest ") for line in first)

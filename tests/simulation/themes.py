@@ -31,6 +31,7 @@ class Theme:
         worker_limits: how many objects are worked on at once.
         has_webhooks: whether there may be admission webhooks.
         streaming: the share of operators that use streaming lists.
+        has_selector: whether a label selector hides objects from the operator.
     """
 
     fate: tuple[str, ...] = (
@@ -56,6 +57,7 @@ class Theme:
     worker_limits: tuple[int | None, ...] = (None, None, 2)
     has_webhooks: bool = True
     streaming: float = 0.6
+    has_selector: bool = False
 
 
 THEMES = {
@@ -158,4 +160,14 @@ THEMES = {
         effects=("status", "label", "fn", "result"),
         has_webhooks=False,
     ),
+    "selectors": Theme(
+        fate=("fault", "stop", "kill", "pause", "outage", "watches", "compact", "lag"),
+        user=("label", "label", "delete", "replace", "update"),
+        kinds=("daemon", "create"),
+        has_webhooks=False,
+        has_selector=True,
+    ),
 }
+
+DRAWN = tuple(name for name in THEMES if name != "selectors")
+"""The themes of histories without a given one: a further one would change all of these."""

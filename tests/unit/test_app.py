@@ -17,8 +17,6 @@ from tests.kit.reviews import Lifespan, Site, build_review, connect, serve
 from webop.errors import ActivityError, ConfigurationError
 from webop.testing.registries import replace_default_registry
 
-Json = dict[str, Any]
-
 
 @pytest.mark.feature("STA-01", "STA-04", "STA-05")
 async def test_startup_handlers_run_before_the_first_request_and_cleanup_handlers_at_the_end(
@@ -66,64 +64,6 @@ async def test_a_failed_startup_is_told_to_the_server_without_a_traceback(
         await lifespan.task
     assert not calls
     assert not any(record.exc_info for record in caplog.records)
-
-
-@pytest.mark.feature("STA-02")
-async def test_of_startup_handlers_with_the_same_name_each_one_counts(
-    registry: webop.OperatorRegistry,
-) -> None:
-    """As in several modules with a function called "configure"."""
-    calls: list[str] = []
-
-    def fail(**_: Any) -> None:
-        raise webop.PermanentError("No database.")
-
-    webop.on.startup(id="configure", registry=registry)(fail)
-    webop.on.startup(id="configure", registry=registry)(lambda **_: calls.append("second"))
-    lifespan = Lifespan(webop.create_app(registry=registry))
-    message = await lifespan.pass_through("startup")
-    assert message["message"] == "Startup handler 'configure' failed for good: No database."
-    assert calls == ["second"]
-    with pytest.raises(ActivityError):
-        await lifespan.task
-
-
-async def test_with_asgi_lifespan_a_failed_startup_is_its_error(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.startup(registry=registry)
-    def start(**_: Any) -> None:
-        raise webop.PermanentError("No database.")
-
-    with pytest.raises(ActivityError, match="No database"):
-        async with serve(registry=registry):
-            raise AssertionError("it must not start")
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (None, "There is no file"),
-        ("import no_such_module", "No module named 'no_such_module' ("),
-        ("def (", "SyntaxError: "),
-        ("import webop\nwebop.on.validate('x', no_such_option=1)(print)", "no_such_option"),
-        ("raise SystemExit(5)", "SystemExit: 5"),
-    ],
-)
-async def test_a_module_that_cannot_be_imported_is_told_to_the_server_with_its_line(
-    tmp_path: Path, text: str | None, reason: str
-) -> None:
-    file = tmp_path / "wrong_handlers.py"
-    if text is not None:
-        file.write_text(text)
-    lifespan = Lifespan(webop.create_app(modules=[str(file)]))
-    message = await lifespan.pass_through("startup")
-    assert message["type"] == "lifespan.startup.failed"
-    assert str(file) in message["message"]
-    assert reason in message["message"]
-    assert text is None or f"line {text.count(chr(10)) + 1}" in message["message"]
-    with pytest.raises(ConfigurationError):
-        await lifespan.task
 
 
 async def test_an_app_that_is_cancelled_twice_leaves_no_operator_behind(
@@ -227,18 +167,6 @@ async def get_statuses(site: Site) -> list[int]:
     return [(await site.post(build_review())).status_code, *(a.status_code for a in answers)]
 
 
-async def test_an_app_can_be_run_again(registry: webop.OperatorRegistry) -> None:
-    calls: list[str] = []
-    webop.on.startup(registry=registry)(lambda **_: calls.append("startup"))
-    app = webop.create_app(registry=registry)
-    for _ in range(2):
-        lifespan = Lifespan(app)
-        await lifespan.pass_through("startup")
-        await lifespan.pass_through("shutdown")
-        await lifespan.task
-    assert calls == ["startup", "startup"]
-
-
 @pytest.mark.feature("ADM-49")
 async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_seen_by_the_probes(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
@@ -315,31 +243,6 @@ def test_a_misspelt_option_is_told_at_once() -> None:
 def test_all_namespaces_and_some_exclude_each_other() -> None:
     with pytest.raises(ConfigurationError, match="exclude each other"):
         webop.create_app(clusterwide=True, namespaces=["x"])
-
-
-@pytest.mark.parametrize(
-    ("variables", "reason"),
-    [
-        ({"WEBOP_ALL_NAMESPACES": "1", "WEBOP_NAMESPACES": "a b"}, "exclude each other"),
-        ({"WEBOP_MODULES": "no.such.module"}, "'no.such.module' cannot be imported"),
-        ({"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' is invalid"),
-        (
-            {"WEBOP_POSTING__BURST": "x"},
-            "WEBOP_POSTING__BURST='x' is invalid: it must be",
-        ),
-    ],
-)
-async def test_wrong_variables_of_the_environment_are_told_to_the_server(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], reason: str
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    lifespan = Lifespan(webop.create_app())
-    message = await lifespan.pass_through("startup")
-    assert message["type"] == "lifespan.startup.failed"
-    assert reason in message["message"]
-    with pytest.raises(ConfigurationError):
-        await lifespan.task
 
 
 async def test_a_handler_that_cannot_be_called_is_told_to_the_server_or_the_caller(

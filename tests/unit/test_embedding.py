@@ -97,25 +97,6 @@ async def test_a_cancelled_operator_cleans_up(life: Life) -> None:
     assert life.events == ["startup", "cleanup"]
 
 
-@pytest.mark.feature("STA-02", "D-64")
-async def test_a_failed_startup_ends_the_operator_without_a_cleanup(life: Life) -> None:
-    life.failures["startup"] = webop.PermanentError("no database")
-    ready = asyncio.Event()
-    with pytest.raises(webop.ActivityError, match="no database"):
-        await webop.operator(**life.build_options(ready_flag=ready))
-    assert life.events == ["startup"]
-    assert not ready.is_set()
-
-
-@pytest.mark.feature("STA-05", "D-64")
-async def test_a_failed_cleanup_is_told(life: Life) -> None:
-    life.failures["cleanup"] = webop.PermanentError("still dirty")
-    stop = asyncio.Event()
-    stop.set()
-    with pytest.raises(webop.ActivityError, match="still dirty"):
-        await webop.operator(**life.build_options(stop_flag=stop))
-
-
 @pytest.mark.feature("MEM-06", "MEM-09")
 @pytest.mark.parametrize("memo", [webop.Memo(x=1), {"any": "thing"}, 5])
 async def test_the_memo_can_be_anything_from_outside(life: Life, memo: Any) -> None:
@@ -243,25 +224,6 @@ async def test_options_are_put_into_the_settings(life: Life) -> None:
 async def test_a_liveness_endpoint_must_be_http(life: Life, url: str) -> None:
     with pytest.raises(webop.ConfigurationError, match=rf"{url}.*http://"):
         await webop.operator(**life.build_options(liveness_endpoint=url))
-
-
-async def test_an_operator_that_is_cancelled_twice_leaves_no_task_behind(life: Life) -> None:
-    cleaning = asyncio.Event()
-
-    @webop.on.cleanup(registry=life.registry)
-    async def clean_for_long(**_: Any) -> None:
-        cleaning.set()
-        await asyncio.sleep(60)
-
-    existing = asyncio.all_tasks()
-    task = asyncio.create_task(webop.operator(**life.build_options()))
-    await eventually(lambda: life.events)
-    task.cancel()
-    await cleaning.wait()
-    task.cancel()
-    async with asyncio.timeout(10):
-        await asyncio.wait([task])
-    assert asyncio.all_tasks() == existing
 
 
 async def test_run_says_what_to_do_where_a_loop_runs(life: Life) -> None:

@@ -31,12 +31,6 @@ def test_lifecycles_choose_as_they_are_called() -> None:
     assert "".join(sorted(choose(lifecycles.shuffled))) == "abc"
 
 
-@pytest.mark.feature("REF-30")
-@pytest.mark.parametrize("name", ["all_at_once", "one_by_one", "asap", "randomized", "shuffled"])
-def test_lifecycles_choose_nobody_out_of_nobody(name: str) -> None:
-    assert choose(getattr(lifecycles, name), []) == ""
-
-
 @pytest.fixture
 def restored() -> Iterator[None]:
     yield

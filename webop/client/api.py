@@ -24,8 +24,12 @@ from webop.client.http.requests import (
     JSON,
     JSON_PATCH,
     MERGE_PATCH,
+    PARTIAL_LIST,
+    PARTIAL_OBJECT,
     Call,
     Page,
+    Selection,
+    cut_object,
     encode_body,
     parse_page,
 )
@@ -83,12 +87,14 @@ class ObjectOptions(TypedDict, total=False):
         keeps_managed_fields: whether the response keeps its ``metadata.managedFields``; by default,
             it does.
         timeout: of one attempt, in seconds; by default ``options.request_timeout``.
+        is_partial: whether the response has only the metadata; by default, it has all.
     """
 
     is_queued: bool
     is_retried: bool
     keeps_managed_fields: bool
     timeout: float
+    is_partial: bool
 
 
 class Client:
@@ -204,15 +210,16 @@ class Client:
         params: Mapping[str, str] | None = None,
         *,
         limits: StreamLimits = _NO_LIMITS,
+        is_partial: bool = False,
     ) -> AsyncIterator[LineStream]:
-        """Open a stream of lines, such as a watch, without retries.
+        """Open a stream of lines, such as a watch, without retries; of metadata only if partial.
 
         Raises:
             TimeoutError: the server sent nothing for longer than the limit.
             APIConnectionError: no connection, no response in time, or the stream was cut.
             APIStatusError: a status of 300 or above.
         """
-        call = Call("GET", path, params)
+        call = Call("GET", path, params, accept=PARTIAL_OBJECT if is_partial else JSON)
         deadlines = Deadlines(limits)
         session = await self._pool.acquire()
         began, status = time.monotonic(), None
@@ -249,7 +256,7 @@ class Client:
         self,
         resource: Resource,
         namespace: str | None = None,
-        params: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | Selection | None = None,
         *,
         is_retried: bool = True,
         queue: str | None = None,
@@ -265,12 +272,23 @@ class Client:
             APIError: as for all requests.
         """
         path = resource.get_url(namespace=namespace)
-        query, token = {"limit": str(PAGE_SIZE), **(params or {})}, ""
+        selection = params if isinstance(params, Selection) else Selection(params or {})
+        query, token = {"limit": str(PAGE_SIZE), **selection.params}, ""
         while True:
             if token:
                 query = {**query, "continue": token}
-            call = Call("GET", path, query, timeout=timeout, is_retried=is_retried, queue=queue)
+            call = Call(
+                "GET",
+                path,
+                query,
+                accept=PARTIAL_LIST if selection.is_partial else JSON,
+                timeout=timeout,
+                is_retried=is_retried,
+                queue=queue,
+            )
             page, token = parse_page(call, await self.perform(call))
+            if selection.is_partial:
+                page.items[:] = [cut_object(raw, resource) for raw in page.items]
             yield page
             if not token:
                 break
@@ -347,9 +365,12 @@ class Client:
     ) -> dict[str, Any]:
         queue = resource.plural_name if options.get("is_queued") else None
         is_retried = options.get("is_retried", True)
-        timeout = options.get("timeout")
-        call = Call(method, path, None, content, content_type, JSON, timeout, is_retried, queue)
+        timeout, is_partial = options.get("timeout"), options.get("is_partial", False)
+        accept = PARTIAL_OBJECT if is_partial else JSON
+        call = Call(method, path, None, content, content_type, accept, timeout, is_retried, queue)
         result: dict[str, Any] = await self.perform(call)
+        if result and is_partial:
+            result = cut_object(result, resource)
         if result and not options.get("keeps_managed_fields", True):
             result.get("metadata", {}).pop("managedFields", None)
         return result

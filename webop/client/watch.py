@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from webop.client.api import PAGE_SIZE
 from webop.client.changes_while_listing import EarlyChanges
 from webop.client.http.failed_requests import parse_attempt
-from webop.client.http.requests import build_selection
+from webop.client.http.requests import Selection, cut_object
 from webop.client.http.streams import LineStream, StreamLimits
 from webop.client.watch_events import BOOKMARK, CHANGES, BrokenStreamError, WatchEvent, parse_event
 from webop.client.watch_recovery import Recovery, State, WatchOptions, WatchStatus
@@ -59,6 +59,7 @@ _LIST_LIMIT = 300.0
 # The statuses with which servers refuse parameters that they do not know or have switched off.
 _UNKNOWN_PARAMETERS = frozenset({400, 422})
 
+_EVERYTHING = Selection()
 _END_ANNOTATION = "k8s.io/initial-events-end"
 
 
@@ -83,8 +84,7 @@ async def watch(
     namespace: str | None,
     options: WatchOptions,
     status: WatchStatus | None = None,
-    *,
-    name: str | None = None,
+    selection: Selection = _EVERYTHING,
 ) -> AsyncGenerator[WatchItem, None]:
     """Yield all objects of a resource, and then their changes, forever.
 
@@ -112,10 +112,10 @@ async def watch(
         ListingStarted does not show which objects are gone. The consumer must handle that, cancel
         the watch when the resource is gone, and close the generator (:func:`contextlib.aclosing`).
 
-    The watch updates ``status``, a new one. With ``name``, it watches only the object of that name.
+    The watch updates ``status``, a new one. Objects that leave the selection come as "DELETED".
     """
     status = status or WatchStatus()
-    watcher = Watcher(client, resource, namespace, options, status, name)
+    watcher = Watcher(client, resource, namespace, options, status, selection)
     client.watches[status] = resource
     try:
         while True:
@@ -158,7 +158,7 @@ class Watcher:
         resource: the watched resource.
         attempt: the request, for messages.
         status: the public status.
-        name: of the only watched object; None for all.
+        selection: what is watched.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Watcher:
         namespace: str | None,
         options: WatchOptions,
         status: WatchStatus,
-        name: str | None,
+        selection: Selection,
     ) -> None:
         self._client = client
         self.resource = resource
@@ -184,7 +184,7 @@ class Watcher:
         self._stream: LineStream | None = None
         self._began_with = ""
         self.status = status
-        self.name = name
+        self.selection = selection
         self.pause = 0.0
         self.early = EarlyChanges()
 
@@ -229,9 +229,10 @@ class Watcher:
         self.status.version = version
 
     def _read_pages(self, limit: int = PAGE_SIZE) -> AsyncGenerator[Page, None]:
-        params = {"limit": str(limit), **build_selection(self.name)}
         # The watch itself pauses, and reports failures in its status; so no retries here.
-        return self._client.list_pages(self.resource, self._namespace, params, is_retried=False)
+        params = {"limit": str(limit), **self.selection.params}
+        paged = Selection(params, is_partial=self.selection.is_partial)
+        return self._client.list_pages(self.resource, self._namespace, paged, is_retried=False)
 
     @asynccontextmanager
     async def _open_early(self, page: Page | None = None) -> AsyncIterator[LineStream]:
@@ -261,7 +262,7 @@ class Watcher:
 
     def open_stream(self, version: str | None = None) -> AbstractAsyncContextManager[LineStream]:
         """Open a stream after a version, by default the last one seen, or with a list first."""
-        params = {"watch": "true", "allowWatchBookmarks": "true"} | build_selection(self.name)
+        params = {"watch": "true", "allowWatchBookmarks": "true", **self.selection.params}
         if version is None and self.status.state is State.LISTING:
             # No version means the newest state, as for a list in pages.
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
@@ -269,7 +270,9 @@ class Watcher:
             params["resourceVersion"] = version or self.status.version
         if self._options.server_timeout is not None:
             params["timeoutSeconds"] = str(math.ceil(self._options.server_timeout))
-        return self._client.stream(self._path, params, limits=self._build_limits())
+        is_partial = self.selection.is_partial
+        limits = self._build_limits()
+        return self._client.stream(self._path, params, limits=limits, is_partial=is_partial)
 
     def begin(self, stream: LineStream) -> None:
         """Note that the server has accepted the stream."""
@@ -380,6 +383,8 @@ class Watcher:
         self.status.opened_at = None
 
     def _strip(self, raw: dict[str, Any]) -> dict[str, Any]:
+        if self.selection.is_partial:
+            raw = cut_object(raw, self.resource)
         if not self._options.managed_fields:
             raw["metadata"].pop("managedFields", None)
         return raw

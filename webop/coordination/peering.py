@@ -20,7 +20,7 @@ from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.http.failed_requests import choose_pause
-from webop.client.http.requests import MERGE_PATCH, build_selection, encode_body
+from webop.client.http.requests import MERGE_PATCH, Selection, build_selection, encode_body
 from webop.client.watch import ListingFinished, ListingStarted, watch
 from webop.client.watch_events import WatchEvent, parse_number, parse_version
 from webop.context.operator_context import OperatorContext
@@ -142,7 +142,8 @@ class PeeringObject:
     async def _watch(self, client: Client) -> None:
         is_listed = False
         options = self._peering.operator.settings.watching
-        items = watch(client, self.kind, self.namespace, options, name=self._name)
+        selection = Selection(build_selection(self._name))
+        items = watch(client, self.kind, self.namespace, options, selection=selection)
         async with contextlib.aclosing(items):
             async for item in items:
                 if isinstance(item, ListingStarted):
@@ -383,7 +384,10 @@ class Peering:
             return None
         self._has_decided = True
         peers = [peer for found in self._objects.values() for peer in found.peers.values()]
-        rivals = self._rivals = select_rivals(peers, self.identity, priority, now)
+        rivals = select_rivals(peers, self.identity, priority, now)
+        if self.operator.settings.watching.shard_selectors:  # equal peers have other shards
+            rivals = tuple(peer for peer in rivals if peer.priority > priority)
+        self._rivals = rivals
         self.obstacle = self._find_obstacle(watched) if self.settings.mandatory else ""
         self._report_objects(watched)
         self._report_rivals(rivals)

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from webop.client.api import Client
-from webop.client.http.requests import JSON, Call, encode_body
+from webop.client.http.requests import JSON, Call, Selection, build_selection, encode_body
 from webop.client.watch import State, WatchItem, WatchOptions, WatchStatus, watch
 from webop.errors import APIConflictError, APIConnectionError, APINotFoundError
 from webop.objects.resources import Resource
@@ -27,6 +27,7 @@ class LeaseAccess:
         self._status = WatchStatus()
         self.namespace = namespace
         self.name = name
+        self._selection = Selection(build_selection(name))
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -68,7 +69,7 @@ class LeaseAccess:
 
     def watch(self, options: WatchOptions) -> AsyncGenerator[WatchItem, None]:
         """Yield the Lease whenever it changes; see :func:`webop.client.watch.watch`."""
-        return watch(self._client, LEASES, self.namespace, options, self._status, name=self.name)
+        return watch(self._client, LEASES, self.namespace, options, self._status, self._selection)
 
     async def _perform(self, method: str, name: str | None, content: bytes | None = None) -> Any:
         path = LEASES.get_url(namespace=self.namespace, name=name)

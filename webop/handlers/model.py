@@ -139,6 +139,7 @@ class ResourceHandler(Handler):
     when: Callable[..., bool] | None = None
     field: FieldPath = ()
     value: ValueCriterion = None
+    metadata_only: bool = False
 
     @property
     def needs_finalizer(self) -> bool:

@@ -123,7 +123,19 @@ class ActivityOptions(CommonOptions, RetryOptions, total=False):
     """Options of startup, cleanup, login and probe handlers."""
 
 
-class EventOptions(CommonOptions, MetaOptions, FieldOptions, SelectorNames, total=False):
+class BodyOptions(TypedDict, total=False):
+    """Options for what the handler gets of the objects (page "Selectors")."""
+
+    metadata_only: Flag | None
+    """Whether the handler needs only the metadata: webop requests nothing else if no handler of the
+    kind needs more"""
+
+
+class ObjectOptions(CommonOptions, MetaOptions, FieldOptions, SelectorNames, total=False):
+    """Options of all handlers of objects."""
+
+
+class EventOptions(ObjectOptions, BodyOptions, total=False):
     """Options of ``@on.event``."""
 
 
@@ -175,7 +187,7 @@ class TimerOptions(ChangeOptions, total=False):
     """Seconds for which the object must be unchanged before a call"""
 
 
-class WebhookOptions(EventOptions, total=False):
+class WebhookOptions(ObjectOptions, total=False):
     """Options of ``@on.validate`` and ``@on.mutate``.
 
     Those after ``ignore_failures`` are fields of the webhook configuration for the API server

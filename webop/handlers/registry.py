@@ -31,9 +31,25 @@ H = TypeVar("H", bound=Handler)
 
 
 class ResourceHandlers:
-    """The handlers of one resource by family, sorted once instead of at each event."""
+    """The handlers of one resource by family, sorted once instead of at each event.
 
-    __slots__ = ("background", "changes", "events", "extra_fields", "indexers", "reports_misfits")
+    Attributes:
+        extra_fields: the fields that handlers are for.
+        metadata_only: whether no handler needs more than the metadata of objects.
+        reports_misfits: whether the conditions of objects say that these do not fit their model.
+        uses_finalizers: whether any handler can need the finalizer.
+    """
+
+    __slots__ = (
+        "background",
+        "changes",
+        "events",
+        "extra_fields",
+        "indexers",
+        "metadata_only",
+        "reports_misfits",
+        "uses_finalizers",
+    )
 
     def __init__(self, handlers: Iterable[ResourceHandler]) -> None:
         everything = list(handlers)
@@ -45,6 +61,10 @@ class ResourceHandlers:
             handler.field
             for handler in (*self.events, *self.changes, *self.background)
             if handler.field
+        )
+        self.metadata_only = bool(everything) and all(each.metadata_only for each in everything)
+        self.uses_finalizers = any(
+            handler.needs_finalizer for handler in (*self.changes, *self.background)
         )
 
         models = {handler.model for handler in everything if handler.model is not None}

@@ -120,6 +120,34 @@ def check_converter(fn: Callable[..., Any]) -> None:
         return
 
 
+def check_metadata_only(handler: ResourceHandler) -> None:
+    """Check that a handler which gets only the metadata of objects, and its filters, need no more.
+
+    Raises:
+        TypeError: they name something else.
+    """
+    if handler.field and handler.field[0] != "metadata":
+        field = ".".join(handler.field)
+        raise TypeError(
+            f"metadata_only=True and field={field!r} exclude each other: the handler gets only the "
+            "metadata. Remove one of them."
+        )
+    if typed := [one.name for one in handler.arguments if one.source != "meta"]:
+        raise TypeError(
+            f"metadata_only=True and the model of {typed[0]!r} exclude each other: "
+            f"{_name(handler.fn)} gets only the metadata. Remove one of them."
+        )
+    metas = (*(handler.labels or {}).values(), *(handler.annotations or {}).values())
+    values = (handler.value, *(getattr(handler, name, None) for name in ("old", "new")))
+    for fn in (handler.fn, handler.when, *metas, *values):
+        named = [name for name in ("spec", "status") if callable(fn) and names_argument(fn, name)]
+        if named:
+            raise TypeError(
+                f"{_name(fn)} takes {named[0]!r}, which is always empty with metadata_only=True. "
+                "Remove one of them."
+            )
+
+
 def check_registry(registry: OperatorRegistry) -> list[str]:
     """Check all handlers together: at this time, all indexes are known.
 

@@ -21,19 +21,25 @@ import pydantic
 from pydantic import ConfigDict, Field
 
 from webop.models.model import Column, Struct
-from webop.models.rules import LIST_KEYS, LIST_TYPE
+from webop.models.rules import LIST_KEYS, LIST_TYPE, Int64
 from webop.objects.conditions import build_condition, put_condition
+
+_NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+_PREFIX = r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+_TYPE = f"^{_PREFIX}({_NAME})$"
 
 
 class Condition(Struct):
     """One condition (meta/v1 Condition)."""
 
-    type: str = Field(max_length=316)
+    type: str = Field(max_length=316, pattern=_TYPE)
     status: Literal["True", "False", "Unknown"]
-    reason: str = Field("", max_length=1024)
-    message: str = Field("", max_length=32768)
-    last_transition_time: dt.datetime | None = None
-    observed_generation: int | None = None
+    reason: str = Field(
+        min_length=1, max_length=1024, pattern="^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+    )
+    message: str = Field(max_length=32768)
+    last_transition_time: dt.datetime
+    observed_generation: Int64 | None = Field(None, ge=0)
 
 
 class Conditions(pydantic.RootModel[list[Condition]]):

@@ -1,9 +1,12 @@
 """Find CEL rules that can exceed the cost budget of the API server. Pure.
 
 The API server estimates what a rule costs at most, from the maximal lengths in the schema, and
-refuses the CustomResourceDefinition if that is too much. Without a limit, two things cost too much:
-a rule inside of a list or map, and a function that reads each item or character. (Kubernetes:
+refuses the CustomResourceDefinition if that is too much. It assumes an endless number of items
+for a list or map without a maximal length. A rule of such items is cheap enough, unless it also
+visits each item of another list, or reads all of a text, without a maximal length. (Kubernetes:
 "Validation rules", "Resource use by validation functions".)
+
+Caveats: other rules can cost too much, such as nested visits. Only the API server knows.
 """
 
 from __future__ import annotations
@@ -20,11 +23,12 @@ _LIMITS: Final = {
     "object": ("maxProperties", "max_length"),
 }
 _BOUNDED_FORMATS: Final = frozenset({"date-time", "date", "uuid", "ipv4", "ipv6", "duration"})
-_find_calls = re.compile(
-    r"\b(?:self|oldSelf)((?:\.[A-Za-z_]\w*)*)\."
-    r"(all|exists|exists_one|map|filter|matches|find|findAll|split|replace|sort|sum|min|max|"
-    r"indexOf|lastIndexOf)\("
+_PATH: Final = r"\b(?:self|oldSelf)((?:\.[A-Za-z_]\w*)*)"
+_find_methods = re.compile(
+    rf"{_PATH}\.(all|exists|exists_one|map|filter|sum|min|max|isSorted|contains|matches|find|"
+    r"findAll|split|replace|substring|trim|indexOf|lastIndexOf|lowerAscii|upperAscii)\("
 ).finditer
+_find_functions = re.compile(rf"\b(?:isQuantity|quantity|isIP|isCIDR)\({_PATH}\)").finditer
 _TIMES: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
 
 
@@ -34,28 +38,31 @@ def check_costs(schema: dict[str, Any], owner: str) -> None:
     Raises:
         ConfigurationError: a rule has no limit; the message names the field that needs one.
     """
-    _check(schema, owner, None)
+    _check(schema, owner, [])
 
 
-def _check(schema: dict[str, Any], place: str, unbounded: str | None) -> None:
-    for rule in schema.get(RULES, ()):
-        text = rule["rule"]
-        if unbounded is not None:
-            _refuse(place, text, f"is checked for each item of {unbounded}", unbounded)
-        for found in _find_calls(text):
-            path = [name for name in found[1].split(".") if name]
-            part, where = schema, place
-            for name in path:
-                part, where = part.get("properties", {}).get(name, {}), f"{where}.{name}"
-            if _is_unbounded(part):
-                verb = "visits each item of" if found[2] in _TIMES else "reads all of"
-                _refuse(place, text, f"{verb} {where}", where)
+def _check(schema: dict[str, Any], place: str, unbounded: list[str]) -> None:
+    if unbounded:
+        _check_rules(schema, place, unbounded[0])
     for name, part in schema.get("properties", {}).items():
         _check(part, f"{place}.{name}", unbounded)
     for key, step in (("items", "[]"), ("additionalProperties", "[key]")):
         if isinstance(inner := schema.get(key), dict):
-            is_endless = _is_unbounded(schema)
-            _check(inner, f"{place}{step}", unbounded or (place if is_endless else None))
+            around = [*unbounded, place] if _is_unbounded(schema) else unbounded
+            _check(inner, f"{place}{step}", around)
+
+
+def _check_rules(schema: dict[str, Any], place: str, unbounded: str) -> None:
+    for rule in schema.get(RULES, ()):
+        text = rule["rule"]
+        for found in (*_find_methods(text), *_find_functions(text)):
+            part, where = schema, place
+            for name in filter(None, found[1].split(".")):
+                part, where = part.get("properties", {}).get(name, {}), f"{where}.{name}"
+            if _is_unbounded(part):
+                is_visit = found.re.groups > 1 and found[2] in _TIMES
+                verb = "visits each item of" if is_visit else "reads all of"
+                _refuse(place, text, f"{verb} {where}", unbounded, where)
 
 
 def _is_unbounded(part: dict[str, Any]) -> bool:
@@ -67,8 +74,9 @@ def _is_unbounded(part: dict[str, Any]) -> bool:
     return _LIMITS[kind][0] not in part
 
 
-def _refuse(place: str, rule: str, why: str, where: str) -> None:
+def _refuse(place: str, rule: str, what: str, unbounded: str, where: str) -> None:
     raise ConfigurationError(
-        f"{place}: the rule {rule!r} {why}, which has no maximal length: the API server would "
-        f"refuse its cost. Set pydantic.Field(max_length=…) for {where}."
+        f"{place}: the rule {rule!r} is checked for each item of {unbounded}, and {what}. Neither "
+        "has a maximal length: the API server would refuse its cost. Set "
+        f"pydantic.Field(max_length=…) for {where}."
     )

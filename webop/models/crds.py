@@ -62,10 +62,13 @@ def _build_crd(
         names["shortNames"] = short
     if categories := _join(each.categories for each in definitions):
         names["categories"] = categories
+    metadata: dict[str, Any] = {"name": first.name}
+    if annotations := dict(item for each in definitions for item in each.annotations.items()):
+        metadata["annotations"] = annotations
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": first.name},
+        "metadata": metadata,
         "spec": {
             "group": first.group,
             "names": names,
@@ -118,7 +121,7 @@ def _build_version(model: type[pydantic.BaseModel], max_description: int | None)
             {"jsonPath": _check_path(path, schema, model)} for path in definition.selectable
         ]
     subresources: dict[str, Any] = {}
-    if "status" in schema["properties"]:
+    if "status" in schema["properties"] and definition.status_subresource:
         subresources["status"] = {}
     if definition.scale is not None:
         scale = {
@@ -144,6 +147,8 @@ def _build_column(title: str, column: Column, schema: Schema) -> dict[str, Any]:
     }
     if column.description:
         found["description"] = column.description
+    if column.format:
+        found["format"] = column.format
     if column.priority:
         found["priority"] = column.priority
     return found

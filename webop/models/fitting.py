@@ -18,6 +18,8 @@ from webop.objects.field_errors import build_causes, summarize
 
 T = TypeVar("T")
 
+_NAMED_LIMIT = 1000  # errors; to list many more of a hostile object would hold the event loop
+
 
 @cache
 def build_adapter(annotation: Any) -> TypeAdapter[Any]:
@@ -44,6 +46,9 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
         adapter = build_adapter(annotation)  # type: ignore[arg-type]  # all types have a hash
         found: T = adapter.validate_json(text, strict=True, by_alias=True, by_name=False)
     except pydantic.ValidationError as exc:
+        if (count := exc.error_count()) > _NAMED_LIMIT:
+            place = path or "the object"
+            raise MisfitError(f"{place}: {count} values do not fit, too many to name.") from exc
         errors = exc.errors(include_url=False, include_context=False, include_input=False)
         causes = build_causes(errors, path)
         raise MisfitError(summarize(causes, len(errors)), causes) from exc

@@ -29,6 +29,12 @@ _is_kind = re.compile(r"[A-Za-z]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?").fullmatch
 _is_name = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 
 
+_RESERVED: Final = frozenset(
+    {"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function"}
+    | {"if", "import", "let", "loop", "package", "namespace", "return", "var", "void", "while"}
+)
+
+
 class Struct(pydantic.BaseModel):
     """A part of an object: fields in snake_case here are in camelCase in Kubernetes.
 
@@ -85,12 +91,21 @@ def _list_aliases(model: type[pydantic.BaseModel]) -> list[str]:
     return [info.alias or name for name, info in model.model_fields.items()]
 
 
+def escape(name: str) -> str:
+    """Return the name of a field in CEL, in which some words are reserved."""
+    if name in _RESERVED:
+        return f"__{name}__"
+    for text, escaped in (("__", "underscores"), (".", "dot"), ("-", "dash"), ("/", "slash")):
+        name = name.replace(text, f"__{escaped}__")
+    return name
+
+
 def build_rules(model: type[pydantic.BaseModel]) -> list[dict[str, str]]:
     """Return the rules that follow from the base class."""
     if not issubclass(model, OneOf):
         return []
     fields = _list_aliases(model)
-    terms = ", ".join(f"has(self.{name})" for name in fields)
+    terms = ", ".join(f"has(self.{escape(name)})" for name in fields)
     message = f"exactly one must be set of {', '.join(fields)}"
     return [{"rule": f"[{terms}].exists_one(x, x)", "message": message}]
 
@@ -139,12 +154,14 @@ class Column:
         type: "string", "integer", "number", "boolean" or "date"; by default, that of the field.
         priority: above 0, the column is shown by ``-o wide`` only.
         description: of the column.
+        format: such as "int64"; by default, that of the type.
     """
 
     path: str
     type: Literal["string", "integer", "number", "boolean", "date"] | None = None
     priority: int = 0
     description: str | None = None
+    format: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +191,8 @@ class Definition:
     stored: bool = True
     served: bool = True
     deprecated: str | bool = False
+    status_subresource: bool = True
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def api_version(self) -> str:
@@ -209,6 +228,8 @@ def resource(  # noqa: PLR0913 - as many as a definition has
     stored: bool = True,
     served: bool = True,
     deprecated: str | bool = False,
+    status_subresource: bool = True,
+    annotations: Mapping[str, str] | None = None,
 ) -> Callable[[type[C]], type[C]]:
     """Make a class the model of a kind: for decorators, the client, and ``webop crd``.
 
@@ -233,6 +254,8 @@ def resource(  # noqa: PLR0913 - as many as a definition has
         stored: whether objects are stored in this version: of all versions of a kind, one.
         served: whether the API server offers this version.
         deprecated: whether clients are warned, or the text of the warning.
+        status_subresource: whether a field ``status`` is written apart from the others.
+        annotations: of the CustomResourceDefinition, such as those of Helm.
 
     Raises:
         ConfigurationError: the class cannot be a kind of Kubernetes; the message names the field.
@@ -258,6 +281,8 @@ def resource(  # noqa: PLR0913 - as many as a definition has
             stored=stored,
             served=served,
             deprecated=deprecated,
+            status_subresource=status_subresource,
+            annotations=dict(annotations or {}),
         )
         _check(definition, model)
         for attribute, value in (("api_version", definition.api_version), ("kind", name)):

@@ -1,4 +1,4 @@
-"""CEL rules of models, and markers for lists and maps (Kubernetes: "Validation rules").
+"""CEL rules of models, and markers for what types do not say (Kubernetes: "Validation rules").
 
 ::
 
@@ -14,15 +14,16 @@ The API server checks the rules; pydantic does not.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import pydantic
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
+from pydantic_core import core_schema as core
 
 from webop.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pydantic import GetJsonSchemaHandler
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import CoreSchema
 
@@ -49,6 +50,21 @@ class _Marker:
     def build(self, schema: JsonSchemaValue) -> dict[str, Any]:
         """Return the keywords to add."""
         raise NotImplementedError
+
+
+def _extend(model: M, marker: _Marker) -> M:
+    """Add the keywords of a marker to a class."""
+    former: Any = model.model_config.get("json_schema_extra")
+
+    def extend(schema: dict[str, JsonValue], cls: type[Any]) -> None:
+        if callable(former):
+            former(schema, cls)
+        elif former:
+            schema.update(former)
+        schema.update(marker.build(schema))
+
+    model.model_config = {**model.model_config, "json_schema_extra": extend}
+    return model
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +103,7 @@ class CEL(_Marker):
 
     def __call__(self, model: M) -> M:
         """Add the rule to a class."""
-        former: Any = model.model_config.get("json_schema_extra")
-
-        def extend(schema: dict[str, JsonValue], cls: type[Any]) -> None:
-            if callable(former):
-                former(schema, cls)
-            elif former:
-                schema.update(former)
-            schema.update(self.build(schema))
-
-        model.model_config = {**model.model_config, "json_schema_extra": extend}
-        return model
+        return _extend(model, self)
 
     def _describe(self) -> dict[str, Any]:
         described = {
@@ -134,11 +140,84 @@ class ListKeys(_Marker):
 
 @dataclass(frozen=True, slots=True)
 class Atomic(_Marker):
-    """A list, map or object that server-side apply replaces as a whole."""
+    """A list, map or object that server-side apply replaces as a whole.
+
+    In an annotation of a field, or as a class decorator: ``@webop.Atomic()``.
+    """
+
+    def __call__(self, model: M) -> M:
+        """Make all objects of a class atomic."""
+        return _extend(model, self)
 
     def build(self, schema: JsonSchemaValue) -> dict[str, Any]:
         """Return the type of the list or map."""
-        return {LIST_TYPE if schema.get("type") == "array" else MAP_TYPE: "atomic"}
+        kinds = {part.get("type") for part in (schema, *schema.get("anyOf", ()))}
+        return {LIST_TYPE if "array" in kinds else MAP_TYPE: "atomic"}
+
+
+@dataclass(frozen=True, slots=True)
+class Unique(_Marker):
+    """A list in its order, without duplicates: ``Annotated[list[str], webop.Unique()]``.
+
+    A ``set`` becomes the same in the schema, but has no order in Python.
+    """
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core.CoreSchema:
+        return core.no_info_after_validator_function(self.check, handler(source))
+
+    def check(self, items: Any) -> Any:
+        """Refuse duplicates, as the API server does."""
+        if items is not None and len({*map(repr, items)}) < len(items):  # not all have a hash
+            raise ValueError("items must be unique")
+        return items
+
+    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
+        """Return the type of the list."""
+        return {LIST_TYPE: "set"}
+
+
+@dataclass(frozen=True, slots=True)
+class Nullable(_Marker):
+    """An optional field in which null is stored: ``Annotated[X | None, webop.Nullable()] = None``.
+
+    Without it, the API server drops null where None is the default.
+    """
+
+    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
+        """Return the keyword."""
+        return {"nullable": True}
+
+
+@dataclass(frozen=True, slots=True)
+class _Integer(_Marker):
+    """An integer of so many bits."""
+
+    bits: int
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core.CoreSchema:
+        return core.no_info_after_validator_function(self.check, handler(source))
+
+    def check(self, value: int) -> int:
+        """Refuse numbers of more bits, as the API server does."""
+        if not -(2 ** (self.bits - 1)) <= value < 2 ** (self.bits - 1):
+            raise ValueError(f"must be an integer of {self.bits} bits")
+        return value
+
+    def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
+        """Return the format."""
+        return {"format": f"int{self.bits}"}
+
+
+Int32 = Annotated[int, _Integer(32)]
+Int64 = Annotated[int, _Integer(64)]
+
+_SIGN, _NUMBER = r"(\+|-)?", r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
+_UNIT = rf"(([KMGTPE]i)|[numkMGTPE]|([eE]{_SIGN}{_NUMBER}))?"
+Quantity = int | Annotated[str, Field(pattern=f"^{_SIGN}{_NUMBER}{_UNIT}$")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined, core_schema, to_jsonable_python
 
 from webop.errors import ConfigurationError
 from webop.models.costs import check_costs
-from webop.models.model import build_rules, find_definition
+from webop.models.model import build_rules, escape, find_definition
 from webop.models.rules import INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, RULES
 
 Schema = dict[str, Any]
@@ -34,6 +34,22 @@ _KEPT: tuple[str, ...] = (
 _FORMATS: Final = frozenset(
     {"date-time", "date", "uuid", "ipv4", "ipv6", "uri", "email", "byte", "int32", "int64"}
     | {"float", "double", "password", "hostname", "cidr", "mac"}
+)
+_LIMITS: Final = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
+_LENGTHS: Final = {
+    "array": {"minLength": "minItems", "maxLength": "maxItems"},
+    "object": {"minLength": "minProperties", "maxLength": "maxProperties"},
+}
+# Each is about one of both types only.
+_LIMITS_OF_INT_OR_STRING: Final = frozenset(
+    {"pattern", "minLength", "maxLength", "minimum", "maximum"}
+    | {"exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 )
 _WITHOUT_MEANING: Final = frozenset({"path", "file-path", "directory-path", "uuid1", "uuid7"})
 _ADVICE: Final = {
@@ -162,6 +178,7 @@ class _Converter:
         self._definitions = definitions
         self._owner = owner
         self._open: list[str] = []
+        self._endless = 0  # how many lists and maps without a maximal length are around
 
     def convert(self, node: Schema, path: tuple[str, ...]) -> Schema:
         """Return the structural schema of a node."""
@@ -191,14 +208,14 @@ class _Converter:
         raise ConfigurationError(f"{place}: {_ADVICE[what]}.")
 
     def _convert_plain(self, node: Schema, path: tuple[str, ...]) -> Schema:
+        node = _name_limits(node)
         if "const" in node:
             node = {**node, "enum": [node["const"]]}
         if "enum" in node:
             node = self._convert_enum(node, path)
         schema = {key: node[key] for key in _KEPT if key in node and key != "title"}
         schema |= {key: value for key, value in node.items() if key.startswith("x-kubernetes-")}
-        if rules := node.get(_RULES_OF_CLASS):
-            schema[RULES] = [*rules, *schema.get(RULES, ())]
+        schema |= self._build_rules(node, schema)
         kind = node.get("type")
         if kind is None and INT_OR_STRING not in schema:
             schema |= {PRESERVE: True, "nullable": schema.get("default", "") is not None}
@@ -218,6 +235,13 @@ class _Converter:
             self._check_string(schema, path)
         return schema
 
+    def _build_rules(self, node: Schema, schema: Schema) -> Schema:
+        """Return what says the rules of a class; within endless lists, what costs nothing."""
+        rules = node.get(_RULES_OF_CLASS)
+        if rules and self._endless:
+            return {"minProperties": 1, "maxProperties": 1}
+        return {RULES: [*rules, *schema.get(RULES, ())]} if rules else {}
+
     def _convert_enum(self, node: Schema, path: tuple[str, ...]) -> Schema:
         values = node["enum"]
         kinds = {_name_type(value) for value in values if value is not None}
@@ -236,14 +260,17 @@ class _Converter:
             if more is not None and more is not False:
                 schema[PRESERVE] = True
         elif isinstance(more, dict):
-            schema["additionalProperties"] = self.convert(more, (*path, "[key]"))
+            is_endless = "maxProperties" not in node
+            schema["additionalProperties"] = self._convert_inner(more, (*path, "[key]"), is_endless)
         else:
             schema[PRESERVE] = True
 
     def _add_items(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
         if "prefixItems" in node:
             self._refuse(path, "tuple")
-        schema["items"] = items = self.convert(node.get("items", {}), (*path, "[]"))
+        is_endless = "maxItems" not in node
+        items = self._convert_inner(node.get("items", {}), (*path, "[]"), is_endless)
+        schema["items"] = items
         if node.get("uniqueItems") and LIST_TYPE not in schema:
             is_scalar = items.get("type") in ("string", "integer", "number", "boolean")
             schema[LIST_TYPE] = "set" if is_scalar else "atomic"
@@ -255,6 +282,13 @@ class _Converter:
                     f"{place}: ListKeys({key!r}) must name a field of the items, in JSON, that is "
                     "required or has a default."
                 )
+
+    def _convert_inner(self, node: Schema, path: tuple[str, ...], is_endless: bool) -> Schema:  # noqa: FBT001
+        self._endless += is_endless
+        try:
+            return self.convert(node, path)
+        finally:
+            self._endless -= is_endless
 
     def _check_string(self, schema: Schema, path: tuple[str, ...]) -> None:
         if _is_beyond_re2(schema.get("pattern", "")):
@@ -281,7 +315,7 @@ class _Converter:
         is_nullable = len(others) < len(variants)
         if is_nullable:
             # Of None as the default, null is only another way to leave the field out.
-            is_nullable = "default" not in rest or rest["default"] is not None
+            is_nullable = rest.get("nullable") or rest.get("default", "") is not None
         if discriminator is not None:
             schema = self._merge_tagged(others, rest, discriminator["propertyName"], path)
         elif len(others) == 1:
@@ -301,11 +335,11 @@ class _Converter:
         if all(part.keys() == {"type", "enum"} for part in parts) and len(kinds) == 1:
             values = [value for part in parts for value in part["enum"]]
             return {**rest, "type": kinds.pop(), "enum": [*dict.fromkeys(values)]}
-        if all(part.keys() == {"type"} for part in parts):
-            if kinds == {"integer", "string"}:
-                return {**rest, INT_OR_STRING: True}
-            if kinds == {"integer", "number"}:
-                return {**rest, "type": "number"}
+        limits = {key: value for part in parts for key, value in part.items() if key != "type"}
+        if kinds == {"integer", "string"} and limits.keys() <= _LIMITS_OF_INT_OR_STRING:
+            return {**limits, **rest, INT_OR_STRING: True}
+        if kinds == {"integer", "number"} and not limits:
+            return {**rest, "type": "number"}
         return self._refuse(path, "union")
 
     def _merge_tagged(
@@ -336,13 +370,13 @@ class _Converter:
                     )
             needed = [name for name in part.get("required", ()) if name != tag]
             if needed:
-                terms = " && ".join(f"has(self.{name})" for name in needed)
+                terms = " && ".join(f"has(self.{escape(name)})" for name in needed)
                 values = json.dumps(own)
                 message = (
                     f"with {tag} {' or '.join(map(str, own))}, {', '.join(needed)} must be set"
                 )
                 rules.append(
-                    {"rule": f"!(self.{tag} in {values}) || ({terms})", "message": message}
+                    {"rule": f"!(self.{escape(tag)} in {values}) || ({terms})", "message": message}
                 )
         first = {"type": _name_type(tags[0]), "enum": tags}
         found = self._convert_plain({**rest, "type": "object", "properties": {}}, path)
@@ -366,6 +400,12 @@ def _make_nullable(schema: Schema) -> Schema:
     """Return a schema that allows null, which must be among the values of an enum, too."""
     enum = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
     return {**schema, **enum, "nullable": True}
+
+
+def _name_limits(node: Schema) -> Schema:
+    """Return a schema with the names of limits that pydantic forgets behind validators."""
+    names = _LIMITS | _LENGTHS.get(node.get("type", ""), {})
+    return {names.get(key, key): value for key, value in node.items()}
 
 
 def _add_limits(schema: Schema, node: Schema) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from webop.aio.backoff import Backoff
 from webop.client.api import Client
+from webop.client.http.requests import Selection
 from webop.client.watch import ListingFinished, ListingStarted, WatchOptions, watch
 from webop.client.watch_events import get_uid
 from webop.errors import APIError, APIForbiddenError
@@ -30,7 +31,13 @@ DEFINITIONS = Resource(
     namespaced=False,
 )
 NAMESPACES = Resource(
-    group="", version="v1", plural="namespaces", kind="Namespace", namespaced=False
+    group="",
+    version="v1",
+    plural="namespaces",
+    kind="Namespace",
+    singular="namespace",
+    shortcuts=frozenset({"ns"}),
+    namespaced=False,
 )
 
 
@@ -152,13 +159,18 @@ def _read_versions(definition: dict[str, Any]) -> frozenset[_ServedVersion]:
 
 
 async def watch_namespaces(
-    client: Client, options: WatchOptions, on_names: Callable[[Iterable[str]], None]
+    client: Client,
+    options: WatchOptions,
+    selection: Selection,
+    on_names: Callable[[Iterable[str]], None],
 ) -> None:
-    """Call a function with the names of all namespaces whenever they change, for ever."""
+    """Call a function with the names of the namespaces whenever they change, for ever."""
     # While a long list is read, a namespace can be created again before the old one is listed.
     known: set[tuple[str, str | None]] = set()
     is_listing = True
-    async with contextlib.aclosing(watch(client, NAMESPACES, None, options)) as items:
+    async with contextlib.aclosing(
+        watch(client, NAMESPACES, None, options, selection=selection)
+    ) as items:
         async for item in items:
             if isinstance(item, ListingStarted):
                 known, is_listing = set(), True

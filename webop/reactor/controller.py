@@ -161,8 +161,11 @@ class Controller:
         uid, version = get_uid(raw), parse_version(raw)
         has_event_handlers = bool(self._reconciler.ctx.handlers.events)
         obj = self._objects.get(uid)
+        is_leaving = event_type == "DELETED" and uid not in self._vanished
+        is_leaving = is_leaving and self._reconciler.may_have_left(obj, raw)
         if obj is None:
-            if event_type == "DELETED" and (uid in self._vanished or not has_event_handlers):
+            is_unused = uid in self._vanished or not (has_event_handlers or is_leaving)
+            if event_type == "DELETED" and is_unused:
                 self._vanished.discard(uid)
                 return
             # Objects that change during the list arrive as MODIFIED.
@@ -179,6 +182,7 @@ class Controller:
             self._vanished.discard(uid)
             obj.is_unshown = is_wanted = False
         obj.is_unshown |= has_event_handlers and is_wanted
+        obj.may_have_left = is_leaving
         if is_news:
             obj.accept(event_type, raw)
             obj.is_unindexed = self.has_indexes and not obj.is_gone
@@ -191,6 +195,15 @@ class Controller:
             if obj.raw is None and obj.text is None:
                 obj.raw = obj.complete(raw)
         self.enqueue(obj)
+
+    def release(self, raw: dict[str, Any]) -> None:
+        """Remove the finalizer from an object that left while no operator ran."""
+        uid = get_uid(raw)
+        if uid not in self._objects:
+            obj = self._objects[uid] = WatchedObject(self, uid, raw, needs_resume=False)
+            obj.accept("DELETED", raw)
+            obj.may_have_left = True
+            self.enqueue(obj)
 
     def _is_news(self, obj: WatchedObject, event_type: RawEventType, version: int) -> bool:
         """Return whether a state is newer than the known one; own patches come back as events.
@@ -281,10 +294,11 @@ class Controller:
         if obj.raw is not None and obj.text is not None:  # the text is of an older state
             self._queue.bodies.drop(obj.text)
             obj.text = None
-        if obj.is_gone and not obj.is_unshown:
+        if obj.is_gone and not (obj.is_unshown or obj.may_have_left):
             self._let_go(obj)
             return
         if Hold.PAUSED in self.holds and not (obj.is_unshown or obj.is_unindexed):
+            obj.may_have_left = False  # the active operator releases it
             obj.leave_work()
             self._let_go(obj)
             return
@@ -315,7 +329,7 @@ class Controller:
         if obj.text:
             self._restore_body(obj)
         decision = None
-        if obj.text is None and not (obj.is_unindexed or obj.is_unshown):
+        if obj.text is None and not (obj.is_unindexed or obj.is_unshown or obj.may_have_left):
             decision = self._decide(obj)
             if decision is None:
                 return
@@ -382,6 +396,8 @@ class Controller:
             if obj.is_unshown and not self.holds:
                 obj.is_unshown, obj.is_shown = False, not obj.is_gone
                 await self._reconciler.show_event(obj)
+            if obj.may_have_left and not self.holds:
+                return await self._reconciler.release(obj)
             if obj.is_gone or self.holds - {Hold.STOPPING}:
                 return 0.0
             if obj.is_dirty:  # a newer state has come, or a daemon has ended
@@ -390,7 +406,9 @@ class Controller:
         except Exception as exc:  # noqa: BLE001  one object must not stop the others
             if isinstance(exc, APIError):
                 self._queue.keep_closed()
-            return self._reconciler.on_error(obj, exc)
+            delay = self._reconciler.on_error(obj, exc)
+            obj.may_have_left &= delay is not None  # there is no later change
+            return delay
 
     async def _index(self, obj: WatchedObject) -> None:
         for _ in range(_STATES_INDEXED):
@@ -438,6 +456,8 @@ class Controller:
                 self._let_go(obj)
         elif obj.is_unindexed or obj.is_unshown or self.holds:
             self.enqueue(obj, is_continued=True)
+        elif obj.may_have_left and not obj.has_daemons:  # whose end enqueues it
+            self.enqueue(obj, after=None if obj.is_dirty else task.result())
         elif obj.is_dirty:
             if not self._queue.has_waiting or self._decide(obj) is not None:
                 self.enqueue(obj, is_continued=True)

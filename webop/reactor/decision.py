@@ -132,6 +132,8 @@ def _detect_cause(
         old = stored.restore(new)  # too large to store: only a digest tells whether it is the same
     elif stored is not None:
         old = persistence.progress_storage.clear(essence=stored)
+        if ctx.is_partial:  # it can be from a time with whole objects
+            old = {key: old[key] for key in old if key == "metadata"}
     is_resuming = obj.needs_resume or any(
         state.purpose == Reason.RESUME.value and not state.is_finished for state in states.values()
     )

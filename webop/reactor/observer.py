@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.discovery import discover
+from webop.client.http.requests import Selection
 from webop.context.operator_context import OperatorContext
 from webop.errors import APIError
 from webop.handlers.registry import ResourceHandlers
@@ -242,6 +243,9 @@ class Observer:
                 self._start(resource, key[1], selectors)
             elif known.adapt(resource, selectors):
                 logger.info("%s has changed in the cluster. Listing it again.", known)
+        for resource, ctx in {one.ctx.resource: one.ctx for one in self._streams.values()}.items():
+            if not ctx.is_partial:
+                self._report_partial(resource, ctx.handlers)
         self._gate.expect(
             stream
             for stream in self._streams.values()
@@ -293,6 +297,18 @@ class Observer:
     def _report(self, selector: Selector, text: str) -> None:
         if self._reports.is_new(selector, text):
             logger.warning(text)
+
+    def _report_partial(self, resource: Resource, handlers: ResourceHandlers) -> None:
+        """Log once which handlers ask for metadata only, in vain, and why."""
+        everything = (*handlers.events, *handlers.changes, *handlers.background, *handlers.indexers)
+        some = [handler.id for handler in everything if handler.metadata_only]
+        rest = [handler.id for handler in everything if not handler.metadata_only]
+        why = f"{join_names(rest)} need whole objects"
+        if not rest:
+            why = "a storage in settings.persistence is not known to need only metadata"
+        text = f"metadata_only=True has no effect for {resource}, because {why}."
+        if some and self._reports.is_new(("metadata", resource.plural_name), text):
+            logger.info(text)
 
     def _start(
         self, resource: Resource, namespace: str | None, selectors: frozenset[Selector]
@@ -375,7 +391,10 @@ class Observer:
         async def follow() -> None:
             if not is_permitted:
                 await wait_for_permission(self._client, NAMESPACES)
-            await watch_namespaces(self._client, settings.watching, self._select_namespaces)
+            # Handled kinds are narrowed by other keys, such as EVERYTHING: that hides no namespace.
+            named = settings.watching.build_selectors(NAMESPACES, is_named=True)
+            selection, on_names = Selection(named), self._select_namespaces
+            await watch_namespaces(self._client, settings.watching, selection, on_names)
 
         self._spawn(follow, "watch of namespaces")
         await self._operator.cluster_view.wait_for_namespaces()

@@ -14,8 +14,9 @@ from functools import partial
 from typing import Any
 
 from webop.calls.execution import deliver_results, execute
-from webop.calls.progress import Progress
+from webop.calls.progress import Progress, fetch_states
 from webop.calls.shared_options import CallOptions
+from webop.client.watch_events import parse_version
 from webop.context.indexes import index_object
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ChangeCause, EventCause, ResourceCause
@@ -32,9 +33,11 @@ from webop.reactor.cycle import handle_change
 from webop.reactor.decision import Decision, decide
 from webop.reactor.failures import Pause
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.store import WatchedObject, Work
+from webop.reactor.store import NOTHING, State, WatchedObject, Work
 from webop.reactor.writer import open_writer, read
 from webop.telemetry.tracing import NOT_TRACED, Description, open_span
+
+logger = logging.getLogger(__name__)
 
 
 class Reconciler:
@@ -103,6 +106,69 @@ class Reconciler:
         """Drop everything else about an object that is gone."""
         self.ctx.operator.memos.forget(uid)
         self.ctx.operator.counters.misfits.pop(uid, None)
+
+    def may_have_left(self, obj: WatchedObject | None, raw: dict[str, Any]) -> bool:
+        """Return whether an object that seems deleted perhaps has only left the selectors.
+
+        A watch shows both alike. Here, only objects matter that are being handled, or can have the
+        finalizer or records of handlers, which must be removed. A body without a version says
+        nothing about that.
+
+        Args:
+            obj: the known object; None if it was not known.
+            raw: its last state, as the watch shows it.
+        """
+        handlers, persistence = self.ctx.handlers, self.ctx.operator.settings.persistence
+        if not self.ctx.is_narrowed:
+            return False
+        if obj is not None:
+            work = obj.work or NOTHING
+            if work.has_released:
+                return False
+            has_unwritten = work.writer is not None and work.writer.has_unwritten
+            if obj.state is State.RUNNING or has_unwritten:
+                return True
+        if not (handlers.uses_finalizers or handlers.changes):
+            return False
+        body, version = Body(raw), parse_version(raw)
+        if persistence.finalizer in body.meta.finalizers:
+            return True
+        if obj is not None and (not version or version < obj.version or obj.is_writing):
+            return True  # the finalizer or a record can have been added later
+        storage = persistence.progress_storage
+        return bool(fetch_states(handlers.changes, body=body, storage=storage))
+
+    async def release(self, obj: WatchedObject) -> float:
+        """Remove the finalizer and the progress of handlers, if it has only left the selectors.
+
+        The patches of its handlers are written before. The daemons and timers must have ended: the
+        end of the last one leads here again.
+
+        Returns:
+            The seconds until the next attempt; 0 if there must be none.
+
+        Raises:
+            APIError: the object cannot be read or written.
+        """
+        ctx, persistence = self.ctx, self.ctx.operator.settings.persistence
+        if obj.has_daemons:
+            return 0
+        if (raw := await read(ctx, obj)) is not None:
+            work, writer = obj.open_work(), open_writer(ctx, obj)
+            work.cycle = None
+            recorded, storage = Body(writer.add_records(raw)), persistence.progress_storage
+            progress = Progress(fetch_states(ctx.handlers.changes, body=recorded, storage=storage))
+            if progress:
+                owned, sent = [*progress], Body(writer.add_sent_records(raw))
+                progress.purge(owned, body=sent, patch=writer.records, storage=storage)
+            if not await writer.write() and (delay := obj.backoff_left()):
+                return delay
+            if persistence.finalizer in Body(raw).meta.finalizers:
+                await writer.set_finalizer(is_wanted=False)
+            text = "%s has left the selectors of %s: webop forgets it."
+            logger.debug(text, obj, ctx.resource, extra=ctx.refer_to(obj))
+        obj.may_have_left = False
+        return 0
 
     async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> float | None:
         """Process the newest state of an object; decide again if the decision is outdated.

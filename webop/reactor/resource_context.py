@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from webop.client.api import Client
+from webop.client.http.requests import cut_object
 from webop.context.operator_context import OperatorContext
 from webop.handlers.registry import ResourceHandlers
 from webop.objects.body import Body, build_object_reference
@@ -31,6 +32,25 @@ class ResourceContext:
     def has_status(self) -> bool:
         """Whether the status has its own endpoint (the status subresource)."""
         return "status" in self.operator.cluster_view.find(self.resource).subresources
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether only the metadata of objects are read: nothing else is necessary."""
+        persistence, handlers = self.operator.settings.persistence, self.handlers
+        storages = persistence.progress_storage, persistence.diffbase_storage
+        has_records = bool(handlers.changes)
+        return handlers.metadata_only and (
+            not has_records or all(storage.is_in_metadata for storage in storages)
+        )
+
+    def cut(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """Return an object as handlers get it: with only its metadata, if that is enough."""
+        return cut_object(raw, self.resource) if self.is_partial else raw
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether selectors hide objects of the kind: those that leave them look deleted."""
+        return bool(self.operator.settings.watching.build_selectors(self.resource))
 
     def refer_to(self, obj: WatchedObject) -> dict[str, Any]:
         """Return the ``extra`` that adds the reference of an object to a log message."""

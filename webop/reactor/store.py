@@ -115,6 +115,11 @@ class Work:
         """Whether all deletion handlers have finished: the finalizer can be removed."""
         return self.writer is not None and self.writer.cleanup is not None
 
+    @property
+    def has_released(self) -> bool:
+        """Whether the finalizer was removed."""
+        return self.writer is not None and self.writer.has_released
+
     def add_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a state of the object with all records, also those that are not written."""
         return raw if self.writer is None else self.writer.add_records(raw)
@@ -147,6 +152,8 @@ class WatchedObject:
         is_unindexed: whether the newest state is not in the indexes yet.
         is_unshown: whether event handlers have not got the newest event yet.
         is_shown: whether event handlers have got the object, but not its deletion.
+        may_have_left: whether it seems deleted, but perhaps has only left the selectors of the
+            watch, and still has the finalizer. It is released then, and forgotten.
         work: the state of the work, if there is any.
         daemons: its daemons and timers, if it has any.
         timer: when it is processed again.
@@ -161,6 +168,7 @@ class WatchedObject:
         "is_shown",
         "is_unindexed",
         "is_unshown",
+        "may_have_left",
         "name",
         "namespace",
         "needs_resume",
@@ -193,6 +201,7 @@ class WatchedObject:
         self.is_unindexed = False
         self.is_unshown = False
         self.is_shown = False
+        self.may_have_left = False
         self.work: Work | None = None
         self.daemons: Daemons | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -293,8 +302,13 @@ class WatchedObject:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known to be deleted; then nothing is written for it."""
+        """Whether it is known to be deleted, or out of sight."""
         return self.event_type == "DELETED"
+
+    @property
+    def may_exist(self) -> bool:
+        """Whether it can be written."""
+        return not self.is_gone or self.may_have_left
 
     def restore(self, snapshot: Snapshot) -> None:
         """Undo changes that handlers made in place, if the state is still the newest one."""

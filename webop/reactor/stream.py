@@ -14,6 +14,7 @@ from functools import partial
 
 from webop.aio.cancellation import WorkerGroup
 from webop.calls.invocation import is_async
+from webop.client.http.requests import Selection
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.client.watch_events import parse_number
 from webop.context.indexes import Feed
@@ -22,6 +23,7 @@ from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.index_gate import IndexGate
+from webop.reactor.left_objects import find_left
 from webop.reactor.reconciler import Reconciler
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.supervision import keep_running
@@ -59,6 +61,7 @@ class Stream:
         self.status = WatchStatus()
         self.is_stopped = False
         self._gate = gate
+        self._has_searched = False
         self._group = WorkerGroup()
         self._watching: asyncio.Task[None] | None = None
         context = contextvars.copy_context()
@@ -97,7 +100,7 @@ class Stream:
         self._reconciler.ctx = replace(ctx, resource=resource)
         if resource == ctx.resource and selectors == self.selectors:
             return False
-        self.selectors = selectors
+        is_known, self.selectors = bool(self.selectors), selectors
         handlers = operator.registry.handlers_of(selectors)
         self._reconciler.ctx = replace(ctx, resource=resource, handlers=handlers)
         if resource != ctx.resource:  # their bodies and patches are of the other version
@@ -108,6 +111,8 @@ class Stream:
         has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
         ctx.queue.pool = operator.settings.execution if has_sync else None
         is_holding = resource != ctx.resource or not self.feeds <= former
+        if is_known and self.ctx.is_partial != ctx.is_partial:  # the known bodies are of no use
+            is_holding = True
         self.controller.list_again(is_holding=is_holding)
         self._restart()
         return True
@@ -142,6 +147,7 @@ class Stream:
 
     def _switch(self, reason: DaemonStoppingReason | None) -> None:
         """Pause for a reason; resume if it is None. A watch can be behind what others have done."""
+        self._has_searched = False  # another one can have been active, and have crashed
         self.controller.set_paused(reason)
         self._restart()
 
@@ -156,7 +162,9 @@ class Stream:
             await self._gate.wait()  # so that its objects need not wait in memory
             await ctx.operator.pausing.wait_until_active()
         self.status = WatchStatus()
-        items = watch(ctx.client, ctx.resource, self.namespace, options, self.status)
+        selectors = options.build_selectors(ctx.resource)
+        selection = Selection(selectors, is_partial=ctx.is_partial)
+        items = watch(ctx.client, ctx.resource, self.namespace, options, self.status, selection)
         async with contextlib.aclosing(items):
             async for item in items:
                 await ctx.queue.yield_to_loop()
@@ -166,6 +174,15 @@ class Stream:
                     self.controller.begin_listing()
                 else:
                     self.controller.finish_listing(parse_number(item.resource_version))
+                    if not self._has_searched and ctx.operator.pausing.is_active:
+                        self._has_searched = True
+                        self._group.create_task(self._release_left(), name=f"search for {self}")
+
+    async def _release_left(self) -> None:
+        """Release objects that left the selectors while no operator ran."""
+        async with contextlib.aclosing(find_left(self.ctx, self.namespace)) as found:
+            async for raw in found:
+                self.controller.release(raw)
 
     def _note_indexed(self) -> None:
         """React to the end of a list, and of the indexing of its objects."""

@@ -42,6 +42,7 @@ from webop.objects.patch import (
     merge_patches,
 )
 from webop.reactor.failures import DeniedError, Failure, NotStoredError, Pause, classify
+from webop.reactor.left_objects import build_annotations
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import State, WatchedObject
 
@@ -88,10 +89,22 @@ class Writer:
         is_denied: whether the API server has rejected the records for good, or not stored them.
         cleanup: the patch to write together with the removal of the finalizer; None until all
             deletion handlers have finished.
+        has_released: whether it has removed the finalizer.
         pause: the pauses after failures. Nothing is sent meanwhile, unless records were denied.
     """
 
-    __slots__ = "_lock", "_obj", "_timer", "cleanup", "ctx", "is_denied", "pause", "sent", "waiting"
+    __slots__ = (
+        "_lock",
+        "_obj",
+        "_timer",
+        "cleanup",
+        "ctx",
+        "has_released",
+        "is_denied",
+        "pause",
+        "sent",
+        "waiting",
+    )
 
     def __init__(self, ctx: ResourceContext, obj: WatchedObject) -> None:
         self.ctx = ctx
@@ -99,6 +112,7 @@ class Writer:
         self.sent = UnwrittenPatch()
         self.is_denied = False
         self.cleanup: Patch | None = None
+        self.has_released = False
         self.pause = Pause()
         self._obj = obj
         self._lock = asyncio.Lock()
@@ -174,7 +188,7 @@ class Writer:
             Whether the work on the object can go on: all is written, or was denied for good.
         """
         async with self._lock:
-            if self._obj.is_gone:
+            if not self._obj.may_exist:
                 self._forget()
             try:
                 is_released = False
@@ -301,12 +315,18 @@ class Writer:
                 continue
             for patch in patches:
                 written = {key: patch.pop(key) for key in content.keys() & patch.keys()}
-                missing = find_missing(written, response) if response else {}
+                missing = self._find_missing(written, response) if response else {}
                 if dropped is not None and patch is patches[-1]:
                     dropped.update(merge_patches(dropped, missing))
                 elif missing:
                     self._warn_of_loss(missing)
         return denials
+
+    def _find_missing(self, written: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
+        """Return what the API server has not stored, as far as the response shows it."""
+        if self.ctx.is_partial:
+            written = {key: written[key] for key in written if key == "metadata"}
+        return find_missing(written, response)
 
     def _guard(self, content: dict[str, Any], part: str | None, raw: dict[str, Any]) -> Content:
         """Return a merge patch that is never applied to another object of the same name."""
@@ -350,7 +370,8 @@ class Writer:
             if denial:
                 denials.append(denial)
             elif response is not None:
-                self._warn_of_loss(find_missing(build_merge_patch(before, changed), response))
+                written = build_merge_patch(before, changed)
+                self._warn_of_loss(self._find_missing(written, response))
                 if has_status and part is None:
                     sent.undo = build_merge_patch(_without_status(after), _without_status(before))
         fns.clear()
@@ -388,20 +409,28 @@ class Writer:
         finalizer = self.ctx.operator.settings.persistence.finalizer
 
         def build(raw: dict[str, Any]) -> Content | None:
-            meta = Body(raw).meta
+            body = Body(raw)
+            meta = body.meta
             names = [name for name in meta.finalizers if name != finalizer]
             is_there = len(names) < len(meta.finalizers)
-            if is_there == is_wanted or (is_wanted and meta.deletion_timestamp):
+            is_late = meta.deletion_timestamp or self._obj.is_gone
+            if is_there == is_wanted or (is_wanted and is_late):
                 return None
             names += [finalizer] if is_wanted else []
-            metadata = {"finalizers": names, "resourceVersion": meta.resource_version}
-            return {**records, "metadata": {**records.get("metadata", {}), **metadata}}
+            metadata: dict[str, Any] = {
+                "finalizers": names,
+                "resourceVersion": meta.resource_version,
+            }
+            if annotations := build_annotations(self.ctx, body, is_wanted=is_wanted):
+                metadata["annotations"] = annotations
+            return merge_patches(records, {"metadata": metadata})
 
-        response, denial = await self._send(build)
+        response, denial = await self._send(build, needs_state=self._obj.is_gone)
         if denial and records:  # they must not block the deletion
             return await self._set_finalizer({}, is_wanted=is_wanted)
         if denial:
             raise DeniedError(denial)
+        self.has_released = response is not None and not is_wanted
         return response
 
     async def _send(
@@ -415,8 +444,8 @@ class Writer:
         """Send a patch made for the newest known state; if that was outdated, read and repeat.
 
         For a state, ``build`` returns operations (a JSON patch), a mapping (a merge patch), or
-        nothing if there is nothing to write. If it needs a state and none is in memory, the state
-        is read. For newer states, it is called again, up to the number of attempts.
+        nothing if there is nothing to write. If it needs a state and no whole one is in memory, the
+        state is read. For newer states, it is called again, up to the number of attempts.
 
         Returns:
             The state after the patch, or None if nothing was written, or the object is gone; and
@@ -426,8 +455,10 @@ class Writer:
             APIError: it was not written, but can be later.
         """
         ctx, obj = self.ctx, self._obj
-        raw = obj.get_freshest() or (await read(ctx, obj) if needs_state else {})
-        while raw is not None and not obj.is_gone:
+        raw = None if needs_state and ctx.is_partial else obj.get_freshest()
+        if raw is None:
+            raw = await read(ctx, obj, is_whole=True) if needs_state else {}
+        while raw is not None and obj.may_exist:
             if not (content := build(raw)):
                 return None, ""
             newest: dict[str, Any] | None = None
@@ -436,7 +467,8 @@ class Writer:
             except APIStatusError as exc:
                 failure = self._classify(exc, content, subresource)
                 if failure is Failure.OUTDATED:
-                    newest, attempts = await self._read_newest(raw), attempts - 1
+                    newest = await self._read_newest(raw, is_whole=needs_state)
+                    attempts -= 1
                     failure = Failure.DENIED if newest is raw and exc.status == 422 else failure
                 if failure is Failure.DENIED:
                     return None, str(exc)
@@ -457,12 +489,12 @@ class Writer:
         obj.mark_gone()
         return None, ""
 
-    async def _read_newest(self, raw: dict[str, Any]) -> dict[str, Any] | None:
+    async def _read_newest(self, raw: dict[str, Any], *, is_whole: bool) -> dict[str, Any] | None:
         """Return the newest state after a conflict; the given one if it had another reason."""
         version = get_version(raw) or str(self._obj.version)
-        newest = await read(self.ctx, self._obj)
+        newest = await read(self.ctx, self._obj, is_whole=is_whole)
         if newest is not None:
-            self._obj.accept_own(newest)
+            self._obj.accept_own(self.ctx.cut(newest))
         return raw if newest is not None and get_version(newest) == version else newest
 
     def _classify(self, exc: APIStatusError, content: Content, subresource: str | None) -> Failure:
@@ -490,6 +522,7 @@ class Writer:
                 is_queued=True,
                 is_retried=False,
                 keeps_managed_fields=self.ctx.operator.settings.watching.managed_fields,
+                is_partial=self.ctx.is_partial,
             )
         except APIError as exc:
             if classify(exc) is Failure.AWAY:
@@ -538,8 +571,12 @@ def open_writer(ctx: ResourceContext, obj: WatchedObject) -> Writer:
     return work.writer
 
 
-async def read(ctx: ResourceContext, obj: WatchedObject) -> dict[str, Any] | None:
+async def read(
+    ctx: ResourceContext, obj: WatchedObject, *, is_whole: bool = False
+) -> dict[str, Any] | None:
     """Read the newest state from the API server; None if the object is gone.
+
+    It is the whole object on request, or if handlers need it.
 
     Raises:
         APIError: it cannot be read.
@@ -552,6 +589,7 @@ async def read(ctx: ResourceContext, obj: WatchedObject) -> dict[str, Any] | Non
             is_queued=True,
             is_retried=False,
             keeps_managed_fields=ctx.operator.settings.watching.managed_fields,
+            is_partial=ctx.is_partial and not is_whole,
         )
     except APINotFoundError as exc:
         if not exc.details.get("name"):  # the kind is not served, perhaps not yet

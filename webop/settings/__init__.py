@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from pydantic import Field, TypeAdapter
 
+from webop.objects.resources import Resource
 from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, DiffBaseStorage
 from webop.objects.storage.progress import ProgressStorage, SmartProgressStorage
 from webop.servers.hosting import DefaultLimits
@@ -35,6 +36,7 @@ from webop.settings.sections import (
     Subdomain,
     Threads,
 )
+from webop.settings.watch_selectors import SelectorMapping, Selectors
 
 _SERVING = DefaultLimits()
 _FIBONACCI = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
@@ -150,6 +152,29 @@ class WatchingSettings(Section):
     if the API server supports it (Kubernetes API concepts: "Streaming lists")."""
     managed_fields: bool = False
     """Whether handlers get ``metadata.managedFields``, often the larger part of an object."""
+    label_selectors: Selectors = Field(default_factory=SelectorMapping)
+    """Label selectors by kinds: webop sees only the objects that match (page "Selectors")."""
+    field_selectors: Selectors = Field(default_factory=SelectorMapping)
+    """Field selectors by kinds, in the same way."""
+    shard_selectors: Selectors = Field(default_factory=SelectorMapping)
+    """Shard selectors by kinds, in the same way; if several match a kind, the first one counts.
+    Peers of the same priority do not pause the operator then."""
+
+    def build_selectors(self, resource: Resource, *, is_named: bool = False) -> dict[str, str]:
+        """Return the selectors of a kind, as parameters of its lists and watches.
+
+        With ``is_named``, only those whose keys name the kind.
+        """
+        labels, fields, shards = (
+            selectors.collect(resource, is_named=is_named)
+            for selectors in (self.label_selectors, self.field_selectors, self.shard_selectors)
+        )
+        found = {
+            "labelSelector": ",".join(sorted({*labels})),
+            "fieldSelector": ",".join(sorted({*fields})),
+            "shardSelector": next(iter(shards), ""),
+        }
+        return {name: text for name, text in found.items() if text}
 
 
 class BatchingSettings(Section):

@@ -21,7 +21,12 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "WEBOP_"
 
-_IN_CODE = frozenset({"server", "executor", "progress_storage", "diffbase_storage"})
+_IN_CODE = frozenset(
+    {
+        *("server", "executor", "progress_storage", "diffbase_storage"),
+        *("label_selectors", "field_selectors", "shard_selectors"),
+    }
+)
 _DELAYS = frozenset({"error_delays", "error_backoffs"})
 _ALIASES = {"queueing": "batching"}
 

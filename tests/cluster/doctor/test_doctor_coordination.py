@@ -134,3 +134,40 @@ async def test_deletions_that_wait_for_a_handler_that_is_gone_are_named(
     assert busy.find("finalizers").text == "no deletion waits for this operator"
     for name in ("held", "stays"):
         await site.objects.patch(name, {"metadata": {"finalizers": None}})
+
+
+_SELECTING = """
+import webop
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.watching.label_selectors["{plural}"] = "tier=gold"
+    settings.watching.field_selectors["{fields}"] = "{selector}"
+
+@webop.on.create("{plural}", labels={{"tier": "{tier}"}})
+def fn(**_): ...
+"""
+
+
+@pytest.mark.feature("FLT-28")
+async def test_selectors_are_checked_by_the_api_server_and_against_filters(
+    site: Site, doctor: Doctor
+) -> None:
+    name = f"patients.{site.names[0]}"
+    options = ("-n", site.objects.namespace, "--standalone", "--no-probe")
+
+    async def examine(fields: str, selector: str, tier: str) -> Any:
+        code = _SELECTING.format(plural=name, fields=fields, selector=selector, tier=tier)
+        return await doctor.examine(*options, doctor.workshop.write(code))
+
+    fine = await examine(name, "metadata.name!=x", "gold")
+    assert fine.find(name, "Selectors").text == (
+        "webop sees only labelSelector=tier=gold and fieldSelector=metadata.name!=x"
+    )
+    refused = await examine(name, "spec.size=1", "gold")
+    line = refused.find(name, "Selectors")
+    assert line.level == "failure"
+    assert "field label not supported: spec.size" in line.text
+    lost = await examine("nothing.example.com", "metadata.name=x", "silver")
+    assert "contradicts 'tier=gold'" in lost.find(name, "Selectors").text
+    assert "has a key for which there are no handlers" in lost.find("nothing.example.com").text

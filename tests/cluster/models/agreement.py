@@ -103,6 +103,14 @@ class Maker:
             lambda: (Source, self._make_source),
             lambda: (Annotated[S3 | Disk, Field(discriminator="kind")], self._make_tagged),
             lambda: (Annotated[list[Port], webop.ListKeys("name")], self._make_ports),
+            lambda: (webop.Int32, lambda: rng.choice([0, 1, 2**31 - 1, -(2**31), 2**31])),
+            lambda: (Annotated[webop.Int64, Field(ge=1)], lambda: rng.choice([0, 1, 2**63 - 1])),
+            lambda: (webop.Quantity, lambda: rng.choice([1, 0, "1Gi", "500m", "1.5", "x", "1 G"])),
+            lambda: (
+                Annotated[list[str], webop.Unique(), Field(max_length=2)],
+                lambda: [rng.choice("ab") for _ in range(rng.randint(0, 3))],
+            ),
+            lambda: (list[Source], lambda: [self._make_source() for _ in range(rng.randint(0, 2))]),
         ]
         if depth < 2 and rng.random() < 0.35:
             return rng.choice([self._make_list, self._make_dict, self._make_set, self.make_struct])(
@@ -249,11 +257,14 @@ NULL = "null where None is not allowed"
 DUPLICATE = "a duplicate in a set"
 WHOLE_FLOAT = "5.0 in int | str"
 TRUE = "true for 1 in a Literal"
+NUMBER_FOR_TIME = "a number in a string with the format of a time"
 
 
 def classify(spec: Any, exc: webop.MisfitError | None, refusal: str) -> str | None:
     """Return the name of a known difference, which is in docs/crds.md; None for others."""
     if exc is None:
+        if re.search(r'must be of type date-time: "-?\d+(\.\d*)?"', refusal):
+            return NUMBER_FOR_TIME
         is_true = "Unsupported value: true" in refusal
         return DUPLICATE if "Duplicate value" in refusal else TRUE if is_true else None
     found = {_classify_cause(spec, cause) for cause in exc.causes}

@@ -70,6 +70,7 @@ async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
     ctx: Any = SimpleNamespace(
         client=SimpleNamespace(patch=refuse),
         has_status=False,
+        is_partial=False,
         operator=SimpleNamespace(settings=settings),
         refer_to=lambda _: {},
         resource=None,

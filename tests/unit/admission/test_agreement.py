@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import random
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pytest
@@ -262,91 +259,3 @@ def test_replicas_with_longer_lifetimes_are_waited_for() -> None:
     assert one.select(records, renewal=10.0)
     one.renewals = 19
     assert not one.select(records, renewal=10.0)
-
-
-_VERSIONS = ("a b ~c", "b d ~c", "d a e")
-
-
-class Story:
-    """Replicas of several versions behind one address that start, check, retire, leave and die."""
-
-    def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
-        self.found: Any = NONE
-        self.records: dict[int, ReplicaRecord] = {}
-        self.offers: dict[int, Offer] = {}
-        self.dead: set[int] = set()
-        self.numbers = itertools.count(1)
-
-    def go_on(self) -> None:
-        """Let one thing happen, and check what is promised."""
-        number = self.chance.choice([0, *self.offers])
-        action = self.chance.choice([self.check, self.check, self.retire, self.leave, self.kill])
-        before = {*self.names.split()}
-        if number:
-            action(number)
-        elif len(self.offers) < 5:
-            number = next(self.numbers)
-            self.offers[number] = offer(self.chance.choice(_VERSIONS), ca=f"ca{number}")
-            self.check(number)
-        lost = before & self.list_served() - {*self.names.split()}
-        assert not lost, f"not checked any more: {lost}"
-        assert self.names in {"", *(" ".join(sorted(v.split())) for v in _VERSIONS)}
-        if self.names and self.records:
-            cas = {pem.split()[2] for one in self.records.values() for pem in one.cas}
-            assert self.trusted == cas
-
-    def decide(self, number: int, mine: ReplicaRecord | None) -> None:
-        for dead in self.dead:
-            self.records.pop(dead, None)
-        others = [one for key, one in self.records.items() if key != number]
-        own = self.offers[number]
-        decision = decide(self.found, others, own, mine, notes=self.notes, is_final=True)
-        self.notes = decision.notes
-        self.found, (self.names, _, self.trusted) = decision.webhooks, describe(decision)
-        self.records.pop(number, None)
-        if mine is not None:
-            self.records[number] = mine
-
-    names, notes = "", Notes()
-    trusted: AbstractSet[str] = frozenset()
-
-    def check(self, number: int) -> None:
-        old = self.records.get(number)
-        is_retired = old is not None and old.is_retired
-        new = record(self.offers[number], number)
-        self.decide(number, new.retire() if is_retired else new)
-
-    def retire(self, number: int) -> None:
-        acting = [k for k, one in self.records.items() if k != number and not one.is_retired]
-        new = record(self.offers[number], number)
-        self.decide(number, new.retire() if acting else new)
-
-    def leave(self, number: int) -> None:
-        self.decide(number, None)
-        del self.offers[number]
-
-    def kill(self, number: int) -> None:
-        del self.offers[number]
-        self.dead.add(number)  # the others find out before they do anything else
-
-    def list_served(self) -> set[str]:
-        """Return the webhooks that any replica serves which does not retire."""
-        acting = [k for k, one in self.records.items() if not one.is_retired and k in self.offers]
-        offered = [self._list(self.offers[k].webhooks) for k in acting]
-        return {name.removesuffix(".x") for names in offered for name in names}
-
-    def _list(self, webhooks: Any) -> list[str]:
-        return [f"{'~' * (kind is M)}{w['name']}" for kind in webhooks for w in webhooks[kind]]
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_what_is_in_force_stays_so_as_long_as_any_replica_serves_it(seed: int) -> None:
-    story = Story(seed)
-    for _ in range(60):
-        story.go_on()
-    for number in list(story.offers):
-        story.check(number)
-    for number in list(story.offers):
-        story.leave(number)
-        assert story.names == "" or story.records

@@ -91,17 +91,6 @@ def test_what_only_the_operator_can_tell_is_not_filtered_by_the_api_server(
     }
 
 
-@pytest.mark.parametrize(
-    "names", [("kex",), ("KopfExample",), ("kopfexamples.v1.kopf.dev",), ("kopf.dev", "kex")]
-)
-def test_all_names_of_a_resource_come_to_its_plural(
-    registry: webop.OperatorRegistry, names: tuple[str, ...]
-) -> None:
-    webop.on.validate(*names, registry=registry)(fn)
-    (webhook,) = build(registry)
-    assert [rule["resources"] for rule in webhook["rules"]] == [["kopfexamples"]]
-
-
 def test_a_category_makes_several_rules_of_one_webhook(registry: webop.OperatorRegistry) -> None:
     webop.on.validate(category="all", registry=registry)(fn)
     (webhook,) = build(registry)

@@ -106,42 +106,6 @@ def test_a_configuration_is_a_complete_object(reason: WebhookType, kind: str) ->
     }
 
 
-@pytest.mark.feature("ADM-16")
-@pytest.mark.parametrize(("option", "value"), [(False, "None"), (True, "NoneOnDryRun")])
-def test_side_effects_are_told(option: bool, value: str) -> None:
-    assert build(build_handler(side_effects=option))[0]["sideEffects"] == value
-
-
-@pytest.mark.feature("ADM-17")
-@pytest.mark.parametrize(("option", "value"), [(False, "Fail"), (True, "Ignore")])
-def test_ignored_failures_are_told(option: bool, value: str) -> None:
-    assert build(build_handler(ignore_failures=option))[0]["failurePolicy"] == value
-
-
-@pytest.mark.feature("ADM-13", "ADM-14")
-@pytest.mark.parametrize(
-    ("operations", "expected"),
-    [((), ["*"]), (("DELETE",), ["DELETE"]), (("UPDATE", "CREATE"), ["CREATE", "UPDATE"])],
-)
-def test_operations_restrict_the_rules(operations: tuple[str, ...], expected: list[str]) -> None:
-    (webhook,) = build(build_handler(operations=frozenset(operations)))
-    assert webhook["rules"][0]["operations"] == expected
-
-
-@pytest.mark.feature("ADM-15")
-@pytest.mark.parametrize(
-    ("subresource", "expected"),
-    [
-        (None, ["kopfexamples"]),
-        ("status", ["kopfexamples/status"]),
-        ("*", ["kopfexamples", "kopfexamples/*"]),
-    ],
-)
-def test_subresources_restrict_the_rules(subresource: str | None, expected: list[str]) -> None:
-    (webhook,) = build(build_handler(subresource=subresource))
-    assert webhook["rules"][0]["resources"] == expected
-
-
 @pytest.mark.feature("ADM-19", "ADM-21")
 @pytest.mark.parametrize(
     ("labels", "expected"),
@@ -194,11 +158,6 @@ def test_everything_has_short_rules_in_a_cluster_with_many_kinds(
     events = Resource("", "v1", "events", kind="Event")  # EVERYTHING does not mean them
     (webhook,) = build(handler, resources=[*many, PODS, events])
     assert [rule["resources"] for rule in webhook["rules"]] == [core, widgets]
-
-
-def test_the_core_group_has_an_empty_name() -> None:
-    (webhook,) = build(build_handler(selector=parse_selector("v1", "pods")))
-    assert webhook["rules"][0]["apiGroups"] == [""]
 
 
 @pytest.mark.feature("ADM-45")

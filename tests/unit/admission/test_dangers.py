@@ -90,20 +90,7 @@ def test_a_webhook_that_leaves_something_out_draws_none(names: Any, options: Any
     assert find(*names, **options) == []
 
 
-@pytest.mark.parametrize("names", [("pods",), (webop.EVERYTHING,)])
-def test_nothing_is_told_of_what_is_not_in_the_cluster(names: Any) -> None:
-    assert find(*names, resources=[]) == []
-
-
 def test_a_webhook_for_webhooks_is_told_to_be_for_nothing() -> None:
     (line,) = find("mutatingwebhookconfigurations", labels={"a": "b"})
     assert line.startswith("Webhook 'check' is for mutatingwebhookconfigurations: ")
     assert line.endswith("API servers never call webhooks for these.")
-
-
-def test_each_handler_is_told_of() -> None:
-    registry = webop.OperatorRegistry()
-    for plural in ("pods", "kopfexamples", "nodes"):
-        webop.on.validate(plural, id=f"of-{plural}", registry=registry)(lambda **_: None)
-    lines = list_dangers(registry.select_webhooks(), RESOURCES)
-    assert [line.split()[1] for line in lines] == ["'of-pods'", "'of-nodes'"]

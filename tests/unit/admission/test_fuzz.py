@@ -6,19 +6,18 @@ import base64
 import json
 import logging
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit.hostile_requests import BASES, PATHS, Request, generate_documents
+from tests.kit.hostile_requests import BASES, PATHS, Request
 from tests.kit.reviews import UID
-from tests.unit.admission.fuzzing import Fuzzer, Report, fuzz, load, open_fuzzer, replay, save
+from tests.unit.admission.fuzzing import Fuzzer, fuzz, open_fuzzer
 
 Json = dict[str, Any]
 
-_COUNT = 3000
-_STREAMS = 150
+_COUNT = 600
+_STREAMS = 60
 
 REVIEW = json.dumps(BASES[0]).encode()
 
@@ -47,11 +46,6 @@ async def test_valid_reviews_are_served_at_all_paths() -> None:
         assert fuzzer.report.statuses.keys() == {"200"}
 
 
-def test_the_requests_of_one_seed_are_always_the_same() -> None:
-    assert repr(generate_documents(50, 7)) == repr(generate_documents(50, 7))
-    assert repr(generate_documents(50, 7)) != repr(generate_documents(50, 8))
-
-
 def build_response(**changes: Any) -> Json:
     response = {"uid": UID, "allowed": True, **changes}
     return {
@@ -70,10 +64,7 @@ def build_patch(*operations: Json) -> Json:
     ("status", "answer", "rule"),
     [
         (200, build_response(), "allowed, but unjudged"),
-        (200, build_response(uid="other"), "the answer has another uid"),
-        (200, {**build_response(), "apiVersion": "v1"}, "the answer is of another kind"),
         (200, {"kind": "AdmissionReview"}, "a 200 that is not a review: KeyError"),
-        (200, [], "a 200 that is not a review: TypeError"),
         (
             200,
             build_response(allowed=False, status={"message": "Oops", "code": 500}),
@@ -87,13 +78,7 @@ def build_patch(*operations: Json) -> Json:
         (200, build_response(warnings=["a\nb"]), "a warning that API servers drop"),
         (200, build_patch({"op": "remove", "path": "/x"}), "a patch that cannot be applied"),
         (500, {"kind": "Status"}, "status 500"),
-        (503, {"kind": "Status"}, "status 503"),
         (400, {"message": "No."}, "a 400 that is not a Status with a reason"),
-        (
-            404,
-            {"kind": "Status", "code": 404, "message": " "},
-            "a 404 that is not a Status with a reason",
-        ),
     ],
 )
 async def test_the_judge_notices_wrong_answers(status: int, answer: Any, rule: str) -> None:
@@ -102,28 +87,6 @@ async def test_the_judge_notices_wrong_answers(status: int, answer: Any, rule: s
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
 
     assert rule in await judge(app)
-
-
-async def test_findings_can_be_replayed(tmp_path: Path) -> None:
-    report = Report()
-    report.note("one", "", Request(REVIEW, "/unknown", query=b"\xff"))
-    report.note("two", "", b"POST / HTTP/1.1\r\n\r\n")
-    save(report, tmp_path / "found.txt")
-    requests = load(tmp_path / "found.txt")
-    assert requests == [finding.request for finding in report.findings.values()]
-    replayed = await replay(requests)
-    assert replayed.statuses["404"] == 1
-    assert replayed.count == 2
-
-
-def test_of_the_findings_of_one_kind_the_smallest_is_kept_and_shown_folded() -> None:
-    report = Report()
-    for size in (500, 100, 900):
-        report.note("deep", "", Request(b"[" * size))
-    (finding,) = report.findings.values()
-    assert (finding.count, finding.request) == (3, Request(b"[" * 100))
-    assert "3 times: deep\n" in report.summarize()
-    assert "Request(body=b'<[ 100 times>'" in report.summarize()
 
 
 async def test_the_judge_notices_errors_in_the_log_and_from_the_app() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 
 import httpx
@@ -145,24 +144,6 @@ async def test_another_process_that_creates_it_at_the_same_time_is_no_problem(
     assert server.get_names() == {VALIDATING: ["v", "p"]}
 
 
-async def test_replicas_that_write_all_at_once_all_get_there(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
-) -> None:
-    server.put(VALIDATING, [])
-    server.gate.clear()
-    async with contextlib.AsyncExitStack() as stack:
-        all_of_them = [await stack.enter_async_context(manage(registry, server)) for _ in range(8)]
-        await eventually(lambda: len(server.requests) == len(all_of_them))
-        server.gate.set()
-        for managing in all_of_them:
-            await managing.wait_applied()
-        assert len(server.get_records()) == len(all_of_them)
-        await asyncio.gather(*(m.manager.withdraw(is_asked=True) for m in all_of_them))
-    assert server.conflicts
-    assert server.get_records() == []
-    assert server.get_names() == {VALIDATING: ["p"]}
-
-
 @pytest.mark.feature("ADM-42")
 async def test_one_that_comes_while_the_last_one_goes_keeps_its_mutating_webhooks(
     registry: webop.OperatorRegistry, server: FakeConfigurations
@@ -212,17 +193,6 @@ async def test_a_replica_that_has_withdrawn_does_not_keep_the_event_loop_busy(
         assert time.process_time() - spent < 0.1
 
 
-async def test_who_has_never_come_has_nothing_to_withdraw(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
-) -> None:
-    server.put(VALIDATING, [])
-    server.review = 500
-    async with manage(registry, server, exempt_account=True) as managing:
-        await eventually(lambda: managing.manager.problem)
-        await managing.manager.withdraw(is_asked=True)
-    assert server.requests == []
-
-
 @pytest.mark.parametrize(
     ("resources", "reason"),
     [
@@ -251,31 +221,6 @@ async def test_handlers_without_a_webhook_are_told_of_once(
     assert caplog.text.count(reason) == (1 if "'v'" in reason else 2)
 
 
-async def test_handlers_that_can_stop_the_cluster_are_told_of_once(
-    registry: webop.OperatorRegistry, server: FakeConfigurations, caplog: pytest.LogCaptureFixture
-) -> None:
-    webop.on.validate("pods", id="all-pods", registry=registry)(lambda **_: None)
-    async with manage(registry, server) as managing:
-        await managing.wait_applied()
-        for resources in ([KEX, PODS], [PODS]):
-            managing.operator.context.cluster_view.update(resources)
-            count = len(resources) * 2 - 1
-            await eventually(lambda n=count: len(server.get_names()[VALIDATING]) == n)  # type: ignore[misc]
-    assert caplog.text.count("Webhook 'all-pods' is called for all pods") == 1
-
-
-async def test_the_own_namespace_and_account_are_exempted_if_so_set(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
-) -> None:
-    async with manage(registry, server, exempt_namespace=True, exempt_account=True) as managing:
-        await managing.wait_applied()
-    webhook = server.stored[VALIDATING]["webhooks"][0]
-    (selector,) = webhook["namespaceSelector"]["matchExpressions"]
-    assert (selector["operator"], selector["values"]) == ("NotIn", ["mine"])
-    (condition,) = webhook["matchConditions"]
-    assert condition["expression"].endswith('!= "system:serviceaccount:ns:me"')
-
-
 @pytest.mark.parametrize("status", [403, 404])
 async def test_an_account_that_is_not_told_cannot_be_exempted(
     registry: webop.OperatorRegistry,
@@ -288,38 +233,6 @@ async def test_an_account_that_is_not_told_cannot_be_exempted(
         await managing.wait_applied()
     assert "matchConditions" not in server.stored[VALIDATING]["webhooks"][0]
     assert "settings.admission.exempt_account has no effect" in caplog.text
-
-
-async def test_marks_are_renewed_and_the_webhooks_put_right_on_the_occasion(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
-) -> None:
-    async with manage(registry, server, replica_lifetime=0.6) as managing:
-        await managing.wait_applied()
-        (record,) = server.get_records()
-        await eventually(lambda: server.get_records()[0].renewed > record.renewed)
-        server.put(VALIDATING, [])
-        await eventually(lambda: server.get_names() == {VALIDATING: ["v", "p"]})
-        assert server.get_records()[0].since == record.since
-        del server.stored[VALIDATING]
-        await eventually(lambda: server.get_names() == {VALIDATING: ["v", "p"]})
-
-
-async def test_after_an_outage_the_others_have_the_time_to_come_back(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
-) -> None:
-    async with manage(registry, server, replica_lifetime=1.5) as managing:
-        await managing.wait_applied()
-        async with manage(registry, server, replica_lifetime=1.5) as other:
-            await other.wait_applied()
-            assert len(server.get_records()) == 2
-            server.gate.clear()
-        started = time.monotonic()
-        await eventually(lambda: time.monotonic() - started > 2)
-        server.gate.set()
-        server.requests.clear()
-        await eventually(lambda: len(server.requests) > 4)
-        assert len(server.get_records()) == 2
-        await eventually(lambda: len(server.get_records()) == 1)
 
 
 async def test_a_config_is_confirmed_when_its_authorities_are_trusted(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any
 
 import pytest
@@ -40,22 +39,6 @@ def build_record(**fields: Any) -> ReplicaRecord:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     assert decode_record(build_record().encode()) == build_record()
-
-
-def test_a_record_of_an_earlier_version_is_read_without_a_digest() -> None:
-    document = {
-        "identity": "user@host/1",
-        "process": "1-2-abcdefabcdef",
-        "since": NOW,
-        "renewed": NOW,
-        "lifetime": 180.0,
-        "address": {"url": "https://host:1"},
-        "ca": f"{ONE}\n{TWO}\n",
-        "webhooks": {"x.auto": {"path": "/x", "targets": ["g/v1/parcels"]}},
-        "pending": {},
-        "both": True,
-    }
-    assert decode_record(json.dumps(document)) == build_record(digest="")
 
 
 @pytest.mark.parametrize(

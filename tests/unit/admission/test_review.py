@@ -138,11 +138,6 @@ def test_a_refusal_does_not_repeat_all_that_was_sent() -> None:
         assert len(str(caught.value)) < 500
 
 
-def test_a_connection_needs_no_object() -> None:
-    review = parse_review(build(operation="CONNECT", object=None, oldObject=None))
-    assert review.body == {}
-
-
 @pytest.mark.feature("ADM-31", "D-68")
 @pytest.mark.parametrize(
     ("request_", "message"),

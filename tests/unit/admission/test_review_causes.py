@@ -11,7 +11,6 @@ import pytest
 
 import webop
 from tests.kit.reviews import build_object, serve
-from webop.calls.error_policy import Attempt, classify_failure
 from webop.objects.field_errors import render_path
 
 Json = dict[str, Any]
@@ -78,14 +77,6 @@ async def test_a_refusal_has_a_reason_and_causes(registry: webop.OperatorRegistr
     }
 
 
-@pytest.mark.feature("ADM-03")
-async def test_without_causes_there_are_no_details_as_kubectl_would_show_no_message(
-    registry: webop.OperatorRegistry,
-) -> None:
-    response = await refuse(webop.AdmissionError("Meh!", 403, reason="Forbidden"), registry)
-    assert response["status"] == {"message": "Meh!", "code": 403, "reason": "Forbidden"}
-
-
 @pytest.mark.parametrize(
     ("request_", "names"),
     [
@@ -108,14 +99,6 @@ async def test_the_details_name_the_object_as_far_as_it_has_a_name(
     assert {key: value for key, value in details.items() if key != "causes"} == names
 
 
-async def test_texts_that_json_cannot_hold_are_replaced(registry: webop.OperatorRegistry) -> None:
-    cause: Any = webop.AdmissionCause("spec.\udc80", "\ud800", reason="\udfff")
-    error = webop.AdmissionError("\udc80", reason="In\ud800valid", causes=[cause])
-    status = (await refuse(error, registry))["status"]
-    assert (status["message"], status["reason"]) == ("?", "In?valid")
-    assert status["details"]["causes"] == [{"field": "spec.?", "message": "?", "reason": "?"}]
-
-
 @pytest.mark.parametrize(
     ("causes", "message"),
     [
@@ -128,13 +111,6 @@ async def test_texts_that_json_cannot_hold_are_replaced(registry: webop.Operator
 def test_causes_of_wrong_types_are_told(causes: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         webop.AdmissionError("Meh!", causes=causes)
-
-
-@pytest.mark.feature("ADM-03")
-def test_errors_of_before_are_what_they_were() -> None:
-    error = webop.AdmissionError("Meh!", 400)
-    assert (str(error), error.code, error.reason, error.causes) == ("Meh!", 400, None, ())
-    assert isinstance(error, webop.PermanentError)
 
 
 WRONG: Json = {
@@ -212,29 +188,6 @@ async def test_a_validation_error_ranks_with_the_refusals(
     assert response["status"]["message"].startswith("items[0].size: ")
 
 
-@pytest.mark.feature("ADM-17")
-async def test_a_validation_error_is_ignored_where_failures_are(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.validate("kopfexamples", ignore_failures=True, id="check", registry=registry)
-    def check(spec: webop.Spec, **_: Any) -> None:
-        Item.model_validate(dict(spec))
-
-    async with serve(registry=registry) as site:
-        response = await site.review()
-    assert response["allowed"]
-    assert response["warnings"] == ["check: size: Field required"]
-
-
-def test_the_path_to_what_was_validated_can_be_told() -> None:
-    exc = validate({"items": [], "other": 1})
-    error = webop.AdmissionError.from_validation(exc, path="spec.template")
-    assert [cause.field for cause in error.causes] == ["spec.template.other"]
-    assert str(error) == "spec.template.other: Extra inputs are not permitted"
-    plain = webop.AdmissionError.from_validation(exc)
-    assert [cause.field for cause in plain.causes] == ["other"]
-
-
 def test_errors_of_the_whole_have_the_path_itself() -> None:
     class Range(pydantic.BaseModel):
         low: int
@@ -282,21 +235,6 @@ def test_names_of_fields_cannot_forge_lines_of_the_log() -> None:
     error = webop.AdmissionError.from_validation(exc)
     assert str(error) == "[x ERROR ]: Extra inputs are not permitted"
     assert error.causes[0].field == "[x ERROR ]"
-
-
-def test_a_validation_error_elsewhere_is_an_exception_like_others() -> None:
-    registry = webop.OperatorRegistry()
-    webop.on.create("kopfexamples", registry=registry)(lambda **_: None)
-    (handler,) = registry.select_resource_handlers()
-    outcome = classify_failure(
-        handler,
-        validate({}),
-        Attempt(0, 0),
-        default_errors=webop.ErrorsMode.TEMPORARY,
-        default_backoff=60,
-    )
-    assert not outcome.final
-    assert outcome.is_unexpected
 
 
 @pytest.mark.parametrize(
@@ -360,9 +298,3 @@ async def test_notes_that_the_api_server_would_not_take_are_left_out(
     assert len(lines) == 9
     assert "Dropped the audit annotation 'a/b': a key must have at most 63" in lines[0]
     assert not any("\n" in line for line in lines)
-
-
-async def test_without_notes_there_are_none_in_the_response(
-    registry: webop.OperatorRegistry,
-) -> None:
-    assert "auditAnnotations" not in await refuse(None, registry)

@@ -16,7 +16,7 @@ import pytest
 
 import webop
 from tests.kit.causes import build_body, build_change
-from webop.aio.work_deadline import Fence, Fenced, fence_child_tasks, read_clock
+from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
 from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState
 from webop.calls.shared_options import CallOptions
@@ -130,23 +130,6 @@ async def test_a_time_out_that_is_due_does_not_take_the_end_for_its_own(
     assert 0 < taken == len(steps.moments)
 
 
-async def test_an_error_of_what_is_awaited_is_no_way_around_the_end(
-    pausing: Pausing, steps: Steps
-) -> None:
-    failing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def work() -> None:
-        try:
-            await failing
-        except ValueError:
-            steps()
-
-    async with doing(pausing, work()):
-        failing.set_exception(ValueError())
-        time.sleep(2 * _LEASE)  # noqa: ASYNC251
-    assert steps.moments == []
-
-
 async def test_cleaning_up_is_possible_but_cannot_wait_for_anything(
     pausing: Pausing, steps: Steps
 ) -> None:
@@ -205,34 +188,6 @@ async def test_other_tasks_of_the_loop_are_not_behind_the_fence(
     assert steps.after(pausing.fence.ends_at) == 3
 
 
-async def test_a_task_factory_of_the_user_is_used_on(pausing: Pausing) -> None:
-    loop = asyncio.get_running_loop()
-    made: list[Any] = []
-
-    def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **kwargs: Any) -> Any:
-        made.append(coroutine)
-        return asyncio.Task(coroutine, loop=loop, **kwargs)
-
-    loop.set_task_factory(make)
-    fence_child_tasks(loop)
-    await asyncio.create_task(asyncio.sleep(0))
-    async with doing(pausing, asyncio.sleep(0)):
-        assert [isinstance(coroutine, Fenced) for coroutine in made] == [False, True]
-    loop.set_task_factory(None)
-
-
-async def test_an_end_that_is_put_off_ends_nothing(pausing: Pausing, steps: Steps) -> None:
-    async def work() -> None:
-        for _ in range(5):
-            steps()
-            await asyncio.sleep(0.05)
-
-    async with doing(pausing, work()):
-        assert pausing.fence is not None
-        pausing.fence.ends_at += 60
-    assert len(steps.moments) == 5
-
-
 async def test_a_call_in_a_thread_is_counted_until_the_thread_has_ended_it(
     pausing: Pausing,
 ) -> None:
@@ -269,15 +224,3 @@ async def test_sync_daemons_see_the_end_even_if_nobody_tells_them(pausing: Pausi
         assert flag.wait(0)
         assert not flag.is_set(DaemonStoppingReason.OPERATOR_EXITING)
     assert not SyncDaemonStopped(Stopper())  # without a fence
-
-
-async def test_inspectors_of_tasks_see_the_coroutine(pausing: Pausing) -> None:
-    async def work() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        coroutine: Any = task.get_coro()
-        assert coroutine.cr_running
-        assert coroutine.__name__ == "work"
-
-    async with doing(pausing, work()):
-        pass

@@ -208,12 +208,6 @@ def test_only_unexpected_failures_deserve_a_traceback() -> None:
     assert judge(ValueError("x")).is_unexpected
 
 
-@pytest.mark.feature("ADM-05")
-def test_an_error_without_a_text_is_told_by_its_class() -> None:
-    assert "failed: ValueError." in judge(ValueError()).message
-    assert "PermanentError()" in judge(webop.PermanentError()).message
-
-
 @pytest.mark.feature("ERR-09", "ERR-11")
 @pytest.mark.parametrize(
     ("options", "attempt", "expected"),
@@ -235,9 +229,3 @@ def test_limits_are_checked_before_an_attempt(
     else:
         with pytest.raises(expected, match="'fn'"):
             check_limits(handler, attempt)
-
-
-@pytest.mark.feature("ERR-15")
-def test_errors_of_limits_are_permanent() -> None:
-    assert issubclass(webop.HandlerTimeoutError, webop.PermanentError)
-    assert issubclass(webop.HandlerRetriesError, webop.PermanentError)

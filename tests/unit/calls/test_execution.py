@@ -121,18 +121,6 @@ async def test_a_lifecycle_of_ones_own_gets_the_arguments_of_the_handlers() -> N
     assert {"spec", "name", "reason", "state"} <= seen[0].keys()
 
 
-async def test_a_lifecycle_cannot_stop_the_operator() -> None:
-    def leave(*_: Any, **__: Any) -> Any:
-        raise SystemExit(1)
-
-    with pytest.raises(RuntimeError, match="cannot stop the operator"):
-        await Chain().execute(lifecycle=leave, window=10)
-
-
-async def test_a_lifecycle_that_chooses_nobody_puts_an_end_to_it() -> None:
-    assert await Chain().execute(lifecycle=lambda *_, **__: [], window=10) == []
-
-
 @pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-04", "RST-07", "PAT-10")
 def test_results_are_put_into_the_status() -> None:
     patch = Patch({"status": {"merged": {"mine": 1}, "replaced": "text"}})

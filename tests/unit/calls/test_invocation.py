@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
-import gc
 import threading
 import traceback
-import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -148,15 +145,6 @@ async def test_a_handler_gets_its_param_and_its_standing() -> None:
     assert (await call(lambda param, **_: param is None)).result is True
 
 
-@pytest.mark.feature("EVT-16", "KWA-15")
-async def test_a_handler_of_a_field_gets_the_change_of_the_field() -> None:
-    cause = build_change(build_body({"a": {"x": 2}}), build_body({"a": {"x": 1}}))
-    outcome = await call(
-        lambda old, new, diff, **_: (old, new, diff), cause=cause, field=("spec", "a")
-    )
-    assert outcome.result == ({"x": 1}, {"x": 2}, (("change", ("x",), 1, 2),))
-
-
 @pytest.mark.feature("HND-28", "KWA-19", "ERR-01")
 async def test_a_handler_without_room_for_other_arguments_fails_as_any_other() -> None:
     outcome = await call(lambda spec: spec)
@@ -255,29 +243,6 @@ async def test_a_handler_that_cancels_itself_fails_and_cancels_nothing_else(
 
 
 @pytest.mark.feature("ERR-01")
-async def test_a_task_group_of_a_handler_leaves_nothing_behind() -> None:
-    """In Python 3.11, one whose body fails as well leaves the task cancelled."""
-
-    async def fail() -> None:
-        raise ValueError
-
-    async def handle(**_: Any) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(fail())
-            try:
-                await asyncio.Event().wait()
-            finally:
-                raise KeyError
-
-    outcome = await call(handle)
-    assert isinstance(outcome.exception, ExceptionGroup)
-    await asyncio.sleep(0)
-    task = asyncio.current_task()
-    assert task is not None
-    assert not task.cancelling()
-
-
-@pytest.mark.feature("ERR-01")
 async def test_the_cancellation_of_the_caller_reaches_an_async_handler() -> None:
     seen: list[str] = []
 
@@ -318,44 +283,3 @@ async def test_a_cancelled_call_waits_for_its_thread_once(count: int) -> None:
     released.set()
     with pytest.raises(asyncio.CancelledError):
         await calling
-
-
-@pytest.mark.feature("ERR-01")
-async def test_a_cancelled_task_of_the_handlers_own_is_its_failure() -> None:
-    async def await_cancelled(**_: Any) -> None:
-        task = asyncio.create_task(asyncio.Event().wait())
-        await asyncio.sleep(0)
-        task.cancel()
-        await task
-
-    outcome = await call(await_cancelled)
-    assert isinstance(outcome.exception, Exception)
-
-
-async def test_a_handler_is_cancelled_with_the_operator() -> None:
-    entered = asyncio.Event()
-
-    async def hang(**_: Any) -> None:
-        entered.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(call(hang))
-    await entered.wait()
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    assert task.cancelled()
-
-
-def test_functions_of_deleted_objects_are_forgotten() -> None:
-    """Sub-handlers are often closures, which hold the object."""
-
-    def make(held: list[int]) -> Callable[[], list[int]]:
-        return lambda: held
-
-    fn = make([1])
-    assert not is_async(fn)
-    reference = weakref.ref(fn)
-    del fn
-    gc.collect()
-    assert reference() is None

@@ -152,22 +152,6 @@ async def test_what_is_done_stays_done_if_the_parent_fails_afterwards() -> None:
     assert fns.called == ["a", "b"]
 
 
-@pytest.mark.feature("SUB-08")
-async def test_what_is_done_stays_done_while_others_of_a_later_batch_are_not() -> None:
-    fns = Fns(b=1)
-
-    async def parent(**_: Any) -> None:
-        await webop.execute(fns={"a": fns["a"]})
-        await webop.execute(fns={"b": fns["b"]})
-
-    cycle = Cycle(parent)
-    assert not (await cycle.attempt()).final
-    outcome = await cycle.attempt()
-    assert outcome.final
-    assert fns.called == ["a", "b", "b"]
-    assert outcome.subrefs == {"parent/a", "parent/b"}
-
-
 @pytest.mark.feature("SUB-02", "SUB-03", "SUB-15")
 @pytest.mark.parametrize("is_sync", [True, False])
 async def test_registered_sub_handlers_are_executed_when_the_parent_returns(is_sync: bool) -> None:
@@ -189,20 +173,6 @@ async def test_registered_sub_handlers_are_executed_when_the_parent_returns(is_s
     assert fns.called == ["parent", "a", "b", "c"]
 
 
-@pytest.mark.feature("SUB-04")
-async def test_registered_sub_handlers_are_executed_on_demand_and_only_once() -> None:
-    fns = Fns()
-
-    async def parent(**_: Any) -> None:
-        webop.subhandler(id="a")(fns["a"])
-        await webop.execute()
-        fns.called.append("after")
-
-    outcome = await Cycle(parent).attempt()
-    assert outcome.final
-    assert fns.called == ["a", "after"]
-
-
 @pytest.mark.feature("SUB-03", "SUB-04")
 @pytest.mark.parametrize("is_explicit", [False, True])
 async def test_sub_handlers_that_are_registered_beside_others_or_after_them_are_called(
@@ -222,33 +192,6 @@ async def test_sub_handlers_that_are_registered_beside_others_or_after_them_are_
     assert outcome.final
     assert fns.called == ["b", "a", "c"]
     assert outcome.subrefs == {"parent/a", "parent/b", "parent/c"}
-
-
-@pytest.mark.feature("SUB-08")
-async def test_a_sub_handler_that_is_submitted_twice_in_one_attempt_is_called_once() -> None:
-    fns = Fns(b=1)
-
-    async def parent(**_: Any) -> None:
-        await webop.execute(fns={"a": fns["a"]})
-        await webop.execute(fns={"a": fns["a"], "b": fns["b"]})
-
-    cycle = Cycle(parent)
-    assert isinstance((await cycle.attempt()).exception, ChildrenRetryError)
-    assert (await cycle.attempt()).final
-    assert fns.called == ["a", "b", "b"]
-
-
-@pytest.mark.feature("SUB-07")
-async def test_a_commit_for_a_later_batch_does_not_forget_the_earlier_ones() -> None:
-    async def parent(**_: Any) -> None:
-        await webop.execute(fns={"a": Fns()["a"]})
-        await webop.execute(fns={"b": Fns()["b"]})
-
-    cycle = Cycle(parent)
-    await cycle.attempt()
-    first, later = {"parent/a"}, {frozenset({"parent/a", "parent/b"})}
-    assert cycle.committed[0] == first
-    assert set(cycle.committed[cycle.committed.count(frozenset(first)) :]) == later
 
 
 @pytest.mark.feature("SUB-05")
@@ -384,26 +327,3 @@ async def test_outside_of_handlers_there_are_no_sub_handlers() -> None:
         webop.register(lambda **_: None, id="x")
     with pytest.raises(LookupError, match="works only inside a handler"):
         await webop.execute(fns={})
-
-
-@pytest.mark.feature("SUB-10", "HND-14", "ERR-21")
-async def test_waiting_for_sub_handlers_is_not_logged_as_a_failure(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    fns = Fns(a=1)
-
-    async def parent(**_: Any) -> None:
-        await webop.execute(fns={"a": fns["a"]})
-
-    with caplog.at_level("INFO"):
-        await Cycle(parent).attempt()
-    assert [r.getMessage() for r in caplog.records if "'parent'" in r.getMessage()] == []
-    assert any("'parent/a' is not done yet" in r.getMessage() for r in caplog.records)
-
-
-async def test_an_empty_batch_is_done_at_once() -> None:
-    async def parent(**_: Any) -> str:
-        await webop.execute(fns={})
-        return "done"
-
-    assert (await Cycle(parent).attempt()).result == "done"

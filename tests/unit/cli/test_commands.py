@@ -132,11 +132,6 @@ def test_the_reason_of_the_end_is_json_if_the_log_is(tmp_path: Path) -> None:
     assert "There is no file" in line["message"]
 
 
-@pytest.mark.feature("CLI-18")
-def test_the_exit_code_of_a_graceful_end_is_0() -> None:
-    assert run_once("-A").result.exit_code == 0
-
-
 @pytest.mark.feature("CLI-17")
 def test_the_command_line_runs_on_uvloop_if_it_is_installed(
     monkeypatch: pytest.MonkeyPatch,

@@ -149,13 +149,6 @@ def test_json_has_everything_that_scripts_may_want(path: Path) -> None:
     assert found["startup", "configure"]["resource"] is None
 
 
-def test_a_resource_of_the_core_group_has_no_dot_at_its_end(tmp_path: Path) -> None:
-    file = tmp_path / "handlers_of_pods.py"
-    file.write_text("import webop\nwebop.on.event('', 'v1', 'pods')(lambda **_: 0)")
-    (_, line) = invoke("handlers", str(file)).stdout.splitlines()
-    assert line.split()[:2] == ["event", "pods.v1"]
-
-
 def test_what_cannot_be_listed_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "kopf", raising=False)  # other tests import it
     assert invoke("handlers").exit_code == 2

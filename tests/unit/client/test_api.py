@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-import json
-import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import httpx
 import orjson
@@ -23,7 +20,6 @@ from webop.client.http.requests import Call
 from webop.errors import (
     APIConflictError,
     APIConnectionError,
-    APIError,
     APIForbiddenError,
     APINotFoundError,
     APIServerError,
@@ -39,7 +35,6 @@ from webop.version import __version__
 Handler = Callable[[httpx.Request], httpx.Response]
 
 CRON = Resource("batch", "v1", "cronjobs", namespaced=True)
-NODES = Resource("", "v1", "nodes", namespaced=False)
 
 
 def connect(
@@ -97,21 +92,6 @@ async def test_a_body_is_json_unless_said_otherwise() -> None:
         assert server.request.headers["content-type"] == "application/apply-patch+yaml"
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (types.MappingProxyType({"a": types.MappingProxyType({"b": 1})}), {"a": {"b": 1}}),
-        ({1: "x"}, {"1": "x"}),
-        ({"big": 2**70}, {"big": 2**70}),
-    ],
-)
-async def test_bodies_can_be_whatever_json_can_hold(body: object, expected: object) -> None:
-    server = Recorder({})
-    async with connect(server) as client:
-        await client.request("POST", "/x", body=body)
-    assert json.loads(server.request.content) == expected
-
-
 @pytest.mark.parametrize("body", [{"a": object()}, {"a": {1, 2}}])
 async def test_bodies_that_json_cannot_hold_are_not_sent(body: object) -> None:
     server = Recorder({})
@@ -119,11 +99,6 @@ async def test_bodies_that_json_cannot_hold_are_not_sent(body: object) -> None:
         with pytest.raises(TypeError):
             await client.request("POST", "/x", body=body)
     assert not server.requests
-
-
-async def test_an_empty_answer_is_none() -> None:
-    async with connect(Recorder(httpx.Response(200))) as client:
-        assert await client.request("DELETE", "/x") is None
 
 
 @pytest.mark.parametrize(
@@ -188,7 +163,7 @@ class Endless:
         ((), 1, False),
         ([], 1, False),
         ((1, 2), 2, True),
-        (Endless(), 1000, True),
+        (Endless(), 50, True),
     ],
 )
 @pytest.mark.feature("CFG-34", "CFG-53")
@@ -308,22 +283,6 @@ async def test_an_answer_of_a_proxy_in_between_is_no_proof_of_good_credentials()
         assert await client.request("GET", "/x") == {}
     tokens = [request.headers["authorization"] for request in server.requests]
     assert tokens == ["Bearer old"] * 3 + ["Bearer new"]
-
-
-@in_virtual_time
-async def test_a_moment_of_401_for_many_requests_at_once_is_forgiven() -> None:
-    loop = asyncio.get_running_loop()
-    end = loop.time() + 0.25
-
-    def handler(_: httpx.Request) -> httpx.Response:
-        return httpx.Response(401 if loop.time() < end else 200, content=b"{}")
-
-    vault = Vault({"x": ConnectionInfo(server="https://host", token="t")})
-    async with connect(handler, vault=vault) as client, asyncio.TaskGroup() as group:
-        for _ in range(20):
-            group.create_task(client.request("GET", "/x"))
-            await asyncio.sleep(0.02)
-    assert not vault.is_empty()
 
 
 @in_virtual_time
@@ -456,96 +415,6 @@ async def test_no_request_is_sent_through_connections_that_were_closed_before_it
     assert closed == {"old", "b", "c"}
 
 
-OBJECT = {"metadata": {"name": "x"}}
-Verb = Callable[[Client], Any]
-
-
-@pytest.mark.parametrize(
-    ("verb", "method", "path", "content", "content_type"),
-    [
-        (lambda c: c.get(CRON, "ns", "x"), "GET", "/namespaces/ns/cronjobs/x", b"", None),
-        (
-            lambda c: c.create(CRON, "ns", OBJECT),
-            "POST",
-            "/namespaces/ns/cronjobs",
-            OBJECT,
-            "application/json",
-        ),
-        (
-            lambda c: c.replace(CRON, "ns", "x", OBJECT),
-            "PUT",
-            "/namespaces/ns/cronjobs/x",
-            OBJECT,
-            "application/json",
-        ),
-        (lambda c: c.delete(CRON, "ns", "x"), "DELETE", "/namespaces/ns/cronjobs/x", b"", None),
-        (
-            lambda c: c.delete(CRON, "ns", "x", {"propagationPolicy": "Foreground"}),
-            "DELETE",
-            "/namespaces/ns/cronjobs/x",
-            {"propagationPolicy": "Foreground"},
-            "application/json",
-        ),
-        (
-            lambda c: c.patch(CRON, "ns", "x", {"a": None}),
-            "PATCH",
-            "/namespaces/ns/cronjobs/x",
-            {"a": None},
-            "application/merge-patch+json",
-        ),
-        (
-            lambda c: c.patch(CRON, "ns", "x", {"status": {}}, "status"),
-            "PATCH",
-            "/namespaces/ns/cronjobs/x/status",
-            {"status": {}},
-            "application/merge-patch+json",
-        ),
-        (
-            lambda c: c.patch(CRON, "ns", "x", ({"op": "remove", "path": "/a"},)),
-            "PATCH",
-            "/namespaces/ns/cronjobs/x",
-            [{"op": "remove", "path": "/a"}],
-            "application/json-patch+json",
-        ),
-    ],
-)
-async def test_verbs_over_resources(
-    verb: Verb, method: str, path: str, content: Any, content_type: str | None
-) -> None:
-    server = Recorder(OBJECT)
-    async with connect(server) as client:
-        assert await verb(client) == OBJECT
-    assert server.request.method == method
-    assert server.request.url.path == "/base/apis/batch/v1" + path
-    sent = server.request.content
-    assert (orjson.loads(sent) if sent else b"") == content
-    assert server.request.headers.get("content-type") == content_type
-
-
-async def test_cluster_scoped_resources_have_no_namespace_in_the_path() -> None:
-    server = Recorder(OBJECT)
-    async with connect(server) as client:
-        await client.get(NODES, None, "x")
-    assert server.request.url.path == "/base/api/v1/nodes/x"
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda c, **options: c.get(CRON, "ns", "x", **options),
-        lambda c, **options: c.patch(CRON, "ns", "x", {}, **options),
-        lambda c, **options: c.patch(CRON, "ns", "x", [], **options),
-    ],
-)
-async def test_answers_come_without_managed_fields_if_these_are_not_wanted(
-    ask: Callable[..., Any],
-) -> None:
-    metadata = {"name": "x", "managedFields": [{"manager": "m"}]}
-    async with connect(Recorder({"metadata": metadata})) as client:
-        assert await ask(client) == {"metadata": metadata}
-        assert await ask(client, keeps_managed_fields=False) == {"metadata": {"name": "x"}}
-
-
 async def test_a_request_about_an_object_is_sent_once_if_it_is_not_to_be_retried() -> None:
     server = Recorder(503)
     async with connect(server, Networking(error_backoffs=[0, 0])) as client:
@@ -585,40 +454,7 @@ async def test_a_list_is_read_page_by_page() -> None:
     ]
 
 
-@pytest.mark.parametrize("answer", [[], {"kind": "List"}, {"metadata": None}, "text"])
-async def test_a_list_that_is_no_list_is_an_error(answer: object) -> None:
-    async with connect(Recorder(answer)) as client:
-        with pytest.raises(APIConnectionError, match="not a list"):
-            async for _ in client.list_pages(CRON):
-                pass
-
-
 async def test_a_stream_gives_lines() -> None:
     answer = httpx.Response(200, content=b"a\n\nbc\nd")
     async with connect(Recorder(answer)) as client, client.stream("/logs") as stream:
         assert [lines async for lines in stream] == [[b"a", b"", b"bc"], [b"d"]]
-
-
-async def test_all_errors_are_of_one_tree() -> None:
-    answers: Iterable[object] = (
-        404,
-        500,
-        httpx.PoolTimeout("x"),
-        httpx.Response(200, content=b"?"),
-    )
-    for answer in answers:
-        async with connect(Recorder(answer)) as client:
-            with pytest.raises(APIError):
-                await client.request("GET", "/x")
-
-
-def test_the_client_accepts_any_mapping_as_a_patch() -> None:
-    patch: Mapping[str, object] = types.MappingProxyType({"a": types.MappingProxyType({})})
-
-    async def run() -> bytes:
-        server = Recorder({})
-        async with connect(server) as client:
-            await client.patch(CRON, "ns", "x", patch)
-        return server.request.content
-
-    assert asyncio.run(run()) == b'{"a":{}}'

@@ -15,7 +15,7 @@ from tests.kit.httpx_client import answer_by
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
-from webop.errors import APIConnectionError, APIServerError
+from webop.errors import APIConnectionError
 from webop.objects.resources import Resource
 
 PODS = Resource(
@@ -168,14 +168,6 @@ async def test_a_kind_that_the_preferred_version_lacks_is_preferred_where_it_is(
     assert KEX_BETA not in preferred
 
 
-async def test_new_servers_are_asked_twice_only() -> None:
-    server = Server(AGGREGATED)
-    async with server.connect() as client:
-        await discover(client)
-    assert sorted(request.url.path for request in server.requests) == ["/api", "/apis"]
-    assert all("as=APIGroupDiscoveryList" in r.headers["accept"] for r in server.requests)
-
-
 @pytest.mark.feature("RES-19")
 @pytest.mark.parametrize(
     ("groups", "resources", "paths"),
@@ -204,14 +196,6 @@ async def test_a_broken_group_is_reported_and_does_not_affect_others() -> None:
     assert KEX_V1 in found.resources
     assert found.broken.keys() == {("metrics.k8s.io", "v1beta1")}
     assert all(found.broken.values())
-
-
-async def test_a_broken_server_is_an_error() -> None:
-    broken = answer_by(lambda _: httpx.Response(500))
-    vault = Vault({"x": ConnectionInfo(server="https://host")})
-    async with Client(vault, Networking(), transport_factory=broken) as client:
-        with pytest.raises(APIServerError):
-            await discover(client)
 
 
 async def test_a_server_that_knows_only_the_old_discovery_is_told_of() -> None:

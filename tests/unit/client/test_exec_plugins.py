@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, build_kubeconfig, is_running
+from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, is_running
 from tests.unit.client.test_lifetimes import build_token
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.kubeconfig import read_kubeconfig
@@ -62,12 +62,6 @@ def test_a_plugin_that_names_no_expiration_leaves_it_to_the_token(plugin: Plugin
     assert info.expires_at == 32503680000
 
 
-def test_a_token_or_a_certificate_beside_a_plugin_makes_it_needless(tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    path.write_text(json.dumps(build_kubeconfig({"exec": {"command": "no"}, "token": "t"})))
-    assert read_kubeconfig([path]).token == "t"
-
-
 def test_a_plugin_is_told_by_its_arguments_and_its_environment(
     plugin: PluginFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,13 +100,6 @@ def test_a_plugin_is_told_by_its_arguments_and_its_environment(
     }
 
 
-def test_a_plugin_is_told_of_the_cluster_only_if_it_asks(plugin: PluginFolder) -> None:
-    plugin.write_script(f'echo "$KUBERNETES_EXEC_INFO" > {plugin.folder}/info', "exit 1")
-    with pytest.raises(LoginError):
-        fetch(plugin)
-    assert json.loads((plugin.folder / "info").read_text())["spec"] == {"interactive": False}
-
-
 def test_a_plain_name_of_a_plugin_is_found_by_the_path(
     plugin: PluginFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,11 +133,6 @@ def test_a_plugin_may_ask_at_the_terminal_if_it_wants_to_and_there_is_one(
         assert fetch(plugin, interactiveMode=mode)["token"] == "t"
     told = json.loads((plugin.folder / "info").read_text())
     assert told["spec"]["interactive"] is is_interactive
-
-
-def test_a_plugin_that_must_ask_needs_a_terminal(plugin: PluginFolder) -> None:
-    with pytest.raises(LoginError, match=r"interactiveMode: Always.*no terminal"):
-        fetch(plugin, interactiveMode="Always")
 
 
 @pytest.mark.parametrize("script", ["yes", "yes >&2"])
@@ -244,31 +226,6 @@ def test_a_plugin_that_is_not_installed_is_told_with_the_hint() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"command": "a\0b"}, {"args": ["a\0b"]}, {"env": [{"name": "A=B", "value": "x"}]}]
-)
-def test_a_plugin_that_the_system_cannot_be_told_to_start_is_explained(wrong: Any) -> None:
-    described = {"apiVersion": V1, "command": "true", **wrong}
-    with pytest.raises(LoginError, match=r"cannot be started: (embedded null|illegal env)"):
-        parse_plugin(described, owner=OWNER, cluster={}).fetch()
-
-
-def test_a_plugin_is_told_of_a_cluster_with_a_date_in_its_settings() -> None:
-    settings = {"since": dt.date(2026, 11, 22)}
-    cluster = {"extensions": [{"name": "client.authentication.k8s.io/exec", "extension": settings}]}
-    code = 'case "$KUBERNETES_EXEC_INFO" in *2026-11-22*) echo seen >&2;; esac; exit 1'
-    described = {"apiVersion": V1, "command": "sh", "args": ["-c", code]}
-    plugin = parse_plugin({**described, "provideClusterInfo": True}, owner=OWNER, cluster=cluster)
-    with pytest.raises(LoginError, match="exit code 1: seen"):
-        plugin.fetch()
-
-
-def test_a_plugin_that_may_not_be_run_is_told(plugin: PluginFolder) -> None:
-    plugin.write_script("exit 0").chmod(0o600)
-    with pytest.raises(LoginError, match="Permission denied"):
-        fetch(plugin)
-
-
-@pytest.mark.parametrize(
     ("config", "expected"),
     [
         ("aws", "not a mapping"),
@@ -289,9 +246,3 @@ def test_a_plugin_that_may_not_be_run_is_told(plugin: PluginFolder) -> None:
 def test_a_wrong_description_of_a_plugin_is_explained(config: Any, expected: str) -> None:
     with pytest.raises(LoginError, match=f"of {OWNER} cannot be used.*{expected}"):
         parse_plugin(config, owner=OWNER, cluster={})
-
-
-def test_secrets_of_plugins_are_not_shown() -> None:
-    env = [{"name": "A", "value": "secret2"}]
-    config = {"apiVersion": V1, "command": "x", "args": ["secret1"], "env": env}
-    assert "secret" not in repr(parse_plugin(config, owner=OWNER, cluster={"server": "secret3"}))

@@ -8,13 +8,12 @@ import pytest
 
 from webop.aio.backoff import Backoff
 from webop.client.http.failed_requests import (
-    build_connection_error,
     build_event_error,
     build_status_error,
     choose_pause,
     parse_attempt,
 )
-from webop.errors import APIConnectionError, APIGoneError, APIServerError, APIStatusError
+from webop.errors import APIGoneError, APIServerError, APIStatusError
 
 
 @pytest.mark.parametrize(
@@ -43,11 +42,6 @@ from webop.errors import APIConnectionError, APIGoneError, APIServerError, APISt
 )
 def test_a_request_is_told_in_the_words_of_rbac(method: str, path: str, expected: str) -> None:
     assert str(parse_attempt(method, path)) == expected
-
-
-def test_a_watch_is_told_by_its_parameters() -> None:
-    attempt = parse_attempt("GET", "/api/v1/namespaces/ns/pods", {"watch": "true"})
-    assert str(attempt) == "watch pods in namespace 'ns'"
 
 
 @pytest.mark.feature("D-56")
@@ -171,18 +165,6 @@ def test_a_longer_retry_after_extends_a_pause_but_allows_no_further_attempt(
     assert choose_pause(Backoff(pauses), error, is_enforced=is_enforced) == expected
 
 
-def test_failures_without_an_answer_have_the_usual_pauses() -> None:
-    backoff = Backoff([5, 6], is_endless=False)
-    error = APIConnectionError("boo")
-    pauses = [choose_pause(backoff, error, is_enforced=True) for _ in range(3)]
-    assert pauses == [5, 6, None]
-
-
-def test_how_far_retry_after_extends_a_pause_can_be_limited() -> None:
-    error = APIStatusError("boo", status=429, retry_after=40)
-    assert choose_pause(Backoff([5]), error, limit=30) == 30
-
-
 def test_an_expired_list_can_go_on_at_a_later_moment() -> None:
     status = {"kind": "Status", "code": 410, "metadata": {"continue": "token"}}
     attempt = parse_attempt("GET", "/api/v1/pods")
@@ -208,15 +190,3 @@ def test_error_events_become_the_same_exceptions(
     error = build_event_error(parse_attempt("GET", "/api/v1/pods", {"watch": "true"}), body)
     assert type(error) is cls
     assert str(error) == f"Cannot watch pods: {text}"
-
-
-@pytest.mark.parametrize(
-    ("exc", "text"),
-    [
-        (OSError("broken"), "broken"),
-        (TimeoutError(), "no response in time"),
-        (httpx.ReadError(""), "ReadError('')"),
-    ],
-)
-def test_connection_errors_have_a_reason(exc: Exception, text: str) -> None:
-    assert str(build_connection_error(parse_attempt("GET", "/x"), exc)) == f"Cannot get /x: {text}"

@@ -118,14 +118,6 @@ async def test_a_kind_that_hangs_does_not_hold_up_another_kind() -> None:
 
 
 @in_virtual_time
-async def test_requests_about_one_kind_are_sent_in_their_order() -> None:
-    server = SlowServer(kind1=0.1)
-    async with bursting(server) as burst:
-        await asyncio.gather(*burst.patch(ONE, 100))
-    assert server.order == [str(number) for number in range(100)]
-
-
-@in_virtual_time
 async def test_the_time_in_the_queue_does_not_count_against_the_timeout() -> None:
     server = SlowServer(kind1=1.0)
     async with server.connect(Networking(request_timeout=1.5)) as client:

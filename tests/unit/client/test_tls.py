@@ -140,19 +140,6 @@ async def test_a_certificate_of_another_ca_is_not_told_as_an_error_of_the_operat
     assert "permitted" not in str(e.value)
 
 
-async def test_https_that_is_answered_without_tls_is_told_so() -> None:
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        port = server.sockets[0].getsockname()[1]
-        info = ConnectionInfo(server=f"https://127.0.0.1:{port}")
-        async with Client(Vault({"x": info}), Networking()) as client:
-            with pytest.raises(APIConnectionError, match=f"no TLS connection to 127.0.0.1:{port}"):
-                await client.request("GET", "/version")
-
-
 @pytest.mark.feature("AUT-13")
 async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> None:
     pair, stranger = issue_by(ca, "client"), issue("stranger")
@@ -174,13 +161,6 @@ async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> No
         for kwargs, expected in values:
             info = ConnectionInfo(server=server, ca_data=ca.cert, **kwargs)
             assert await is_served(info) is expected, kwargs
-
-
-def test_paths_can_start_at_home(ca: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "ca.pem").write_text(ca.cert)
-    context = ConnectionInfo("https://host", ca_path="~/ca.pem").as_ssl_context()
-    assert len(context.get_ca_certs()) == 1
 
 
 def test_private_keys_are_not_left_in_files(
@@ -227,16 +207,6 @@ async def test_unusable_credentials_are_excluded(ca: Pair, tmp_path: Path) -> No
                 await task
 
 
-async def test_the_reason_is_told_when_no_credentials_are_left() -> None:
-    vault = Vault({"x": ConnectionInfo("https://host", ca_data="garbage")})
-    async with Client(vault, Networking()) as client:
-        task = asyncio.create_task(client.request("GET", "/version"))
-        await vault.wait_for_emptiness()
-        await vault.populate({})
-        with pytest.raises(LoginError, match=r"neither PEM nor base64 of PEM\. Check"):
-            await task
-
-
 def test_a_key_without_a_certificate_is_explained(ca: Pair) -> None:
     with pytest.raises(LoginError, match="no client certificate"):
         ConnectionInfo("https://host", private_key_data=ca.key).as_ssl_context()
@@ -245,14 +215,6 @@ def test_a_key_without_a_certificate_is_explained(ca: Pair) -> None:
 def test_a_certificate_without_a_key_is_explained(ca: Pair) -> None:
     with pytest.raises(LoginError, match="a client certificate, but no private key"):
         ConnectionInfo("https://x", certificate_data=ca.cert).as_ssl_context()
-
-
-def test_a_key_of_another_certificate_is_explained(ca: Pair) -> None:
-    other = issue("other")
-    with pytest.raises(LoginError, match="cannot be used"):
-        ConnectionInfo(
-            "https://host", certificate_data=ca.cert, private_key_data=other.key
-        ).as_ssl_context()
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
-import orjson
 import pytest
 
 from tests.kit.fake_cluster import FakeCluster, Mirror, Networking, Watching, answer_status
@@ -36,24 +34,16 @@ async def wait_until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def cut_in_a_line(cluster: FakeCluster) -> None:
-    cluster.send_raw(b'{"type":"MODIF')
-    cluster.cut()
-
-
 FAULTS: dict[str, Callable[[FakeCluster], None]] = {
-    "end": lambda cluster: cluster.cut(),
     "reset": lambda cluster: cluster.cut(httpx.ReadError("reset")),
     "half a chunk": lambda cluster: cluster.cut(HalfChunkError()),
-    "half a line": cut_in_a_line,
     "silence": lambda cluster: cluster.mute(),
 }
 
 
-@pytest.mark.parametrize("is_compacted", [False, True], ids=["history kept", "history lost"])
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
-    fault: Callable[[FakeCluster], None], is_compacted: bool
+    fault: Callable[[FakeCluster], None],
 ) -> None:
     cluster = FakeCluster("kept", "changed", "deleted")
     mirror = Mirror()
@@ -64,8 +54,6 @@ async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
         cluster.delete("deleted")
         cluster.apply("changed", value=1)
         cluster.apply("created")
-        if is_compacted:
-            cluster.compact()
         await mirror.catch_up(cluster)
         assert mirror.deleted == ["deleted"]
         task.cancel()
@@ -86,37 +74,6 @@ async def test_the_memory_equals_the_cluster_after_a_kill_and_restart_of_the_ser
         await mirror.catch_up(cluster)
         assert mirror.deleted == ["deleted"]
         task.cancel()
-
-
-async def test_events_are_read_however_they_are_cut_into_pieces() -> None:
-    cluster = FakeCluster("a")
-    mirror = Mirror()
-    async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client))
-        await wait_until(lambda: bool(cluster.feeds))
-        feed = cluster.feeds.pop()
-        for value in range(20):
-            cluster.apply("a", value=value)
-        data = b"".join(line for _, line in cluster.history[1:])
-        for start in range(0, len(data), 7):
-            feed.put(data[start : start + 7])
-        await mirror.catch_up(cluster)
-        assert mirror.objects["a"]["spec"]["value"] == 19
-        assert len(mirror.items) == 3 + 20
-        task.cancel()
-
-
-@pytest.mark.filterwarnings("error::ResourceWarning")
-async def test_connections_are_reused_and_closed_in_the_end() -> None:
-    cluster = FakeCluster("a")
-    cluster.refuse("all", answer_status(200), 100)
-    async with serving(cluster) as server:
-        async with server.connect() as client:
-            for _ in range(10):
-                await client.request("GET", "/version")
-            assert len(server.connections) == 1
-        await wait_until(lambda: not server.connections)
-    gc.collect()
 
 
 async def test_many_streams_do_not_starve_the_requests() -> None:
@@ -169,19 +126,6 @@ async def test_a_stream_ends_in_silence_when_its_total_time_is_over() -> None:
         assert [len(batch) async for batch in lines] == [1]
 
 
-@pytest.mark.feature("CFG-52")
-async def test_a_server_that_is_not_there_is_a_connection_error() -> None:
-    server = FakeServer(FakeCluster())
-    await server.start()
-    await server.kill()
-    async with server.connect(Networking(error_backoffs=[0.01])) as client:
-        with pytest.raises(APIConnectionError, match=r"Cannot get /version: .*refused"):
-            await client.request("GET", "/version")
-        with pytest.raises(APIConnectionError, match="refused"):
-            async with client.stream("/version"):
-                pass
-
-
 async def test_an_error_with_a_stream_is_read_and_explained() -> None:
     cluster = FakeCluster("a")
     cluster.refuse("watch", answer_status(503, "Unavailable", "starting up"))
@@ -189,17 +133,6 @@ async def test_an_error_with_a_stream_is_read_and_explained() -> None:
         with pytest.raises(APIServerError, match="starting up"):
             async with client.stream("/apis", {"watch": "true"}):
                 pass
-
-
-async def test_a_request_can_be_cancelled_and_the_next_one_works() -> None:
-    cluster = FakeCluster("a")
-    params = {"watch": "true", "resourceVersion": "101"}
-    async with serving(cluster) as server, server.connect() as client:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await client.request("GET", "/apis", params=params)
-        cluster.refuse("all", lambda: httpx.Response(200, content=orjson.dumps({"ok": 1})))
-        assert await client.request("GET", "/version") == {"ok": 1}
 
 
 @pytest.mark.feature("CFG-35")
@@ -240,23 +173,6 @@ async def test_a_netrc_is_read_if_the_environment_is_trusted(
             assert await client.request("GET", "/version")
     expected = "Basic YWxpY2U6c2VjcmV0" if is_trusted else None
     assert cluster.requests[0].headers.get("Authorization") == expected
-
-
-async def test_a_user_in_the_url_is_sent_instead_of_one_in_the_netrc(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login alice password secret\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-    cluster = FakeCluster()
-    cluster.refuse("all", answer_status(200))
-    async with serving(cluster) as server:
-        info = ConnectionInfo(f"http://bob:secret@127.0.0.1:{server.port}", trust_env=True)
-        async with Client(Vault({"x": info}), Networking()) as client:
-            assert await client.request("GET", "/version")
-    [lines] = [request.headers.get_list("Authorization") for request in cluster.requests]
-    assert lines == ["Basic Ym9iOnNlY3JldA=="]
 
 
 async def test_proxies_of_the_environment_are_not_used_unless_told_so(

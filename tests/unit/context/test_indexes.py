@@ -51,29 +51,6 @@ def test_an_index_without_objects_is_empty_and_usable() -> None:
         index["x"]
 
 
-@pytest.mark.feature("IDX-07", "IDX-10", "IDX-13")
-@pytest.mark.parametrize(
-    ("objects", "expected"),
-    [
-        ([{"x": 1}, {"x": 2}, {"y": 3}], {"x": [1, 2], "y": [3]}),
-        ([{"x": 1}, {"x": 1}, {"x": 1}], {"x": [1, 1, 1]}),
-        ([{"x": None}, {"x": None}], {"x": [None, None]}),
-        ([{"x": [1]}, {"x": [1]}], {"x": [[1], [1]]}),
-        ([{None: 1}, {("ns", "n"): 2}], {None: [1], ("ns", "n"): [2]}),
-        ([{"x": {"y": 1}}], {"x": [{"y": 1}]}),
-        ([{"x": 1, "y": 2}, {"y": 3, "z": 4}], {"x": [1], "y": [2, 3], "z": [4]}),
-        ([{}], {}),
-    ],
-)
-def test_values_of_objects_accumulate_under_their_keys(
-    objects: list[dict[Any, Any]], expected: dict[Any, list[Any]]
-) -> None:
-    index = build_index(**{f"u{number}": values for number, values in enumerate(objects)})
-    assert show(index) == expected
-    assert len(index) == len(expected)
-    assert all(len(index[key]) == len(values) for key, values in expected.items())
-
-
 @pytest.mark.feature("IDX-04")
 def test_keys_and_values_can_be_looked_up() -> None:
     index = build_index(a={"x": [1]}, b={"x": "two"})
@@ -85,29 +62,6 @@ def test_keys_and_values_can_be_looked_up() -> None:
     assert repr(index) == "{'x': [[1], 'two']}"
     assert [sorted(store, key=repr) for store in index.values()] == [["two", [1]]]
     assert index.keys() == {"x"}
-
-
-@pytest.mark.feature("IDX-14")
-def test_a_changed_object_has_its_new_values_and_no_old_ones() -> None:
-    index = build_index(a={"x": 1, "y": 1}, b={"y": 2})
-    index.replace("a", {"y": 3, "z": 3})
-    assert show(index) == {"y": [2, 3], "z": [3]}
-    index.replace("a", {})
-    assert show(index) == {"y": [2]}
-    index.replace("a", {"y": 4})
-    assert show(index) == {"y": [2, 4]}
-
-
-@pytest.mark.feature("IDX-05", "IDX-15")
-@pytest.mark.parametrize("order", ["abc", "acb", "bac", "bca", "cab", "cba"])
-def test_stores_vanish_with_their_last_values_in_whatever_order(order: str) -> None:
-    index = build_index(a={"x": 1}, b={"x": 2, "y": 2}, c={"x": 3})
-    index.discard("never seen")
-    for number, owner in enumerate(order, start=1):
-        index.discard(owner)
-        index.discard(owner)
-        assert ("x" in index) is (number < 3)
-    assert index == {}
 
 
 @pytest.mark.feature("IDX-24")
@@ -317,8 +271,3 @@ def test_objects_are_discarded_from_all_indexes() -> None:
         indexes.discard(uid)
     assert show(indexes["one"]) == {"u4": [1, 1], "all": ["u4", "u4"]}
     assert show(indexes["two"]) == {"u4": [1], "all": ["u4"]}
-
-
-def test_a_handler_that_the_indexes_do_not_know_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        Indexes().feed_of(build_handler(fn_one, "one"))

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
-import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 import pytest
@@ -157,15 +154,6 @@ async def test_no_result_keeps_the_values(bench: Bench) -> None:
     assert bench.show() == {"k": [1]}
 
 
-@pytest.mark.feature("IDX-07", "IDX-14")
-async def test_objects_have_their_own_values(bench: Bench) -> None:
-    bench.add()
-    await bench.index({"k": 1}, uid="u1")
-    await bench.index({"k": 2}, uid="u2")
-    await bench.index({"l": 1}, uid="u1")
-    assert bench.show() == {"k": [2], "l": [1]}
-
-
 @pytest.mark.feature("IDX-02", "IDX-15")
 @pytest.mark.parametrize(
     ("options", "matching", "other"),
@@ -224,19 +212,6 @@ async def test_a_failing_filter_keeps_the_values_and_the_other_indexes_going(
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "A filter of Indexer 'idx' failed." in record.getMessage()
     assert "bad spec" in str(record.exc_info)
-
-
-@pytest.mark.feature("IDX-02")
-async def test_a_failing_filter_of_one_decorator_does_not_hide_the_other_decorator(
-    bench: Bench,
-) -> None:
-    bench.add(when=lambda **_: 1 / 0)
-    bench.add(labels={"a": "1"})
-    await bench.index({"k": 1}, labels={"a": "1"})
-    assert bench.show() == {"k": [1]}
-    await bench.index({"k": 2})
-    assert bench.show() == {"k": [1]}
-    assert len(bench.calls) == 1
 
 
 @pytest.mark.feature("IDX-16")
@@ -333,19 +308,6 @@ async def test_with_no_delay_the_next_event_indexes_the_object(
     assert [call["retry"] for call in bench.calls] == [0, 0, 1, 2, 0]
 
 
-@pytest.mark.feature("IDX-18")
-async def test_the_object_is_indexed_again_when_the_delay_is_over(bench: Bench) -> None:
-    bench.add()
-    await bench.index(webop.TemporaryError("boom", delay=0.1))
-    failed = asyncio.get_running_loop().time()
-    async with asyncio.timeout(5):
-        while not bench.show():
-            await bench.index({"k": 1})
-            await asyncio.sleep(0.01)
-    assert asyncio.get_running_loop().time() - failed > 0.05
-    assert len(bench.calls) == 2
-
-
 @pytest.mark.feature("IDX-20")
 async def test_times_are_counted_from_the_first_failure_and_a_success_resets_them(
     bench: Bench,
@@ -362,14 +324,6 @@ async def test_times_are_counted_from_the_first_failure_and_a_success_resets_the
     assert runtimes[4] < timedelta(milliseconds=5)
 
 
-@pytest.mark.feature("IDX-12", "IDX-20")
-async def test_no_result_is_a_success_too(bench: Bench) -> None:
-    bench.add()
-    for result in (webop.TemporaryError("boom", delay=0), None, {"k": 1}):
-        await bench.index(result)
-    assert [call["retry"] for call in bench.calls] == [0, 1, 0]
-
-
 @pytest.mark.feature("IDX-19")
 async def test_too_many_failures_exclude_the_object_for_ever(bench: Bench) -> None:
     bench.add(retries=3)
@@ -378,15 +332,6 @@ async def test_too_many_failures_exclude_the_object_for_ever(bench: Bench) -> No
     await bench.index({"k": 1})
     assert bench.show() == {}
     assert [call["retry"] for call in bench.calls] == [0, 1, 2]
-
-
-@pytest.mark.feature("IDX-19")
-async def test_successes_between_failures_use_up_no_retries(bench: Bench) -> None:
-    bench.add(retries=2)
-    for _ in range(3):
-        await bench.index(webop.TemporaryError("boom", delay=0))
-        await bench.index({"k": 1})
-    assert bench.show() == {"k": [1]}
 
 
 @pytest.mark.feature("IDX-19")
@@ -417,15 +362,6 @@ async def test_a_failure_in_one_index_is_none_of_the_others(bench: Bench, error:
     assert bench.show("other") == {None: ["fine"]}
 
 
-@pytest.mark.feature("IDX-15", "IDX-17")
-async def test_failures_of_a_discarded_object_are_forgotten(bench: Bench) -> None:
-    bench.add()
-    await bench.index(webop.PermanentError("boom"))
-    bench.indexes.discard("u1")
-    await bench.index({"k": 1})
-    assert bench.show() == {"k": [1]}
-
-
 @pytest.mark.feature("IDX-15")
 async def test_what_is_discarded_in_the_midst_of_indexing_does_not_come_back(
     bench: Bench,
@@ -446,57 +382,6 @@ async def test_what_is_discarded_in_the_midst_of_indexing_does_not_come_back(
         bench.indexes.discard("u1")
         proceed.set()
     assert bench.show() == bench.show("other") == {}
-
-
-@pytest.mark.feature("IDX-14")
-async def test_two_versions_of_an_object_are_indexed_at_the_same_time(bench: Bench) -> None:
-    entered = asyncio.Barrier(2)
-
-    async def slow(spec: Any, **_: Any) -> Any:
-        await entered.wait()
-        return spec["version"]
-
-    for version in ("v1", "v2"):
-        bench.add(partial(slow), id=version)
-    bench.indexes  # noqa: B018  with both handlers
-    async with asyncio.TaskGroup() as group:
-        for handler in bench.handlers:
-            cause = bench.build_cause(spec={"version": handler.id})
-            cause = replace(cause, resource=replace(cause.resource, version=handler.id))
-            indexing = index_object(
-                [handler], cause, "u1", bench.indexes, OPTIONS, is_wanted=lambda: True
-            )
-            group.create_task(indexing)
-    assert bench.show("v1") == {None: ["v1"]}
-    assert bench.show("v2") == {None: ["v2"]}
-
-
-@pytest.mark.feature("IDX-03", "IDX-21", "IDX-23")
-async def test_index_handlers_get_all_arguments_of_resource_handlers_and_the_indexes(
-    bench: Bench,
-) -> None:
-    bench.add(param="p")
-    bench.add(id="spec")
-    await bench.index({"k": 1}, spec={"a": 1})
-    first, second = bench.calls
-    assert first["param"] == "p"
-    assert (first["name"], first["namespace"], first["body"]["spec"]) == ("kex", "ns", {"a": 1})
-    assert {"logger", "memo", "patch", "labels", "retry", "started", "runtime"} <= first.keys()
-    assert first["idx"] is second["idx"] is bench.indexes["idx"]
-    assert first["spec"] is bench.indexes["spec"]
-
-
-async def test_sync_functions_run_in_threads(bench: Bench) -> None:
-    names: list[str] = []
-
-    def fn(name: str, **_: Any) -> dict[str, int]:
-        names.append(threading.current_thread().name)
-        return {name: 1}
-
-    bench.add(fn)
-    await bench.index()
-    assert bench.show() == {"kex": [1]}
-    assert names != [threading.main_thread().name]
 
 
 @pytest.mark.feature("IDX-20")
@@ -528,19 +413,3 @@ async def test_indexing_is_terse(bench: Bench, caplog: pytest.LogCaptureFixture)
         ("DEBUG", "Indexer 'idx' is invoked."),
         ("DEBUG", "Indexer 'idx' succeeded."),
     ]
-
-
-async def test_cancellation_is_let_through(bench: Bench) -> None:
-    entered = asyncio.Event()
-
-    async def endless(**_: Any) -> None:
-        entered.set()
-        await asyncio.Event().wait()
-
-    bench.add(endless)
-    task = asyncio.create_task(bench.index())
-    await entered.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert bench.show() == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -34,13 +33,6 @@ def test_what_a_memo_does_not_have_is_an_error_of_the_right_kind() -> None:
     with pytest.raises(KeyError):
         memo["absent"]
     assert not hasattr(memo, "absent")
-
-
-@pytest.mark.feature("MEM-02")
-def test_methods_of_dicts_are_not_shadowed_by_items() -> None:
-    memo = webop.Memo(keys=1, get=2)
-    assert memo.get("keys") == 1
-    assert set(memo.keys()) == {"keys", "get"}
 
 
 @pytest.mark.feature("MEM-03", "MEM-04", "MEM-07", "MEM-08")
@@ -111,12 +103,3 @@ def test_any_class_can_be_a_memo() -> None:
     assert isinstance(recalled, Plain)
     assert recalled is not plain
     assert recalled.items is plain.items
-
-
-def test_copies_of_a_memo_are_memos() -> None:
-    class OwnMemo(webop.Memo):
-        pass
-
-    copied = copy.copy(OwnMemo(x=1))
-    assert isinstance(copied, OwnMemo)
-    assert copied.x == 1

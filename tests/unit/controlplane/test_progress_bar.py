@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import io
 
-import pytest
-
-from webop.controlplane.progress_bar import Progress, format_time
+from webop.controlplane.progress_bar import Progress
 
 
 class Terminal(io.StringIO):
@@ -35,18 +33,6 @@ def test_on_a_terminal_one_line_is_rewritten_and_ended_before_a_note() -> None:
     )
 
 
-def test_a_new_step_ends_the_one_before() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream)
-    progress.step("Downloading", 1_000_000, 3_000_000, "bytes")
-    progress.step("Building", 1, 0, "modules")
-    progress.finish()
-    assert stream.getvalue().splitlines() == [
-        "Downloading: 1 of 3 MB, 0:00",
-        "Building: 1 modules, 0:00",
-    ]
-
-
 def test_a_closed_stream_does_not_stop_the_work() -> None:
     stream = io.StringIO()
     progress = Progress(stream)
@@ -54,8 +40,3 @@ def test_a_closed_stream_does_not_stop_the_work() -> None:
     progress.note("Nobody reads this.")
     progress.step("Building", 1, 2, "packages")
     progress.finish()
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(0.9, "0:00"), (61, "1:01"), (754.2, "12:34")])
-def test_times_are_minutes_and_seconds(seconds: float, text: str) -> None:
-    assert format_time(seconds) == text

@@ -1,10 +1,9 @@
-"""Candidates in a loop of virtual time, and a Lease in memory whose answers come late or never."""
+"""Candidates in a loop of virtual time, and a Lease in memory whose answers can be late."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import AsyncGenerator, Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -29,16 +28,10 @@ NAME = "election"
 
 @dataclass
 class Ledger:
-    """The Lease as the API server has it, with optimistic locking.
-
-    Attributes:
-        raw: the object; None if there is none.
-        on_write: called after each write.
-    """
+    """The Lease as the API server has it (none at first), with optimistic locking."""
 
     raw: Json | None = None
     version: int = 0
-    on_write: Callable[[], None] = lambda: None
     feeds: list[asyncio.Queue[WatchItem]] = field(default_factory=list)
 
     def write(self, raw: Json) -> Json | None:
@@ -50,16 +43,7 @@ class Ledger:
         self.version += 1
         metadata = {**raw["metadata"], "resourceVersion": str(self.version)}
         self._publish("MODIFIED" if self.raw else "ADDED", {**raw, "metadata": metadata})
-        self.on_write()
         return self.raw
-
-    def delete(self) -> None:
-        """Delete it, as an administrator may."""
-        if self.raw is not None:
-            self.version += 1
-            metadata = {**self.raw["metadata"], "resourceVersion": str(self.version)}
-            self._publish("DELETED", {**self.raw, "metadata": metadata})
-            self.raw = None
 
     def _publish(self, event_type: Any, raw: Json) -> None:
         self.raw = raw
@@ -73,34 +57,25 @@ class Ledger:
 
 
 class Access:
-    """The way of one candidate to the ledger, with faults.
+    """The way of one candidate to the ledger.
 
     Attributes:
+        is_watched: whether the watch is up.
         is_cut: whether nothing comes through.
         is_forbidden: whether everything is refused.
-        failure: what each request fails with.
-        loss: the probability that an answer, or the request itself, is lost.
-        delay: how long requests and answers are on the way, at most.
+        delay: how long answers are on the way, in seconds.
     """
 
     namespace, name, patience = "default", NAME, 1.0
 
-    def __init__(self, ledger: Ledger, rng: random.Random, *, has_watch: bool = True) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._rng = rng
-        self._has_watch = has_watch
+        self.is_watched = True
         self.is_cut = self.is_forbidden = False
-        self.failure: Exception | None = None
-        self.loss = 0.0
         self.delay = 0.0
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether the watch is up."""
-        return self._has_watch and not self.is_cut and not self.is_forbidden
 
     async def read(self) -> Json | None:
         """Return the object."""
@@ -112,7 +87,7 @@ class Access:
 
     async def watch(self, _: WatchOptions) -> AsyncGenerator[WatchItem, None]:
         """Yield the object as it changes, some time later; or, if it is cut, not."""
-        if not self._has_watch:
+        if not self.is_watched:
             await asyncio.Event().wait()
         feed: asyncio.Queue[WatchItem] = asyncio.Queue()
         yield ListingStarted()
@@ -122,44 +97,24 @@ class Access:
         self._ledger.feeds.append(feed)
         while True:
             item = await feed.get()
-            await asyncio.sleep(self._delay())
             if not self.is_cut:
                 yield item
 
     async def _pass(self, do: Callable[[], Json | None]) -> Json | None:
-        """Have something done; what has been sent is done, whether anybody waits for it or not."""
+        """Have something done, whether anybody still waits for the answer or not."""
         self._meet_fault()
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Json | None] = loop.create_future()
-
-        def arrive() -> None:
-            result = do()
-            loop.call_later(self._delay(), _give, answer, result)
-
-        loop.call_later(self._delay(), arrive)
-        try:
-            async with asyncio.timeout(self.patience):
-                result = await answer
-        except TimeoutError:
-            raise APIConnectionError("no answer in time") from None
+        result = do()
+        if self.delay >= self.patience:
+            raise APIConnectionError("no answer in time")
+        await asyncio.sleep(self.delay)
         self._meet_fault()
         return result
 
-    def _delay(self) -> float:
-        return self._rng.uniform(0, self.delay)
-
     def _meet_fault(self) -> None:
-        if self.failure is not None:
-            raise self.failure
         if self.is_forbidden:
             raise APIForbiddenError("Cannot update leases", status=403)
-        if self.is_cut or self._rng.random() < self.loss:
+        if self.is_cut:
             raise APIConnectionError("the connection is cut")
-
-
-def _give(answer: asyncio.Future[Json | None], result: Json | None) -> None:
-    if not answer.done():
-        answer.set_result(result)
 
 
 class Candidate:
@@ -170,11 +125,11 @@ class Candidate:
         turns: how often it began to act.
     """
 
-    def __init__(self, ledger: Ledger, rng: random.Random, identity: str, **times: Any) -> None:
+    def __init__(self, ledger: Ledger, identity: str) -> None:
         settings = webop.OperatorSettings()
         settings.leadership.lease_name = NAME
         settings.leadership.exits_when_stuck = False
-        for key, value in {**TERMS, **times}.items():
+        for key, value in TERMS.items():
             setattr(settings.leadership, key, value)
         registry = OperatorRegistry()
         self.context = OperatorContext(
@@ -187,7 +142,7 @@ class Candidate:
         )
         self.clock = asyncio.get_running_loop().time
         self.elector = Elector(self.context, clock=self.clock)
-        self.access = Access(ledger, rng)
+        self.access = Access(ledger)
         self.times: LeaseTimes = build_times(settings.leadership)
         self.steps: list[float] = []
         self.is_stubborn = False

@@ -5,36 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 import webop
-from tests.unit.events.poster import BODY, REFERENCE, Recorder, post
+from tests.unit.events.poster import BODY, REFERENCE, Recorder
 
-
-@pytest.fixture
-def settings() -> webop.OperatorSettings:
-    return webop.OperatorSettings()
-
-
-@pytest.fixture
-async def posted(settings: webop.OperatorSettings) -> AsyncIterator[Recorder]:
-    """A poster at work; what is posted is kept."""
-    recorder = Recorder()
-    async with post(settings, recorder):
-        yield recorder
-
-
-@pytest.fixture(autouse=True)
-def in_context(posted: Recorder, settings: webop.OperatorSettings) -> None:
-    """See that fixtures and tests share their context variables."""
-
-
-@pytest.fixture
-def logger(settings: webop.OperatorSettings) -> webop.ObjectLogger:
-    return webop.ObjectLogger(body=BODY, settings=settings)
+pytestmark = pytest.mark.usefixtures("in_context")
 
 
 @pytest.mark.feature("KEV-01", "KEV-08", "CFG-05", "REF-74")
@@ -210,13 +188,6 @@ def test_a_message_that_cannot_be_formatted_breaks_no_handler(
     logger.info(*args)
 
 
-@pytest.mark.feature("KEV-09", "ERR-01")
-async def test_whatever_is_given_for_a_text_is_made_one(posted: Recorder) -> None:
-    webop.event(BODY, type="Normal", reason=cast("str", 5), message=cast("str", ValueError("boo")))
-    await posted.wait()
-    assert posted.texts == [("Normal", "5", "boo")]
-
-
 @pytest.mark.feature("KEV-09", "ASY-03")
 async def test_events_come_from_threads_too(posted: Recorder, logger: webop.ObjectLogger) -> None:
     def talk() -> None:
@@ -226,19 +197,6 @@ async def test_events_come_from_threads_too(posted: Recorder, logger: webop.Obje
 
     await asyncio.to_thread(talk)
     await posted.wait(2)
-
-
-@pytest.mark.feature("KEV-01")
-def test_outside_of_operators_nothing_is_posted_and_nothing_fails() -> None:
-    thread = threading.Thread(target=lambda: webop.info(BODY, reason="x"))
-    thread.start()
-    thread.join()
-
-
-@pytest.mark.feature("KEV-01")
-async def test_objects_that_do_not_exist_yet_have_no_events(posted: Recorder) -> None:
-    webop.info({"kind": "Pod", "metadata": {"generateName": "x-"}}, reason="x")
-    await posted.wait(0)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -28,43 +27,7 @@ if TYPE_CHECKING:
     from webop.client.api import Client
 
 
-@pytest.fixture
-def settings() -> webop.OperatorSettings:
-    return webop.OperatorSettings()
-
-
-@pytest.fixture
-async def posted(settings: webop.OperatorSettings) -> AsyncIterator[Recorder]:
-    """A poster at work; what is posted is kept."""
-    recorder = Recorder()
-    async with post(settings, recorder):
-        yield recorder
-
-
-@pytest.fixture(autouse=True)
-def in_context(posted: Recorder, settings: webop.OperatorSettings) -> None:
-    """See that fixtures and tests share their context variables."""
-
-
-@pytest.fixture
-def logger(settings: webop.OperatorSettings) -> webop.ObjectLogger:
-    return webop.ObjectLogger(body=BODY, settings=settings)
-
-
-@pytest.mark.feature("D-60")
-async def test_a_repeated_message_is_one_event_whose_count_grows(
-    posted: Recorder, logger: webop.ObjectLogger
-) -> None:
-    logger.error("boo")
-    (event,) = await posted.wait()
-    logger.error("boo")
-    await eventually(lambda: event["count"] == 2)
-    logger.error("boo")
-    logger.error("boo")
-    await eventually(lambda: event["count"] == 4)
-    assert posted.requests == ["POST", "PATCH", "PATCH"]
-    assert event["message"] == "boo"
-    await posted.wait(1)
+pytestmark = pytest.mark.usefixtures("in_context")
 
 
 @pytest.mark.feature("D-60")
@@ -80,19 +43,6 @@ async def test_an_event_that_has_expired_in_the_cluster_is_posted_anew(
     assert again["count"] == 2
     assert again["metadata"] == event["metadata"]
     assert again["firstTimestamp"] == event["firstTimestamp"]
-
-
-@pytest.mark.feature("D-60")
-async def test_posting_keeps_to_the_rate(
-    posted: Recorder, settings: webop.OperatorSettings, logger: webop.ObjectLogger
-) -> None:
-    settings.posting.rate, settings.posting.burst = 20, 1
-    begin = time.monotonic()
-    for number in range(5):
-        logger.info("%d", number)
-    await posted.wait(5)
-    assert time.monotonic() - begin >= 0.19
-    assert [event["message"] for event in posted.events] == ["0", "1", "2", "3", "4"]
 
 
 TERMINATING: dict[str, object] = {
@@ -124,23 +74,6 @@ async def test_failures_to_post_are_reported_and_forgotten(
     assert event["reason"] == "R2"
     (message,) = caplog.messages
     assert message.startswith(f"1 Kubernetes Event was not posted: {report}")
-
-
-@pytest.mark.feature("KEV-09", "D-60")
-async def test_a_storm_of_failures_is_one_line(
-    posted: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    error = APIForbiddenError("boo", status=403, details=TERMINATING)
-    posted.failures = [error] * 100
-    caplog.set_level(logging.INFO)
-    for number in range(100):
-        body = {**BODY, "metadata": {**BODY["metadata"], "uid": f"u{number}"}}
-        webop.warn(body, reason="R")
-    await eventually(lambda: caplog.records)
-    await posted.wait(0)
-    (record,) = caplog.records
-    assert record.levelno == logging.INFO
-    assert "100 Kubernetes Events were not posted: 100 in namespaces" in record.getMessage()
 
 
 @pytest.mark.feature("KEV-09")

@@ -106,24 +106,6 @@ def test_handlers_of_changes_get_the_object_and_the_change() -> None:
     assert isinstance(kwargs["patch"], webop.Patch)
 
 
-@pytest.mark.feature("KWA-07", "KWA-08", "KWA-09")
-def test_what_an_object_does_not_have_is_none_or_empty() -> None:
-    kwargs = build_change({"metadata": {}}).kwargs
-    assert kwargs["uid"] is kwargs["name"] is kwargs["namespace"] is None
-    assert not kwargs["spec"]
-    assert not kwargs["status"]
-    assert not kwargs["labels"]
-    assert not kwargs["annotations"]
-
-
-@pytest.mark.feature("KWA-21")
-def test_the_object_cannot_be_changed_by_a_handler() -> None:
-    kwargs = build_change(BODY).kwargs
-    for name in ("body", "spec", "meta", "status", "labels", "annotations"):
-        with pytest.raises(TypeError):
-            kwargs[name]["x"] = "y"
-
-
 @pytest.mark.feature("EVT-01", "EVT-03", "KWA-14")
 def test_handlers_of_events_get_the_event() -> None:
     kwargs = build_event(BODY).kwargs

@@ -13,10 +13,8 @@ from tests.kit.causes import (
     build_body,
     build_change,
     build_event,
-    build_review,
     select_event_ids,
     select_ids,
-    select_webhook_ids,
 )
 from webop.handlers.model import Activity
 from webop.handlers.registry import ResourceHandlers
@@ -83,17 +81,6 @@ def test_one_function_with_one_id_is_called_once(registry: webop.OperatorRegistr
     def fn(**_: Any) -> None: ...
 
     assert select_ids(registry, build_change(OLD, None, initial=True)) == ["fn"]
-
-
-@pytest.mark.feature("HND-09")
-def test_a_resume_and_create_pair_with_a_field_is_called_once(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.resume("kex", registry=registry, id="fn", field="spec.a")
-    @webop.on.create("kex", registry=registry, id="fn", field="spec.a")
-    def fn(**_: Any) -> None: ...
-
-    assert select_ids(registry, build_change(OLD, None, initial=True)) == ["fn/spec.a"]
 
 
 @pytest.mark.feature("HND-08")
@@ -188,58 +175,6 @@ def test_handlers_go_to_the_default_registry_unless_another_is_given(
     assert webop.get_default_registry() is default_registry
     assert select_ids(default_registry, build_change(OLD)) == ["default", "none"]
     assert select_ids(registry, build_change(OLD)) == ["own"]
-
-
-@pytest.mark.feature("ADM-13", "ADM-28", "D-53")
-@pytest.mark.parametrize(
-    ("decorator", "options", "expected"),
-    [
-        (webop.on.validate, {}, {"CREATE", "UPDATE", "DELETE", "CONNECT"}),
-        (webop.on.validate, {"operation": "CREATE"}, {"CREATE"}),
-        (webop.on.validate, {"operations": ["CREATE", "DELETE"]}, {"CREATE", "DELETE"}),
-        (webop.on.validate, {"operations": []}, {"CREATE", "UPDATE", "DELETE", "CONNECT"}),
-        (webop.on.mutate, {}, {"CREATE", "UPDATE", "CONNECT"}),
-        (webop.on.mutate, {"operations": ["UPDATE", "DELETE"]}, {"UPDATE"}),
-        (webop.on.mutate, {"operation": "DELETE"}, {"DELETE"}),
-    ],
-)
-def test_webhooks_are_for_their_operations(
-    registry: webop.OperatorRegistry, decorator: Any, options: Any, expected: set[str]
-) -> None:
-    decorator("kex", registry=registry, id="fn", **options)(lambda **_: None)
-    operations = ("CREATE", "UPDATE", "DELETE", "CONNECT")
-    called = {op for op in operations if select_webhook_ids(registry, build_review(OLD, op))}
-    assert called == expected
-
-
-@pytest.mark.feature("ADM-15")
-@pytest.mark.parametrize(
-    ("declared", "expected"),
-    [(None, {None}), ("status", {"status"}), ("*", {None, "status", "scale"})],
-)
-def test_webhooks_are_for_their_subresource(
-    registry: webop.OperatorRegistry, declared: str | None, expected: set[str | None]
-) -> None:
-    webop.on.validate("kex", registry=registry, id="fn", subresource=declared)(lambda **_: None)
-    subresources = (None, "status", "scale")
-    reviews = {sub: build_review(OLD, subresource=sub) for sub in subresources}
-    assert {s for s, review in reviews.items() if select_webhook_ids(registry, review)} == expected
-
-
-@pytest.mark.feature("ADM-20", "ADM-30", "D-52")
-def test_a_review_is_for_one_webhook_or_for_all_that_match(
-    registry: webop.OperatorRegistry,
-) -> None:
-    webop.on.validate("kex", registry=registry, id="v")(lambda **_: None)
-    webop.on.mutate("kex", registry=registry, id="m")(lambda **_: None)
-    webop.on.validate("kex", registry=registry, id="f", labels={"k": "v"})(lambda **_: None)
-    webop.on.validate("kex", registry=registry, id="fld", field="spec.a", value=1)(lambda **_: None)
-    review = build_review(OLD)
-    assert select_webhook_ids(registry, review) == ["v", "m", "fld/spec.a"]
-    assert select_webhook_ids(registry, review, key="m") == ["m"]
-    assert select_webhook_ids(registry, review, key="f") == []
-    labelled = build_review(build_body({"a": 2}, labels={"k": "v"}))
-    assert select_webhook_ids(registry, labelled) == ["v", "m", "f"]
 
 
 @pytest.mark.feature("STA-01", "STA-05", "AUT-03", "PRB-04")

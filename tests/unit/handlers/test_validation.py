@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import types
 import unittest.mock
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -130,32 +129,6 @@ def skip(fn: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def disguise(fn: Any) -> Any:
-    """A decorator that shows another signature than it has, as some libraries make them."""
-    fn.__signature__ = unittest.mock.Mock()
-    return fn
-
-
-class Proxy:
-    """A wrapper that shows itself as what it wraps, as wrapt makes them; it gives an argument."""
-
-    def __init__(self, fn: Any) -> None:
-        self.fn = fn
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        return self.fn.__class__
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.fn, name)
-
-    def __call__(self, **kwargs: Any) -> Any:
-        return self.fn(kwargs["spec"], "given")
-
-
-def take_two(spec: Any, given: Any) -> None: ...
-
-
 def name_all(
     *, logger: Any, memo: Any, param: Any, retry: Any, started: Any, runtime: Any, resource: Any,
     patch: Any, body: Any, spec: Any, meta: Any, status: Any, uid: Any, name: Any, namespace: Any,
@@ -179,12 +152,6 @@ def name_all(
         Worker.handle_all,
         Worker.help,
         skip(lambda spec: spec),
-        Proxy(take_two),
-        Proxy(functools.partial(take_two, 1)),
-        Proxy(types.MethodType(take_two, "self")),
-        functools.partial(Proxy(take_two), own=1),
-        disguise(lambda **_: None),
-        functools.partial(disguise(lambda **_: None), own=1),
         functools.lru_cache(lambda **_: None),
         unittest.mock.Mock(),
         unittest.mock.AsyncMock(),

@@ -134,11 +134,6 @@ def test_a_traceback_that_another_formatter_has_kept_is_of_no_use() -> None:
     assert FORGED not in text.splitlines()
 
 
-def test_a_line_without_an_exception_at_hand_is_a_line_nevertheless() -> None:
-    lines = format_text(LogFormat.PLAIN, msg="x\n", exc_info=(None, None, None)).splitlines()
-    assert lines == ["x", "NoneType: None"]
-
-
 async def test_reviews_of_strangers_forge_no_line(
     registry: webop.OperatorRegistry, read: Callable[[], str]
 ) -> None:

@@ -11,21 +11,10 @@ from typing import Any
 import pytest
 
 import webop
+from tests.unit.events.poster import BODY, REFERENCE
 from webop import LogFormat
 from webop.logs import JSONFormatter
 
-BODY = {
-    "apiVersion": "kopf.dev/v1",
-    "kind": "KopfExample",
-    "metadata": {"name": "kex", "namespace": "ns", "uid": "u1"},
-}
-REFERENCE = {
-    "apiVersion": "kopf.dev/v1",
-    "kind": "KopfExample",
-    "name": "kex",
-    "uid": "u1",
-    "namespace": "ns",
-}
 TOUCHED = ("", "asyncio", "aiohttp", "httpx", "httpcore")
 
 
@@ -62,12 +51,6 @@ def test_full_lines_have_the_time_the_logger_and_the_level(
     logger.info("hello %s", "world")
     line = r"\[[\d-]+ [\d:,]+\] webop.objects {8}\[INFO {4}\] \[KopfExample ns/kex\] hello world\n"
     assert re.fullmatch(line, read())
-
-
-def test_long_names_of_loggers_are_not_cut(read: Read) -> None:
-    webop.configure(log_format=LogFormat.FULL)
-    logging.getLogger("webop.activities.authentication").info("hello")
-    assert "webop.activities.authentication [INFO" in read()
 
 
 @pytest.mark.feature("LOG-02", "LOG-06", "KWA-10")
@@ -149,12 +132,6 @@ def test_json_lines_carry_the_traceback(read: Read, logger: webop.ObjectLogger) 
     line = json.loads(read())
     assert line["message"] == "failed"
     assert "ValueError: invalid literal" in line["exc_info"]
-
-
-def test_json_lines_carry_the_stack_that_was_asked_for(read: Read) -> None:
-    webop.configure(log_format=LogFormat.JSON)
-    logging.getLogger("any").warning("here", stack_info=True)
-    assert "test_logs.py" in json.loads(read())["stack_info"]
 
 
 class Broken:

@@ -134,28 +134,6 @@ async def test_the_request_says_what_there_is_to_know(
     assert [json.loads(line)["request"] for line in read()] == [REFERENCE | changes]
 
 
-async def test_a_name_that_is_yet_to_be_made_is_marked(read: Read) -> None:
-    configure(PLAIN)
-    registry = webop.OperatorRegistry()
-    refuse(registry, webop.AdmissionError("no", code=403))
-    body = build_object()
-    body["metadata"] = {"generateName": "kex-"}
-    async with serve(registry=registry) as site:
-        await site.review(body, name=None)
-    assert "CREATE of kopfexamples.kopf.dev ns/kex-* by admin" in read()[0]
-
-
-async def test_records_of_handlers_carry_the_request_for_other_formatters(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    async with serve(registry=registry) as site:
-        await site.review(build_object({"password": "hidden"}))
-    (record,) = (record for record in caplog.records if record.name == "webop.objects")
-    assert vars(record)["k8s_request"] == REFERENCE
-    assert "hidden" not in str(vars(record))
-
-
 async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> None:
     configure(PLAIN)
     registry = webop.OperatorRegistry()
@@ -169,20 +147,6 @@ async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> N
     )
 
 
-@pytest.mark.parametrize(
-    "error", [webop.PermanentError("not now"), webop.TemporaryError("not now")]
-)
-async def test_other_verdicts_are_one_line_as_well(error: Exception, read: Read) -> None:
-    configure(PLAIN)
-    registry = webop.OperatorRegistry()
-    refuse(registry, error)
-    async with serve(registry=registry) as site:
-        await site.review()
-    (line,) = read()
-    assert "Denied (500): " in line
-    assert line.endswith(": not now [check]")
-
-
 async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> None:
     configure(PLAIN)
     registry = webop.OperatorRegistry()
@@ -194,23 +158,6 @@ async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> Non
         "Traceback (most recent call last):"
     ]
     assert lines[-1].endswith(": ValueError: a bug [check]")
-
-
-async def test_warnings_are_counted_and_several_handlers_are_named(read: Read) -> None:
-    configure(PLAIN)
-    registry = webop.OperatorRegistry()
-    for name in ("one", "two"):
-
-        @webop.on.validate("kopfexamples", id=name, param=name, registry=registry)
-        def check(warnings: list[str], param: str, **_: Any) -> None:
-            warnings.append("secret of the warning")
-            raise webop.AdmissionError(f"from {param}", code=422)
-
-    async with serve(registry=registry) as site:
-        await site.review()
-    (line,) = read()
-    assert "Denied (422, 2 warnings): " in line
-    assert line.endswith(": from one [one, two]")
 
 
 async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
@@ -235,16 +182,6 @@ async def test_what_is_allowed_is_told_only_when_debugging(read: Read) -> None:
         ),
         PREFIX + ' Patching with: [{"op":"add","path":"/spec/size","value":5}]',
     ]
-
-
-async def test_a_failure_that_is_ignored_is_told(read: Read) -> None:
-    configure(PLAIN)
-    registry = webop.OperatorRegistry()
-    refuse(registry, webop.AdmissionError("no", code=403), ignore_failures=True)
-    async with serve(registry=registry) as site:
-        assert (await site.review())["allowed"]
-    (line,) = read()
-    assert "(ignore_failures=True): no" in line
 
 
 async def test_a_review_that_is_for_nobody_is_told_with_its_request(read: Read) -> None:

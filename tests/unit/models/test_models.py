@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
@@ -12,6 +12,7 @@ from pydantic import Field
 import webop
 from webop.models.comparison import compare
 from webop.models.crds import build_crds
+from webop.models.fitting import fit
 from webop.models.model import build_selector
 
 
@@ -88,6 +89,56 @@ def test_the_definition_says_what_the_decorator_says() -> None:
     root = version["schema"]["openAPIV3Schema"]
     assert root["properties"]["metadata"] == {"type": "object"}
     assert "required" not in root
+
+
+def test_a_definition_can_have_annotations_and_no_subresource_of_the_status() -> None:
+    column = webop.Column(".spec.replicas", "integer", format="int32")
+    decorate = webop.resource(
+        *("unit.webop.dev", "v1"),
+        columns={"Replicas": column},
+        status_subresource=False,
+        annotations={"helm.sh/resource-policy": "keep"},
+    )
+
+    @decorate
+    class Plain(webop.Model):
+        spec: ThingSpec
+        status: ThingStatus | None = None
+
+    (crd,) = build_crds([Plain])
+    (version,) = crd["spec"]["versions"]
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert "subresources" not in version
+    assert version["additionalPrinterColumns"][0]["format"] == "int32"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (webop.Int32, 2**31),
+        (webop.Int64 | None, -(2**63) - 1),
+        (Annotated[webop.Int32, Field(ge=1)], 0),
+        (webop.Quantity, "1 Gi"),
+        (Annotated[list[str], webop.Unique()], ["a", "b", "a"]),
+    ],
+)
+def test_what_the_api_server_refuses_does_not_fit(annotation: Any, value: Any) -> None:
+    with pytest.raises(webop.MisfitError):
+        fit(annotation, value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (webop.Int32, 2**31 - 1),
+        (webop.Quantity, "500m"),
+        (webop.Quantity, 1),
+        (Annotated[list[str] | None, webop.Unique()], None),
+        (Annotated[list[dict[str, int]], webop.Unique()], [{"a": 1}, {"a": 2}]),
+    ],
+)
+def test_what_the_api_server_accepts_fits(annotation: Any, value: Any) -> None:
+    assert fit(annotation, value) == value
 
 
 def test_generated_classes_of_built_in_kinds_are_known_by_their_defaults() -> None:

@@ -9,6 +9,7 @@ import ipaddress
 import pathlib
 import uuid
 from typing import Annotated, Any, Literal
+from unittest.mock import ANY
 
 import pydantic
 import pytest
@@ -55,6 +56,27 @@ class Other(pydantic.BaseModel):
 class Source(webop.OneOf):
     git_url: str | None = None
     image: str | None = None
+
+
+class Place(webop.OneOf):
+    namespace: str | None = None
+    in_: str | None = Field(None, alias="in")
+    any_of: str | None = Field(None, alias="any-of")
+
+
+@webop.Atomic()
+class Whole(pydantic.BaseModel):
+    f: int
+
+
+@webop.CEL("self.members.all(x, x > 1)")
+class Team(pydantic.BaseModel):
+    members: list[int]
+
+
+class Pod(pydantic.BaseModel):
+    namespace: Literal["pod"]
+    package: str
 
 
 PART = {
@@ -124,6 +146,85 @@ def convert(annotation: Any, default: Any = ...) -> Schema:
                 "x-kubernetes-list-map-keys": ["partName"],
             },
         ),
+        (webop.Int32, {**INTEGER, "format": "int32"}),
+        (
+            webop.Int64 | None,
+            {**INTEGER, "format": "int64", "nullable": True},
+        ),
+        (
+            Annotated[webop.Int32, Field(ge=1, lt=5)],
+            {**INTEGER, "format": "int32", "minimum": 1, "maximum": 5, "exclusiveMaximum": True},
+        ),
+        (
+            Annotated[dict[str, str], pydantic.AfterValidator(dict), Field(max_length=3)],
+            {"type": "object", "additionalProperties": STRING, "maxProperties": 3},
+        ),
+        (
+            Annotated[set[str], pydantic.AfterValidator(set), Field(max_length=3)],
+            {"type": "array", "items": STRING, "maxItems": 3, "x-kubernetes-list-type": "set"},
+        ),
+        (webop.Quantity, {"x-kubernetes-int-or-string": True, "pattern": ANY}),
+        (
+            Annotated[int, Field(ge=1)] | Annotated[str, Field(max_length=5)],
+            {"x-kubernetes-int-or-string": True, "minimum": 1, "maxLength": 5},
+        ),
+        (
+            Annotated[list[str], webop.Unique()],
+            {"type": "array", "items": STRING, "x-kubernetes-list-type": "set"},
+        ),
+        (
+            Whole,
+            {
+                "type": "object",
+                "properties": {"f": INTEGER},
+                "required": ["f"],
+                "x-kubernetes-map-type": "atomic",
+            },
+        ),
+        (
+            Annotated[int, Field(json_schema_extra={"format": "int32"})],
+            {**INTEGER, "format": "int32"},
+        ),
+        (
+            Place,
+            {
+                "type": "object",
+                "properties": {"namespace": STRING, "in": STRING, "any-of": STRING},
+                "x-kubernetes-validations": [
+                    {
+                        "rule": "[has(self.__namespace__), has(self.__in__), "
+                        "has(self.any__dash__of)].exists_one(x, x)",
+                        "message": "exactly one must be set of namespace, in, any-of",
+                    }
+                ],
+            },
+        ),
+        (
+            list[Place],  # the cost of the rule has no limit here
+            {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"namespace": STRING, "in": STRING, "any-of": STRING},
+                    "minProperties": 1,
+                    "maxProperties": 1,
+                },
+            },
+        ),
+        (
+            Annotated[Pod, Field(discriminator="namespace")],
+            {
+                "type": "object",
+                "properties": {"namespace": {**STRING, "enum": ["pod"]}, "package": STRING},
+                "required": ["namespace"],
+                "x-kubernetes-validations": [
+                    {
+                        "rule": '!(self.__namespace__ in ["pod"]) || (has(self.__package__))',
+                        "message": "with namespace pod, package must be set",
+                    }
+                ],
+            },
+        ),
         (
             Annotated[list[str], webop.Atomic()],
             {"type": "array", "items": STRING, "x-kubernetes-list-type": "atomic"},
@@ -177,6 +278,17 @@ def test_each_type_has_its_schema(annotation: Any, schema: Schema) -> None:
         (int, 5, {**INTEGER, "default": 5}),
         (int | None, None, INTEGER),
         (int | None, 5, {**INTEGER, "default": 5, "nullable": True}),
+        (Annotated[int | None, webop.Nullable()], None, {**INTEGER, "nullable": True}),
+        (
+            Annotated[Literal["a"] | None, webop.Nullable()],
+            None,
+            {**STRING, "enum": ["a", None], "nullable": True},
+        ),
+        (
+            Annotated[list[int] | None, webop.Atomic()],
+            None,
+            {"type": "array", "items": INTEGER, "x-kubernetes-list-type": "atomic"},
+        ),
         (Color, Color.RED, {**STRING, "enum": ["red", "blue"], "default": "red"}),
         (
             list[int],
@@ -254,16 +366,16 @@ def test_fields_have_descriptions_and_these_can_be_shortened() -> None:
     ("annotation", "message"),
     [
         (
-            list[Annotated[int, webop.CEL("self > 1")]],
-            "M.f[]: the rule 'self > 1' is checked for each item of M.f, which has no maximal",
+            list[Annotated[str, webop.CEL("self.matches('^a')")]],
+            "M.f[]: the rule \"self.matches('^a')\" is checked for each item of M.f, and reads all",
         ),
         (
-            Annotated[list[int], webop.CEL("self.all(x, x > 1)")],
-            "M.f: the rule 'self.all(x, x > 1)' visits each item of M.f, which has no maximal",
+            dict[str, Annotated[str, webop.CEL("isQuantity(self)")]],
+            "M.f[key]: the rule 'isQuantity(self)' is checked for each item of M.f, and reads all",
         ),
         (
-            Annotated[str, webop.CEL("self.matches('^a')")],
-            "M.f: the rule \"self.matches('^a')\" reads all of M.f",
+            list[Team],
+            "M.f[]: the rule 'self.members.all(x, x > 1)' is checked for each item of M.f, and",
         ),
     ],
 )
@@ -272,6 +384,20 @@ def test_a_rule_without_a_limit_of_its_cost_is_refused(annotation: Any, message:
         convert(annotation)
     assert str(caught.value).startswith(message)
     assert "max_length" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        list[Annotated[int, webop.CEL("self > 1")]],
+        list[Annotated[str, webop.CEL("self != ''")]],
+        Annotated[list[int], webop.CEL("self.all(x, x > 1)")],
+        Annotated[str, webop.CEL("self.matches('^a')")],
+        list[Annotated[str, Field(max_length=20), webop.CEL("isQuantity(self)")]],
+    ],
+)
+def test_rules_that_api_servers_accept_are_accepted(annotation: Any) -> None:
+    assert convert(annotation)
 
 
 def test_rules_of_classes_and_fields_are_all_kept_in_order() -> None:

@@ -155,27 +155,6 @@ async def test_what_alerts_count_begins_at_zero(registry: webop.OperatorRegistry
     assert rejections["check", "timeout"] == rejections["check", "error"] == 0
 
 
-async def test_too_many_reviews_at_once_are_seen_as_in_flight_and_overloaded(
-    registry: webop.OperatorRegistry,
-) -> None:
-    released = asyncio.Event()
-
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
-    async def check(**_: Any) -> None:
-        await released.wait()
-
-    settings = build_settings(admission={"max_calls": 2})
-    async with serve(registry=registry, settings=settings) as site, asyncio.TaskGroup() as group:
-        for _ in range(2):
-            group.create_task(site.review(path="/check"))
-        in_flight = "webop_webhook_requests_in_flight"
-        await scrape_until(lambda found: found.get(in_flight, webhook="check") == 2, site.http)
-        assert (await site.post(build_review(), "/check")).status_code == 429
-        found = await scrape(site.http)
-        released.set()
-    assert found.get("webop_webhook_rejections_total", webhook="check", reason="overloaded") == 1
-
-
 async def test_sync_handlers_that_wait_for_a_thread_are_seen(
     registry: webop.OperatorRegistry,
 ) -> None:
@@ -363,12 +342,6 @@ async def test_probes_and_metrics_can_share_a_port() -> None:
         found = await scrape_until(lambda found: found.get("webop_ready"), http, f"{url}/stats")
         assert (await http.get(f"{url}/healthz")).json() == {"x": "fine"}
     assert found.get("webop_acting") == 1
-
-
-async def test_metrics_can_have_a_port_of_their_own() -> None:
-    url = f"http://127.0.0.1:{find_port()}"
-    async with operate(metrics_endpoint=url) as http:
-        await scrape_until(lambda found: found.get("webop_ready"), http, f"{url}/metrics")
 
 
 async def wait_listening(http: httpx.AsyncClient, url: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import json
 import weakref
@@ -11,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from webop.objects.body import Body, Meta, Spec, Status, View
+from webop.objects.body import Body, Meta, Spec, Status
 from webop.objects.body import build_object_reference as refer
 from webop.objects.body import build_owner_reference as refer_to_owner
 
@@ -89,13 +88,6 @@ def test_what_is_absent_is_empty_or_none(raw: Any) -> None:
         body.spec["x"]
 
 
-def test_views_of_a_body_are_live_and_a_copy_of_it_is_not() -> None:
-    body = Body({"spec": {"x": 1}})
-    spec, copied = Spec(body), copy.copy(body)
-    body.replace({"spec": {"x": 2}})
-    assert (spec["x"], copied.spec["x"]) == (2, 1)
-
-
 @pytest.mark.feature("DMN-25", "KWA-20")
 def test_all_views_show_the_new_state_when_it_is_replaced() -> None:
     body = Body(build_raw())
@@ -113,17 +105,6 @@ def test_all_views_show_the_new_state_when_it_is_replaced() -> None:
     assert labels == {"l": "new"}
     assert annotations == {}
     assert meta.name == "n"
-
-
-@pytest.mark.feature("KWA-20")
-def test_a_body_of_a_body_keeps_the_state_of_that_moment() -> None:
-    live = Body(build_raw())
-    frozen = Body(live)
-
-    live.replace(build_raw(spec={"x": 10}))
-
-    assert live.spec == {"x": 10}
-    assert frozen.spec == {"x": 1}
 
 
 @pytest.mark.feature("KWA-07", "KWA-21")
@@ -169,16 +150,6 @@ def test_views_behave_like_dicts_where_they_are_read() -> None:
     assert body.spec == Body(build_raw()).spec
     assert body.spec != body.status
     assert body.spec != "text"
-
-
-def test_views_can_be_copied() -> None:
-    body = Body(build_raw())
-
-    copied = copy.deepcopy(body)
-    body.raw["spec"]["x"] = 10
-
-    assert copied.spec == {"x": 1}
-    assert isinstance(copied, View)
 
 
 def test_a_body_goes_without_the_garbage_collector() -> None:

@@ -82,12 +82,6 @@ def test_what_is_as_it_should_be_is_not_written() -> None:
     assert [op["path"] for op in patch.as_json_patch()] == ["/status/conditions"]
 
 
-def test_the_last_of_several_values_of_a_condition_counts() -> None:
-    changed = apply(BODY, ("Ready", False, "Broken", ""), ("Ready", True, "Mended", ""))
-    assert changed["status"]["conditions"][1]["reason"] == "Mended"
-    assert len(changed["status"]["conditions"]) == 2
-
-
 @pytest.mark.parametrize(
     ("name", "status", "reason", "message"),
     [

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from webop.objects.body import Body
 from webop.objects.diffs import Diff, DiffItem, DiffOperation, diff
 from webop.objects.fields import FieldPath, resolve
 
@@ -72,14 +71,6 @@ def test_mappings_are_compared_deeply_and_lists_as_a_whole(
     old: Any, new: Any, expected: Any
 ) -> None:
     assert list(diff(old, new)) == list(expected)
-
-
-@pytest.mark.feature("EVT-16")
-def test_views_are_compared_as_the_mappings_that_they_show() -> None:
-    old, new = Body({"spec": {"x": 1}}), Body({"spec": {"x": 2}})
-
-    assert diff(old, new) == (("change", ("spec", "x"), 1, 2),)
-    assert diff(old.spec, {"x": 1}) == ()
 
 
 @pytest.mark.feature("EVT-15", "FLT-09")

@@ -43,12 +43,6 @@ def test_a_resource_is_a_hashable_reference_by_group_version_and_plural() -> Non
     assert pickle.loads(pickle.dumps(bare)) == bare
 
 
-def test_a_resource_is_named_as_kubectl_names_it() -> None:
-    assert (PODS.name, str(PODS), repr(PODS)) == ("pods.v1", "pods.v1", "pods.v1")
-    assert KEX.name == "kopfexamples.v1.kopf.dev"
-    assert (PODS.api_version, KEX.api_version) == ("v1", "kopf.dev/v1")
-
-
 @pytest.mark.feature("RES-21")
 @pytest.mark.parametrize(
     ("resource", "options", "url"),
@@ -85,135 +79,80 @@ def test_urls_that_cannot_exist_are_refused() -> None:
         PODS.get_url(name="n")
 
 
+@pytest.mark.feature(*(f"RES-{number:02}" for number in (*range(1, 18), 22, 24)), "REF-72", "D-58")
 @pytest.mark.parametrize(
     ("args", "names", "selected"),
     [
-        pytest.param(
-            ("kopf.dev", "v1", "kopfexamples"), {}, {KEX}, marks=pytest.mark.feature("RES-01")
-        ),
-        pytest.param(("", "v1", "pods"), {}, {PODS}, marks=pytest.mark.feature("RES-01")),
-        pytest.param(
-            ("kopf.dev", "v1beta1", "kex"), {}, set(), marks=pytest.mark.feature("RES-01")
-        ),
-        pytest.param(
-            ("kopf.dev/v1", "kopfexamples"), {}, {KEX}, marks=pytest.mark.feature("RES-02")
-        ),
-        pytest.param(
-            ("kopf.dev/v1beta1", "kopfexamples"), {}, {KEX_OLD}, marks=pytest.mark.feature("RES-02")
-        ),
-        pytest.param(("apps/v1", "deployments"), {}, {DEPLOYMENTS}),
-        pytest.param(("v1", "pods"), {}, {PODS}, marks=pytest.mark.feature("RES-03")),
-        pytest.param(
-            ("kopf.dev", "kopfexamples"), {}, {KEX}, marks=pytest.mark.feature("RES-04", "RES-22")
-        ),
-        pytest.param(("metrics.k8s.io", "pods"), {}, {METRICS}),
-        pytest.param(("kopfexamples.kopf.dev",), {}, {KEX}, marks=pytest.mark.feature("RES-05")),
-        pytest.param(("deployments.apps",), {}, {DEPLOYMENTS}),
-        pytest.param(("pods.v1",), {}, {PODS}, marks=pytest.mark.feature("RES-06")),
-        pytest.param(
-            ("kopfexamples.v1beta1.kopf.dev",), {}, {KEX_OLD}, marks=pytest.mark.feature("RES-06")
-        ),
-        pytest.param(
-            ("kopfexamples",), {}, {KEX}, marks=pytest.mark.feature("RES-07", "RES-08", "RES-22")
-        ),
-        pytest.param(("kopfexample",), {}, {KEX}, marks=pytest.mark.feature("RES-08")),
-        pytest.param(("KopfExample",), {}, {KEX}, marks=pytest.mark.feature("RES-08")),
-        pytest.param(("kex",), {}, {KEX}, marks=pytest.mark.feature("RES-08")),
-        pytest.param((), {"kind": "KopfExample"}, {KEX}, marks=pytest.mark.feature("RES-09")),
-        pytest.param((), {"plural": "kopfexamples"}, {KEX}, marks=pytest.mark.feature("RES-09")),
-        pytest.param((), {"singular": "kopfexample"}, {KEX}, marks=pytest.mark.feature("RES-09")),
-        pytest.param((), {"shortcut": "kex"}, {KEX}, marks=pytest.mark.feature("RES-09")),
-        pytest.param((), {"plural": "kex"}, set(), marks=pytest.mark.feature("RES-09")),
-        pytest.param((), {"kind": "pods"}, set(), marks=pytest.mark.feature("RES-09")),
-        pytest.param((), {"singular": "pods"}, set(), marks=pytest.mark.feature("RES-09")),
-        pytest.param(
-            (),
-            {"group": "kopf.dev", "version": "v1beta1", "plural": "kopfexamples"},
-            {KEX_OLD},
-            marks=pytest.mark.feature("RES-09"),
-        ),
-        pytest.param(("samples",), {"group": "twin.dev"}, {TWIN}),
-        pytest.param(("twin.dev", "samples"), {"group": "twin.dev"}, {TWIN}),
-        pytest.param(
-            (),
-            {"category": "all"},
-            {PODS, DEPLOYMENTS, OTHERS},
-            marks=pytest.mark.feature("RES-10", "RES-15"),
-        ),
-        pytest.param(
-            ("kopf.dev", "v1beta1", EVERYTHING), {}, {KEX_OLD}, marks=pytest.mark.feature("RES-11")
-        ),
-        pytest.param(
-            ("kopf.dev/v1", EVERYTHING), {}, {KEX}, marks=pytest.mark.feature("RES-11", "REF-72")
-        ),
-        pytest.param(("kopf.dev", EVERYTHING), {}, {KEX}, marks=pytest.mark.feature("RES-11")),
-        pytest.param(
-            (EVERYTHING,),
-            {},
-            {PODS, NODES, METRICS, DEPLOYMENTS, KEX, OTHERS, TWIN},
-            marks=pytest.mark.feature("RES-11", "RES-12", "RES-15", "RES-22"),
-        ),
-        pytest.param(("v1", "events"), {}, {EVENTS}, marks=pytest.mark.feature("RES-12")),
-        pytest.param(("ev",), {}, {EVENTS}, marks=pytest.mark.feature("RES-12", "RES-16")),
-        pytest.param(("events.events.k8s.io",), {}, {NEW_EVENTS}),
-        pytest.param(("pod*",), {}, set(), marks=pytest.mark.feature("RES-13")),
-        pytest.param(("samples",), {}, set(), marks=pytest.mark.feature("RES-14", "D-58")),
-        pytest.param((), {"shortcut": "s"}, set(), marks=pytest.mark.feature("RES-14")),
-        pytest.param(("pods",), {}, {PODS}, marks=pytest.mark.feature("RES-16")),
-        pytest.param(("absent",), {}, set(), marks=pytest.mark.feature("RES-17")),
-        pytest.param(
-            (lambda resource: "s" in resource.shortcuts,),
-            {},
-            {OTHERS, TWIN},
-            marks=pytest.mark.feature("RES-24"),
-        ),
-        pytest.param(
-            (lambda resource: resource.plural in ("events", "nodes"),),
-            {},
-            {NODES},
-            marks=pytest.mark.feature("RES-12", "RES-24"),
-        ),
+        (("kopf.dev", "v1", "kopfexamples"), {}, {KEX}),
+        (("", "v1", "pods"), {}, {PODS}),
+        (("kopf.dev", "v1beta1", "kex"), {}, set()),
+        (("kopf.dev/v1", "kopfexamples"), {}, {KEX}),
+        (("kopf.dev/v1beta1", "kopfexamples"), {}, {KEX_OLD}),
+        (("apps/v1", "deployments"), {}, {DEPLOYMENTS}),
+        (("v1", "pods"), {}, {PODS}),
+        (("kopf.dev", "kopfexamples"), {}, {KEX}),
+        (("metrics.k8s.io", "pods"), {}, {METRICS}),
+        (("kopfexamples.kopf.dev",), {}, {KEX}),
+        (("deployments.apps",), {}, {DEPLOYMENTS}),
+        (("pods.v1",), {}, {PODS}),
+        (("kopfexamples.v1beta1.kopf.dev",), {}, {KEX_OLD}),
+        (("kopfexamples",), {}, {KEX}),
+        (("kopfexample",), {}, {KEX}),
+        (("KopfExample",), {}, {KEX}),
+        (("kex",), {}, {KEX}),
+        ((), {"kind": "KopfExample"}, {KEX}),
+        ((), {"plural": "kopfexamples"}, {KEX}),
+        ((), {"singular": "kopfexample"}, {KEX}),
+        ((), {"shortcut": "kex"}, {KEX}),
+        ((), {"plural": "kex"}, set()),
+        ((), {"kind": "pods"}, set()),
+        ((), {"singular": "pods"}, set()),
+        ((), {"group": "kopf.dev", "version": "v1beta1", "plural": "kopfexamples"}, {KEX_OLD}),
+        (("samples",), {"group": "twin.dev"}, {TWIN}),
+        (("twin.dev", "samples"), {"group": "twin.dev"}, {TWIN}),
+        ((), {"category": "all"}, {PODS, DEPLOYMENTS, OTHERS}),
+        (("kopf.dev", "v1beta1", EVERYTHING), {}, {KEX_OLD}),
+        (("kopf.dev/v1", EVERYTHING), {}, {KEX}),
+        (("kopf.dev", EVERYTHING), {}, {KEX}),
+        ((EVERYTHING,), {}, {PODS, NODES, METRICS, DEPLOYMENTS, KEX, OTHERS, TWIN}),
+        (("v1", "events"), {}, {EVENTS}),
+        (("ev",), {}, {EVENTS}),
+        (("events.events.k8s.io",), {}, {NEW_EVENTS}),
+        (("pod*",), {}, set()),
+        (("samples",), {}, set()),
+        ((), {"shortcut": "s"}, set()),
+        (("pods",), {}, {PODS}),
+        (("absent",), {}, set()),
+        ((lambda resource: "s" in resource.shortcuts,), {}, {OTHERS, TWIN}),
+        ((lambda resource: resource.plural in ("events", "nodes"),), {}, {NODES}),
     ],
 )
 def test_selectors_take_the_resources_that_are_meant(args: Any, names: Any, selected: Any) -> None:
     assert set(parse_selector(*args, **names).select(CLUSTER)) == selected
 
 
+@pytest.mark.feature("RES-23")
 @pytest.mark.parametrize(
     ("args", "names", "message"),
     [
-        pytest.param((), {}, "must name a resource", marks=pytest.mark.feature("RES-23")),
-        pytest.param(
-            (), {"group": "apps"}, "must name a resource", marks=pytest.mark.feature("RES-23")
-        ),
-        pytest.param(
-            ("a", "b", "c", "d"),
-            {},
-            "a group, a version and a name",
-            marks=pytest.mark.feature("RES-23"),
-        ),
-        pytest.param(
-            ("pods",), {"kind": "Pod"}, "exactly one name", marks=pytest.mark.feature("RES-23")
-        ),
-        pytest.param(
-            (),
-            {"kind": "Pod", "plural": "pods"},
-            "exactly one name",
-            marks=pytest.mark.feature("RES-23"),
-        ),
-        pytest.param((lambda _: True,), {"kind": "Pod"}, "exactly one name"),
-        pytest.param(("",), {}, "empty", marks=pytest.mark.feature("RES-23")),
-        pytest.param((), {"singular": ""}, "empty", marks=pytest.mark.feature("RES-23")),
-        pytest.param((123,), {}, "a string or EVERYTHING"),
-        pytest.param(("apps", lambda _: True), {}, "a string or EVERYTHING"),
-        pytest.param((EVERYTHING, "pods"), {}, "must be strings"),
-        pytest.param(("v1", "widgets", "example.com"), {}, "The order is group, version, name"),
-        pytest.param(("v1", "example.com", "widgets"), {}, "The order is group, version, name"),
-        pytest.param(("example.com", "widgets", "v1"), {}, "The order is group, version, name"),
-        pytest.param(("widgets", "example.com"), {}, "The order is group, version, name"),
-        pytest.param(("widgets", "v1beta1"), {}, "The order is group, version, name"),
-        pytest.param(("pods.v1",), {"version": "v2"}, "Conflicting values"),
-        pytest.param((), {"name": "pods"}, "cannot be selected by name"),
+        ((), {}, "must name a resource"),
+        ((), {"group": "apps"}, "must name a resource"),
+        (("a", "b", "c", "d"), {}, "a group, a version and a name"),
+        (("pods",), {"kind": "Pod"}, "exactly one name"),
+        ((), {"kind": "Pod", "plural": "pods"}, "exactly one name"),
+        ((lambda _: True,), {"kind": "Pod"}, "exactly one name"),
+        (("",), {}, "empty"),
+        ((), {"singular": ""}, "empty"),
+        ((123,), {}, "a string or EVERYTHING"),
+        (("apps", lambda _: True), {}, "a string or EVERYTHING"),
+        ((EVERYTHING, "pods"), {}, "must be strings"),
+        (("v1", "widgets", "example.com"), {}, "The order is group, version, name"),
+        (("v1", "example.com", "widgets"), {}, "The order is group, version, name"),
+        (("example.com", "widgets", "v1"), {}, "The order is group, version, name"),
+        (("widgets", "example.com"), {}, "The order is group, version, name"),
+        (("widgets", "v1beta1"), {}, "The order is group, version, name"),
+        (("pods.v1",), {"version": "v2"}, "Conflicting values"),
+        ((), {"name": "pods"}, "cannot be selected by name"),
     ],
 )
 def test_selectors_that_cannot_be_meant_are_refused(args: Any, names: Any, message: str) -> None:
@@ -286,15 +225,6 @@ def test_what_is_like_a_missing_kind_is_suggested(args: Any, names: Any, suggest
 )
 def test_only_names_of_one_kind_are_specific(selector: Selector, is_specific: bool) -> None:
     assert selector.is_specific is is_specific
-
-
-def test_equal_selectors_are_interchangeable_and_printed_with_what_is_set() -> None:
-    selector = parse_selector("kopf.dev/v1", "kex")
-
-    assert selector == parse_selector("kopf.dev", "v1", "kex")
-    assert hash(selector) == hash(parse_selector("kopf.dev", "v1", "kex"))
-    assert repr(selector) == "Selector(group='kopf.dev', version='v1', any_name='kex')"
-    assert repr(parse_selector(EVERYTHING)) == "Selector(any_name=EVERYTHING)"
 
 
 @pytest.mark.feature("RES-01")

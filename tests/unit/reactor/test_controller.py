@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import secrets
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import pytest
 
@@ -19,10 +17,7 @@ from tests.kit.virtual_time import in_virtual_time
 from webop.calls.threads import NO_POOL, call_in_thread
 from webop.client.watch_events import parse_version
 from webop.errors import APIError
-from webop.handlers.stopping import DaemonStoppingReason
-from webop.objects.body import Body
 from webop.reactor.controller import Controller, Hold
-from webop.reactor.daemons import Daemons
 from webop.reactor.decision import Decision
 from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.store import WatchedObject
@@ -61,6 +56,9 @@ class Reconciler:
     def decide(self, obj: WatchedObject) -> Decision | None:
         decision: Any = obj.raw if self.is_needed(obj) else None
         return cast("Decision | None", decision)
+
+    def may_have_left(self, obj: WatchedObject | None, raw: dict[str, Any]) -> bool:
+        return False
 
     async def read(self, obj: WatchedObject) -> dict[str, Any] | None:
         return build(obj.uid, obj.version)
@@ -147,29 +145,6 @@ async def settle() -> None:
     """Let all that is ready to run do so."""
     for _ in range(20):
         await asyncio.sleep(0)
-
-
-@pytest.mark.feature("EVT-12")
-async def test_every_object_is_worked_on(controller: Controller, reconciler: Reconciler) -> None:
-    for uid in "abc":
-        controller.apply_event("ADDED", build(uid))
-    await settle()
-    assert reconciler.seen == [("a", "ADDED", 1), ("b", "ADDED", 1), ("c", "ADDED", 1)]
-    assert len(controller.uids) == 3
-
-
-@pytest.mark.feature("EVT-11", "EVT-12")
-async def test_states_that_pile_up_are_skipped_but_the_last_one_is_not(
-    controller: Controller, reconciler: Reconciler
-) -> None:
-    released = asyncio.Event()
-    reconciler.work = lambda obj: released.wait()
-    for version in range(1, 6):
-        controller.apply_event("MODIFIED", build("a", version))
-        await settle()
-    released.set()
-    await settle()
-    assert reconciler.versions("a") == [1, 5]
 
 
 async def test_a_state_that_comes_at_the_very_end_of_the_work_is_worked_on(
@@ -274,27 +249,6 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(reconciler: Re
     assert [uid for uid, _, _ in reconciler.seen].index("live") == begun
 
 
-async def test_a_listing_is_worked_on_though_changes_never_end(reconciler: Reconciler) -> None:
-    controller = control(reconciler, limit=1)
-
-    async def work(obj: WatchedObject) -> None:
-        await asyncio.sleep(0)
-        if obj.uid.startswith("live"):
-            controller.apply_event("MODIFIED", build(others[obj.uid], next(count)))
-
-    count, others = itertools.count(2), {"live-a": "live-b", "live-b": "live-a"}
-    reconciler.work = work
-    for uid in ("live-a", "live-b"):
-        controller.apply_event("ADDED", build(uid))
-    for number in range(20):
-        controller.apply_event(None, build(f"u{number}"))
-    await eventually(
-        lambda: {f"u{number}" for number in range(20)} <= reconciler.needs_resume.keys()
-    )
-    assert len(reconciler.seen) > 60
-    await controller.drain(1.0)
-
-
 async def test_deleted_objects_are_forgotten_after_the_work_on_them(
     controller: Controller, reconciler: Reconciler
 ) -> None:
@@ -373,26 +327,6 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
     }
 
 
-async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_again(
-    reconciler: Reconciler,
-) -> None:
-    reconciler.handlers.indexers = True
-    controller = control(reconciler)
-    controller.begin_listing()
-    controller.apply_event(None, build("a", 1))
-    controller.finish_listing()
-    await settle()
-    controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
-    controller.set_paused(None)
-    controller.begin_listing()
-    controller.apply_event(None, build("a", 2))
-    await settle()
-    assert [version for _, _, version in reconciler.seen] == [1]
-    controller.finish_listing()
-    await settle()
-    assert [version for _, _, version in reconciler.seen] == [1, 2]
-
-
 async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_was_patched_since(
     controller: Controller, reconciler: Reconciler
 ) -> None:
@@ -418,26 +352,6 @@ async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_wa
     assert reconciler.versions("patched") == [50, 51, 60]
 
 
-@pytest.mark.parametrize(("version", "is_left"), [(70, False), (55, True), (0, True)])
-async def test_an_object_that_was_patched_and_deleted_during_a_list_is_no_ghost(
-    controller: Controller, reconciler: Reconciler, version: int, is_left: bool
-) -> None:
-    async def patch(obj: WatchedObject) -> None:
-        if obj.version == 51:
-            obj.accept_own(build("a", 60))
-
-    reconciler.work = patch
-    controller.apply_event("ADDED", build("a", 50))
-    await settle()
-    controller.begin_listing()
-    controller.apply_event("MODIFIED", build("a", 51))
-    controller.begin_listing()
-    await settle()
-    controller.finish_listing(version)
-    await settle()
-    assert list(controller.uids) == (["a"] if is_left else [])
-
-
 async def test_an_object_that_a_restored_backup_does_not_have_is_gone(
     controller: Controller, reconciler: Reconciler
 ) -> None:
@@ -447,59 +361,6 @@ async def test_an_object_that_a_restored_backup_does_not_have_is_gone(
     controller.finish_listing(300)
     await settle()
     assert list(controller.uids) == []
-
-
-async def test_a_daemon_that_ends_between_its_object_and_the_end_of_the_list_is_not_missed(
-    controller: Controller, reconciler: Reconciler
-) -> None:
-    watched: list[WatchedObject] = []
-    nothing = Mock()
-    daemon: Any = SimpleNamespace(stop=nothing, note_change=nothing, task=None)
-
-    async def note(obj: WatchedObject) -> None:
-        watched.append(obj)
-        obj.daemons = Daemons(Body(obj.raw or {}), running={"stopping": daemon})
-
-    reconciler.work = note
-    controller.begin_listing()
-    controller.apply_event(None, build("a"))
-    controller.finish_listing()
-    await settle()
-    controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
-    controller.set_paused(None)
-    watched[0].wake()  # its state is from before the pause: the list follows
-    await settle()
-    assert len(watched) == 1
-    controller.begin_listing()
-    controller.apply_event(None, build("a"))
-    await settle()
-    assert len(watched) == 2
-    watched[0].wake()
-    await settle()
-    assert len(watched) == 3
-
-
-async def test_objects_are_come_back_to_after_the_delay_they_ask_for(
-    controller: Controller, reconciler: Reconciler
-) -> None:
-    reconciler.delays["a"] = [0.02, 0, None]
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
-    assert reconciler.versions("a") == [1]
-    await eventually(lambda: len(reconciler.seen) == 3)
-    await settle()
-    assert reconciler.versions("a") == [1, 1, 1]
-
-
-async def test_a_change_comes_before_the_delay_is_over(
-    controller: Controller, reconciler: Reconciler
-) -> None:
-    reconciler.delays["a"] = [1000, None]
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
-    controller.apply_event("MODIFIED", build("a", 2))
-    await settle()
-    assert reconciler.versions("a") == [1, 2]
 
 
 @pytest.mark.feature("CFG-18")
@@ -521,28 +382,6 @@ async def test_no_more_objects_are_worked_on_at_once_than_allowed(
 
 
 @pytest.mark.feature("CFG-18")
-async def test_an_object_that_never_is_without_work_does_not_keep_others_waiting(
-    reconciler: Reconciler,
-) -> None:
-    controller = control(reconciler, limit=2)
-
-    async def work(obj: WatchedObject) -> None:
-        await asyncio.sleep(0.05)
-        if obj.uid == "busy":
-            controller.apply_event("MODIFIED", build("busy", obj.version + 1))
-
-    reconciler.work = work
-    reconciler.delays["hasty"] = [0.0] * 1000
-    for uid in ("busy", "hasty", "quiet"):
-        controller.apply_event("ADDED", build(uid))
-    await eventually(lambda: reconciler.versions("quiet") == [1])
-    before = [*reconciler.seen]
-    await eventually(lambda: len(reconciler.seen) > len(before) + 5)
-    assert {"busy", "hasty"} == {uid for uid, _, _ in reconciler.seen[len(before) :]}
-    await controller.drain(1.0)
-
-
-@pytest.mark.feature("CFG-18")
 async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
     reconciler: Reconciler,
 ) -> None:
@@ -561,46 +400,6 @@ async def test_an_object_whose_records_are_denied_does_not_keep_others_waiting(
         controller.apply_event("ADDED", build(uid))
     await eventually(lambda: reconciler.versions("quiet") == [1])
     await controller.drain(1.0)
-
-
-async def test_an_object_that_is_done_after_a_second_waits_for_no_slot(
-    reconciler: Reconciler,
-) -> None:
-    controller = control(reconciler, limit=1)
-    released = asyncio.Event()
-
-    async def work(obj: WatchedObject) -> None:
-        if obj.uid == "slow":
-            await asyncio.sleep(1.1)
-            obj.accept_own(build("slow", 2))
-        else:
-            await released.wait()
-
-    reconciler.work = work
-    reconciler.is_needed = lambda obj: obj.version == 1
-    for uid in ("slow", "next", "last"):
-        controller.apply_event("ADDED", build(uid))
-    await eventually(lambda: reconciler.versions("next") == [1])
-    assert controller.measure()["waiting"][0] == 1
-    released.set()
-    await eventually(lambda: reconciler.versions("last") == [1])
-    assert reconciler.versions("slow") == [1]
-
-
-@pytest.mark.feature("CFG-18")
-async def test_an_object_that_comes_as_the_last_worker_leaves_is_not_left_waiting(
-    reconciler: Reconciler,
-) -> None:
-    controller = control(reconciler, limit=1)
-
-    async def work(obj: WatchedObject) -> None:
-        if obj.uid == "a":
-            asyncio.get_running_loop().call_soon(controller.apply_event, "ADDED", build("b"))
-
-    reconciler.work = work
-    controller.apply_event("ADDED", build("a"))
-    await settle()
-    assert [uid for uid, _, _ in reconciler.seen] == ["a", "b"]
 
 
 async def test_an_object_waits_for_the_thread_of_its_cancelled_handler(
@@ -693,47 +492,6 @@ async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_wa
     await controller.drain(1.0)
 
 
-@pytest.mark.parametrize("event_type", [None, "ADDED"])
-async def test_objects_that_are_gone_do_not_wait_for_a_slot(
-    reconciler: Reconciler, event_type: Any
-) -> None:
-    queue, released = make_queue(1), asyncio.Event()
-    controller = control(reconciler, queue=queue)
-    reconciler.work = lambda obj: released.wait()
-    controller.apply_event("ADDED", build("busy"))
-    await settle()
-    controller.apply_event(event_type, build("one"))
-    waited = queue.has_waiting
-    controller.apply_event("DELETED", build("one", 2))
-    assert (waited, queue.has_waiting) == (True, False)
-    released.set()
-    await settle()
-
-
-async def test_a_state_that_cannot_be_read_again_is_left_alone_for_as_long_as_the_pause_says(
-    reconciler: Reconciler,
-) -> None:
-    controller, released, reads = control(reconciler, limit=1), asyncio.Event(), list[str]()
-    reconciler.work = lambda obj: released.wait()
-    controller.apply_event("ADDED", build("busy"))
-    await settle()
-    for number in range(26):  # too much to keep
-        controller.apply_event("ADDED", build(f"u{number}", text=secrets.token_hex(1_000_000)))
-        await settle()
-
-    async def read(obj: WatchedObject) -> dict[str, Any] | None:
-        reads.append(obj.uid)
-        raise APIError("HTTP 503")
-
-    reconciler.read = read  # type: ignore[method-assign]
-    reconciler.on_error = lambda obj, exc: None  # type: ignore[method-assign]
-    released.set()
-    for _ in range(20):
-        await settle()
-    assert reads
-    assert len(reads) == len(set(reads))
-
-
 @in_virtual_time
 async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_reads_fail() -> None:
     reconciler, queue, reads = Reconciler(), make_queue(), list[str]()
@@ -764,11 +522,12 @@ async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams
 ) -> None:
     queue = make_queue(limit=1)
     reconciler.work = lambda obj: asyncio.sleep(60)
+    noise = secrets.token_hex(10_000)
     for _ in range(60):
         controller = control(reconciler, queue=queue)
         for number in range(50):
             raw = build(f"{number}")
-            raw["spec"] = {"noise": secrets.token_hex(10_000)}
+            raw["spec"] = {"noise": noise}
             controller.apply_event(None, raw)
         await settle()
         await controller.drain(0.001)
@@ -802,18 +561,6 @@ async def test_event_handlers_get_the_newest_state_before_the_change_and_each_de
     assert len(controller.uids) == 0
 
 
-@pytest.mark.feature("EVT-02")
-async def test_event_handlers_get_the_events_of_own_patches(reconciler: Reconciler) -> None:
-    reconciler.handlers.events = True
-    reconciler.is_needed = lambda obj: False
-    controller = control(reconciler)
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
-    controller.apply_event("MODIFIED", build("a", 1))
-    await settle()
-    assert reconciler.shown == [("a", "ADDED"), ("a", "MODIFIED")]
-
-
 @pytest.mark.feature("IDX-22", "IDX-23")
 async def test_listed_objects_are_indexed_at_once_before_the_handlers_of_any(
     reconciler: Reconciler,
@@ -839,26 +586,6 @@ async def test_listed_objects_are_indexed_at_once_before_the_handlers_of_any(
 
 
 @pytest.mark.feature("IDX-22")
-async def test_an_object_that_changes_whenever_it_is_indexed_holds_no_handlers_back(
-    reconciler: Reconciler,
-) -> None:
-    reconciler.handlers.indexers = True
-    controller, versions = control(reconciler), itertools.count(2)
-
-    async def change(obj: WatchedObject) -> None:
-        if obj.uid == "busy":
-            controller.apply_event("MODIFIED", build("busy", next(versions)))
-
-    reconciler.index_work = change
-    controller.begin_listing()
-    controller.apply_event(None, build("busy"))
-    controller.apply_event(None, build("quiet"))
-    controller.finish_listing()
-    await eventually(lambda: {uid for uid, _, _ in reconciler.seen} == {"busy", "quiet"})
-    await controller.drain(1.0)
-
-
-@pytest.mark.feature("IDX-22")
 async def test_objects_are_held_until_the_indexes_of_other_kinds_are_filled(
     reconciler: Reconciler,
 ) -> None:
@@ -873,59 +600,3 @@ async def test_objects_are_held_until_the_indexes_of_other_kinds_are_filled(
     assert reconciler.seen == []
     controller.unhold(Hold.INDEXES)
     await eventually(lambda: len(reconciler.seen) == 250, "all objects are worked on")
-
-
-async def test_objects_that_are_gone_before_the_indexes_are_filled_take_no_memory(
-    reconciler: Reconciler,
-) -> None:
-    reconciler.handlers.indexers = True
-    controller = control(reconciler, is_gate_open=False)
-    for number in range(3):
-        controller.apply_event("ADDED", build(f"u{number}"))
-        controller.apply_event("DELETED", build(f"u{number}", 2))
-    await settle()
-    gc.collect()
-    kept = [each for each in gc.get_objects() if isinstance(each, WatchedObject)]
-    assert [obj for obj in kept if obj.controller is controller] == []
-
-
-async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handled(
-    reconciler: Reconciler, controller: Controller
-) -> None:
-    reads = list[str]()
-
-    async def work(obj: WatchedObject) -> None:
-        obj.mark_gone()
-
-    async def read(obj: WatchedObject) -> None:
-        reads.append(obj.uid)
-
-    reconciler.work, reconciler.read = work, read  # type: ignore[method-assign]
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
-    assert (reconciler.forgotten, reads) == (["a"], [])
-    for version in (2, 3):
-        controller.apply_event("MODIFIED", build("a", version))
-        await settle()
-    controller.apply_event("DELETED", build("a", 4))
-    await settle()
-    assert (reconciler.versions("a"), reads) == ([1], ["a", "a"])
-    assert len(controller.uids) == 0
-
-
-@pytest.mark.feature("IDX-22")
-async def test_a_list_that_ends_in_the_moment_when_an_object_is_indexed_holds_no_handlers_back(
-    reconciler: Reconciler,
-) -> None:
-    reconciler.handlers.indexers = True
-    controller = control(reconciler)
-
-    async def end_the_list(obj: WatchedObject) -> None:
-        # After the end of this task, before the reaction to it.
-        asyncio.get_running_loop().call_soon(controller.finish_listing)
-
-    reconciler.index_work = end_the_list
-    controller.begin_listing()
-    controller.apply_event(None, build("a"))
-    await settle()
-    assert reconciler.versions("a") == [1]

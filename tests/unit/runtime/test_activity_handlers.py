@@ -44,10 +44,6 @@ async def test_all_handlers_of_an_activity_are_called_and_their_results_gathered
     assert await run_activity(context, Activity.PROBE) == {"sync": 1, "async": "x"}
 
 
-async def test_an_activity_without_handlers_is_done_at_once(context: OperatorContext) -> None:
-    assert await run_activity(context, Activity.STARTUP) == {}
-
-
 @pytest.mark.feature("STA-04", "KWA-05", "MEM-05", "HND-11")
 async def test_handlers_of_activities_get_the_settings_and_the_operators_memo(
     registry: webop.OperatorRegistry, context: OperatorContext
@@ -125,20 +121,12 @@ async def test_an_ignored_failure_of_an_activity_is_none(
 @pytest.mark.parametrize(
     ("group", "name", "message"),
     [
-        (
-            "networking",
-            "request_timeout",
-            r"request_timeout = 'soon' .* it must be a number\.",
-        ),
         ("posting", "enabled", r"enabled = 'soon' is invalid: it must be True or False\."),
-        ("posting", "burst", r"burst = 'soon' is invalid: it must be a whole number\."),
-        ("execution", "max_workers", r"max_workers = 'soon' is invalid: .*must be an integer"),
         (
             "execution",
             "max_worker",
             r"no setting settings\..*\.max_worker, did you mean 'max_workers'\?",
         ),
-        ("netwrking", "request_timeout", r"no setting settings\.netwrking, did you .*'networking'"),
     ],
 )
 async def test_a_value_that_does_not_fit_a_setting_ends_the_startup_with_its_name(
@@ -188,21 +176,3 @@ async def test_an_argument_that_a_class_of_ours_does_not_have_ends_the_startup(
     async with asyncio.timeout(10):
         with pytest.raises(ActivityError, match=message):
             await run_activity(context, Activity.STARTUP)
-
-
-async def test_wrong_arguments_of_other_functions_are_errors_like_all_others(
-    registry: webop.OperatorRegistry, context: OperatorContext
-) -> None:
-    class Client:
-        attempts = 0
-
-        def __init__(self) -> None: ...
-
-    @webop.on.startup(registry=registry, id="connect", backoff=0)
-    def connect(**_: Any) -> None:
-        Client.attempts += 1
-        if Client.attempts < 3:
-            Client(prot=1)  # type: ignore[call-arg]
-
-    await run_activity(context, Activity.STARTUP)
-    assert Client.attempts == 3

@@ -116,7 +116,7 @@ def test_long_numbers_are_read_or_refused_quickly(number: bytes) -> None:
     ],
 )
 def test_what_is_counted_is_what_a_review_takes(unit: bytes) -> None:
-    count = 1_000_000 // len(unit)
+    count = 200_000 // len(unit)
     if b"%d" in unit:
         body = b'{"x":{' + b"".join(unit % i for i in range(count)) + b'"":0}}'
     else:

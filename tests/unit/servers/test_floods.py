@@ -20,7 +20,6 @@ import webop
 from tests.kit.operators import eventually
 from tests.kit.scrapes import find_port
 from tests.kit.webhook_servers import RESPONSE, REVIEW, Recorder, connect, post, read_head, trust
-from tests.unit.servers.foreign_servers import run_uvicorn
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     KeyPair,
@@ -31,17 +30,11 @@ from webop.servers.certificates.certs import (
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
-from webop.servers.http.slots import Slots
 
 LIMIT = 16
 BODY = json.dumps(REVIEW).encode()
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
-
-
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
 
 
 @pytest.fixture(scope="module")
@@ -173,40 +166,6 @@ async def test_one_address_with_requests_in_progress_does_not_get_all_slots(fn: 
                 assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
 
 
-class Idle:
-    """A connection that counts how often it is looked at."""
-
-    looks = 0
-
-    @property
-    def waiting_since(self) -> float:
-        Idle.looks += 1
-        return 1.0
-
-    is_closed = False
-
-    def make_way(self) -> None:
-        self.is_closed = True
-
-
-@pytest.mark.parametrize("addresses", [1, 50])
-def test_a_flood_costs_no_more_with_many_slots(addresses: int) -> None:
-    slots = Slots(lambda: DefaultLimits(max_connections=1000))
-    Idle.looks = 0
-    for number in range(3000):
-        assert slots.take(Idle(), f"127.0.0.{number % addresses}")
-    assert Idle.looks < 3 * 3000
-
-
-def test_a_flood_costs_a_client_with_more_connections_none_of_its_idle_ones() -> None:
-    slots, idle = Slots(lambda: DefaultLimits(max_connections=320)), [Idle() for _ in range(250)]
-    for each in idle:
-        assert slots.take(each, "127.0.0.1")
-    for _ in range(300):
-        assert slots.take(Idle(), "127.0.0.2")
-    assert not any(each.is_closed for each in idle)
-
-
 async def test_a_client_that_still_reads_its_response_keeps_its_connection(fn: Recorder) -> None:
     fn.response = {**RESPONSE, "padding": "x" * 30_000_000}
     async with listen(fn, max_connections=1) as port, connect(port) as (reader, writer):
@@ -238,14 +197,6 @@ def test_connections_that_made_way_are_not_kept(pair: KeyPair, new_loop: Callabl
         runner.run(run(build_context(pair)))
 
 
-async def test_a_connection_that_makes_way_is_told_so(fn: Recorder) -> None:
-    async with listen(fn, max_connections=1) as port, connect(port) as (reader, writer):
-        writer.write(HEAD + BODY)
-        await read_head(reader)
-        assert (await post(f"http://127.0.0.1:{port}")).status_code == 200
-        assert b"HTTP/1.1 503 " in await reader.read()
-
-
 async def test_a_client_with_tls_that_does_not_close_its_side_is_cut(
     fn: Recorder, pair: KeyPair
 ) -> None:
@@ -268,17 +219,6 @@ async def test_a_client_with_tls_that_does_not_close_its_side_is_cut(
                     pass
 
         await asyncio.to_thread(read_raw)
-
-
-async def test_a_flood_of_a_foreign_server_with_the_protocol_displaces_itself(
-    fn: Recorder,
-) -> None:
-    hosting = Hosting(DefaultLimits(max_connections=LIMIT))
-    endpoint = ReviewEndpoint(fn, hosting=hosting)
-    async with run_uvicorn(endpoint, hosting) as port:
-        with flood(port, b"GET"):
-            for _ in range(10):
-                assert (await post(f"http://127.0.0.1:{port}")).status_code == 200
 
 
 @pytest.mark.feature("PRB-01")

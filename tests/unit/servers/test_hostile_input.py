@@ -14,8 +14,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.kit.webhook_servers import (
     RESPONSE,
@@ -38,11 +36,6 @@ from webop.servers.http.listener import Listener
 BODY = json.dumps(REVIEW).encode()
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
 
 
 @contextlib.asynccontextmanager
@@ -214,25 +207,6 @@ async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recor
         assert (await client.post(url, content=body)).status_code == 200
 
 
-async def test_a_few_reviews_of_many_values_are_too_many_at_once(fn: Recorder) -> None:
-    fn.gate = asyncio.Event()
-    body = b'{"x":[' + b"{}," * 2_000 + b"0]}"  # counts for 272 KB
-    async with (
-        listen(fn, max_body=50_000, max_held_bytes=1_200_000) as port,
-        httpx.AsyncClient(verify=False) as client,
-    ):
-        url = f"http://127.0.0.1:{port}"
-        tasks = [asyncio.create_task(client.post(url, content=body)) for _ in range(2)]
-        await until(lambda: len(fn.calls) == 2)
-        assert (await client.post(url, content=body)).status_code == 429
-        fn.gate.set()
-        assert {(await task).status_code for task in tasks} == {200}
-        alone = b'{"x":[' + b"{}," * 4_000 + b"0]}"
-        assert (await client.post(url, content=alone)).status_code == 200
-        too_large = b'{"x":[' + b"{}," * 5_000 + b"0]}"
-        assert (await client.post(url, content=too_large)).status_code == 413
-
-
 async def test_half_sent_reviews_of_one_address_do_not_keep_out_another(fn: Recorder) -> None:
     async def send(client: str, *, more: bool) -> int:
         statuses: list[int] = []
@@ -261,7 +235,7 @@ async def test_half_sent_reviews_of_one_address_do_not_keep_out_another(fn: Reco
 
 
 async def test_a_body_in_tiny_parts_takes_little_memory(fn: Recorder) -> None:
-    async with listen(fn) as port, connect(port) as (reader, writer):
+    async with listen(fn, read_timeout=60.0) as port, connect(port) as (reader, writer):
         tracemalloc.start()
         writer.write(CHUNKED + b"1\r\n \r\n" * 300_000 + b"%x\r\n" % len(BODY) + BODY + b"\r\n")
         writer.write(b"0\r\n\r\n")
@@ -330,12 +304,6 @@ async def test_deep_json_is_never_a_failure_of_the_operator(opener: bytes, depth
     async with listen(recurse) as port, httpx.AsyncClient(verify=False) as client:
         response = await client.post(f"http://127.0.0.1:{port}", content=body)
         assert response.status_code in (200, 400, 413)
-
-
-async def test_an_error_of_the_handler_is_not_blamed_on_a_flat_review(fn: Recorder) -> None:
-    fn.error = RecursionError()
-    async with listen(fn) as port:
-        assert (await post(f"http://127.0.0.1:{port}")).status_code == 500
 
 
 @pytest.mark.parametrize(("status", "connection"), [(429, None), (503, "close")])
@@ -506,39 +474,3 @@ async def test_a_huge_query_costs_nothing_and_is_not_echoed(fn: Recorder, query:
             assert len(answer) < 500
         assert loop.time() - start < 2
     assert fn.calls == []
-
-
-async def test_random_bytes_never_get_an_allowing_answer_nor_a_failure(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    fn = Recorder()
-    loop = asyncio.get_running_loop()
-    async with listen(fn, read_timeout=0.2) as port:
-
-        async def ask(sent: bytes) -> bytes:
-            async with connect(port) as (reader, writer):
-                writer.write(sent)
-                with contextlib.suppress(OSError):
-                    writer.write_eof()
-                return await asyncio.wait_for(reader.read(), 5)
-
-        @settings(
-            max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-        )
-        @given(
-            st.one_of(
-                st.binary(max_size=300),
-                st.binary(max_size=100).map(lambda data: HEAD + data),
-                st.binary(max_size=100).map(lambda data: CHUNKED + data),
-                st.tuples(st.integers(0, len(HEAD)), st.binary(max_size=5)).map(
-                    lambda pair: HEAD[: pair[0]] + pair[1] + HEAD[pair[0] :] + BODY[:-1]
-                ),
-            )
-        )
-        def check(sent: bytes) -> None:
-            answer = asyncio.run_coroutine_threadsafe(ask(sent), loop).result(10)
-            assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.1 5"))
-
-        await asyncio.to_thread(check)
-    assert fn.calls == []
-    assert not [record for record in caplog.records if record.levelno > logging.WARNING]

@@ -8,29 +8,21 @@ import errno
 import json
 import os
 import resource
-import signal
 import socket
 import ssl
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, read_head, trust, until
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import build_certificate_self_signed
-from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import ASGIApp, Listener
 
 BODY = json.dumps(REVIEW).encode()
 REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
-
-
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
 
 
 @pytest.fixture
@@ -104,12 +96,6 @@ async def test_a_port_is_free_again_at_once(app: ReviewEndpoint) -> None:
             pass
 
 
-async def test_signal_handlers_are_left_alone(app: ReviewEndpoint) -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    async with Listener(app, "127.0.0.1", 0):
-        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
-
-
 async def test_clients_are_served_again_after_a_shortage_of_open_files(
     app: ReviewEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,42 +141,6 @@ async def test_what_is_in_flight_is_answered_on_exit(app: ReviewEndpoint, fn: Re
     await exiting
 
 
-async def test_what_takes_too_long_is_cut_on_exit(app: ReviewEndpoint, fn: Recorder) -> None:
-    fn.gate = asyncio.Event()
-    async with Listener(
-        app, "127.0.0.1", 0, hosting=Hosting(DefaultLimits(drain_timeout=0.05))
-    ) as listener:
-        _, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        writer.write(REQUEST)
-        await fn.called.wait()
-    writer.close()
-    await writer.wait_closed()
-    assert not [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
-
-
-@pytest.mark.parametrize("secure", [False, True])
-async def test_idle_connections_are_closed_on_exit(app: ReviewEndpoint, secure: bool) -> None:
-    pair = build_certificate_self_signed(["localhost"])
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_key_material(context, pair.cert, pair.key)
-    async with Listener(
-        app, "127.0.0.1", 0, ssl_context=(lambda: context) if secure else None
-    ) as listener:
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1",
-            listener.port,
-            ssl=trust(pair.cert) if secure else None,
-            server_hostname="localhost" if secure else None,
-        )
-        writer.write(REQUEST)
-        head = await read_head(reader)
-        await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
-    # It is for a request that is on its way.
-    assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
-    writer.close()
-    await writer.wait_closed()
-
-
 async def test_a_client_that_does_not_read_does_not_block_the_exit(app: ReviewEndpoint) -> None:
     pair = build_certificate_self_signed(["localhost"])
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -225,21 +175,6 @@ def build_app(*parts: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()) -> A
     return app
 
 
-@pytest.mark.parametrize(
-    "parts", [(b"",), (b"one",), (b"one", b"two"), (b"HTTP/1.1 200 OK\r\n\r\n", b"", b"HTTP/1.1 ")]
-)
-@pytest.mark.parametrize("has_length", [False, True])
-async def test_bodies_in_any_parts_arrive_whole(parts: tuple[bytes, ...], has_length: bool) -> None:
-    length = (b"content-length", str(len(b"".join(parts))).encode())
-    app = build_app(*parts, headers=(length,) if has_length else ())
-    async with Listener(app, "127.0.0.1", 0) as listener:
-        url = f"http://127.0.0.1:{listener.port}"
-        async with httpx.AsyncClient(verify=False) as client:
-            for _ in range(2):
-                assert (await client.get(url)).content == b"".join(parts)
-                assert (await client.head(url)).content == b""
-
-
 async def test_a_response_that_fails_before_its_body_becomes_a_500(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -250,58 +185,6 @@ async def test_a_response_that_fails_before_its_body_becomes_a_500(
         writer.write(REQUEST)
         assert (await reader.read()).startswith(b"HTTP/1.1 500 ")
     assert "ZeroDivisionError" in caplog.text
-
-
-async def test_a_client_that_pipelines_gets_one_response_and_the_end_of_the_connection(
-    app: ReviewEndpoint, fn: Recorder
-) -> None:
-    async with (
-        Listener(app, "127.0.0.1", 0) as listener,
-        connect(listener.port) as (reader, writer),
-    ):
-        writer.write(REQUEST + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + REQUEST)
-        head = await read_head(reader)
-        assert head.startswith("HTTP/1.1 200 ")
-        assert "connection: close" in head
-        size = int(head.split("content-length: ")[1].split()[0])
-        assert len(await reader.read()) == size
-    assert len(fn.calls) == 1
-
-
-async def test_what_follows_a_request_is_not_read_without_end_while_its_handler_runs() -> None:
-    released = asyncio.Event()
-
-    async def respond(_: Any, __: Any, send: Any) -> None:
-        await released.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    async with (
-        Listener(respond, "127.0.0.1", 0) as listener,
-        connect(listener.port) as (_, writer),
-    ):
-        writer.write(REQUEST + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        sent = 0
-        with contextlib.suppress(TimeoutError):
-            while sent < 64:
-                writer.write(bytes(1024 * 1024))
-                async with asyncio.timeout(1):
-                    await writer.drain()
-                sent += 1
-        assert sent < 32
-        released.set()
-
-
-async def test_a_certificate_is_replaced_while_serving(app: ReviewEndpoint) -> None:
-    first = build_certificate_self_signed(["localhost"])
-    second = build_certificate_self_signed(["localhost"])
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_key_material(context, first.cert, first.key)
-    async with Listener(app, "localhost", 0, ssl_context=lambda: context) as listener:
-        url = f"https://localhost:{listener.port}"
-        assert (await post(url, trust(first.cert))).status_code == 200
-        load_key_material(context, second.cert, second.key)
-        assert (await post(url, trust(second.cert))).status_code == 200
 
 
 async def test_plain_http_to_a_secure_port_harms_no_one(app: ReviewEndpoint) -> None:

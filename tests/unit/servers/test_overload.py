@@ -53,47 +53,6 @@ def test_the_largest_review_is_served_if_the_budget_is_smaller() -> None:
     gate.hold(250, "a", gate.share)
 
 
-def test_a_budget_that_holds_one_large_review_and_no_second_one_is_kept() -> None:
-    gate = build_gate(max_held_bytes=70, max_body=10)
-    gate.hold(50, "a", gate.share)
-    with pytest.raises(ReviewError):
-        gate.hold(50, "b", gate.share)
-    gate.hold(20, "b", gate.share)
-
-
-def test_reviews_are_limited_whatever_they_call() -> None:
-    gate = build_gate(max_reviews=2)
-    gate.enter({})
-    gate.enter({"a": 0})
-    with pytest.raises(ReviewError) as caught:
-        gate.enter({})
-    check_refused(caught.value, "max_reviews")
-    gate.leave(["a"])
-    gate.enter({})
-
-
-def test_a_review_is_let_in_to_all_of_its_handlers_or_to_none() -> None:
-    gate = build_gate(max_calls=2)
-    gate.enter({"busy": 0})
-    gate.enter({"busy": 0})
-    for _ in range(3):
-        with pytest.raises(ReviewError, match="'busy' is busy with 2 calls") as caught:
-            gate.enter({"free": 0, "busy": 0})
-        check_refused(caught.value, "max_calls")
-    gate.enter({"free": 0})
-    gate.enter({"free": 0})
-    gate.leave(["busy"])
-    gate.enter({"busy": 0})
-
-
-def test_calls_that_were_given_up_but_keep_their_threads_count() -> None:
-    gate = build_gate(max_calls=2)
-    gate.enter({"a": 1})
-    with pytest.raises(ReviewError, match="max_calls"):
-        gate.enter({"a": 1})
-    gate.enter({"a": 0})
-
-
 def test_limits_that_are_replaced_count_at_once() -> None:
     hosting = Hosting(DefaultLimits(max_reviews=1))
     hosting.gate.enter({})

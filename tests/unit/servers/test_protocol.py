@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, read_head, save, trust, until
+from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, save, trust, until
 from tests.unit.servers.foreign_servers import run_uvicorn
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
 from webop.servers.http.endpoint import ReviewEndpoint
@@ -24,11 +24,6 @@ from webop.servers.http.protocol import HTTPProtocol
 
 BODY = json.dumps(REVIEW).encode()
 REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
-
-
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
 
 
 @pytest.mark.feature("ADM-26")
@@ -52,36 +47,6 @@ async def test_verified_clients_are_shown_under_uvicorn(fn: Recorder, tmp_path: 
     assert fn.calls[0].sslpeer is not None
     assert fn.calls[0].sslpeer["subject"] == ((("commonName", "someone"),),)
     assert fn.calls[1].sslpeer is None
-
-
-async def test_uvicorn_waits_for_what_is_in_flight(fn: Recorder) -> None:
-    waiting = asyncio.Event()
-
-    async def wait(request: Any, **_: object) -> dict[str, Any]:
-        waiting.set()
-        await asyncio.sleep(0.5)
-        return {}
-
-    async def ask(port: int) -> str:
-        async with connect(port) as (reader, writer):
-            writer.write(REQUEST)
-            head = await read_head(reader)
-            await reader.read()
-            return head
-
-    async with run_uvicorn(ReviewEndpoint(wait), http=HTTPProtocol) as port:
-        task = asyncio.create_task(ask(port))
-        await until(waiting.is_set)
-    head = await task
-    assert head.startswith("HTTP/1.1 200 ")
-    assert "connection: close" in head
-
-
-async def test_the_headers_that_uvicorn_is_told_to_send_are_sent(fn: Recorder) -> None:
-    options: Any = {"headers": [("Strict-Transport-Security", "max-age=1")], "access_log": False}
-    async with run_uvicorn(ReviewEndpoint(fn), http=HTTPProtocol, **options) as port:
-        answer = await post(f"http://127.0.0.1:{port}")
-    assert answer.headers["Strict-Transport-Security"] == "max-age=1"
 
 
 async def echo(request: Request) -> JSONResponse:
@@ -129,23 +94,6 @@ async def test_any_app_gets_and_sends_bodies_of_any_size(size: int) -> None:
             response = await client.put("/stream", content=content)
             assert response.headers["transfer-encoding"] == "chunked"
             assert response.content == content
-
-
-async def test_a_client_of_http_1_0_is_served_once() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        headers = [(b"content-length", b"6")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"one", "more_body": True})
-        await send({"type": "http.response.body", "body": b"two"})
-
-    async with (
-        Listener(app, "127.0.0.1", 0) as listener,
-        connect(listener.port) as (reader, writer),
-    ):
-        writer.write(b"GET / HTTP/1.0\r\n\r\n")
-        answer = await reader.read()
-    assert answer.endswith(b"\r\n\r\nonetwo")
-    assert b"connection: close" in answer
 
 
 @pytest.mark.parametrize("kind", ["nothing", "order", "header"])

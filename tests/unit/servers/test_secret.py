@@ -54,12 +54,6 @@ def test_a_certificate_has_an_authority_of_its_own_that_lives_as_long() -> None:
     )
 
 
-def test_what_is_no_certificate_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"certificate|PEM"):
-        split_certificates(b"nothing")
-    assert read_certificate(build_ca("ca").cert).hostnames == frozenset()
-
-
 def test_what_is_written_is_read_again_in_a_secret_that_tools_know() -> None:
     pair, ca = make()
     document = build_secret(ABSENT, pair, (make()[1], ca))
@@ -92,20 +86,6 @@ def _only(made: tuple[KeyPair, bytes]) -> tuple[KeyPair, tuple[bytes, ...]]:
     return made[0], (made[1],)
 
 
-def test_parts_of_others_stay_and_those_of_earlier_versions_go() -> None:
-    present = build_secret(ABSENT, *_only(make()))
-    present["data"] |= {"other": "eA==", "next.crt": "eA==", "next.key": "eA=="}
-    present["metadata"]["resourceVersion"] = "7"
-    present["metadata"]["annotations"] |= {"webop.dev/renew-at": "2026-01-01", "note": "x"}
-    present["immutable"] = False
-    document = build_secret(present, *_only(make()))
-    assert set(document["data"]) == {"tls.crt", "tls.key", "ca.crt", "other"}
-    assert set(document["metadata"]["annotations"]) == {"webop.dev/rotated", "note"}
-    assert document["metadata"]["resourceVersion"] == "7"
-    assert document["immutable"] is False
-    assert "next.crt" in present["data"], "what was read is not changed"
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -134,7 +114,7 @@ def test_a_certificate_that_cannot_be_parsed_is_left_out_and_ends_nothing(part: 
     good = pair.cert if part == "tls.crt" else ca
     whole = ssl.PEM_cert_to_DER_cert(good.decode())
     chance = random.Random(1)
-    for number in range(200):
+    for number in range(50):
         der = bytearray(whole)
         der[chance.randrange(len(der))] = chance.randrange(256)
         pem = good * (number % 2) + ssl.DER_cert_to_PEM_cert(bytes(der)).encode()

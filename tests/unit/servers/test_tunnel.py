@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -16,7 +15,6 @@ import webop
 from tests.docs.pages import find_snippets
 from tests.kit.webhook_servers import RESPONSE, Recorder, collect, get_url, post, serve, until
 from webop.errors import ConfigurationError
-from webop.servers.base import BaseWebhookServer
 from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
 
 AGENT = """#!/bin/sh
@@ -72,21 +70,6 @@ async def test_the_documented_provider_says_that_its_agent_is_not_installed(
             pass
 
 
-async def test_a_tunnel_or_a_server_that_returns_instead_of_yielding_is_told_of() -> None:
-    class Tunnel(webop.WebhookTunnel):
-        async def open(self, upstream: str) -> Any:  # type: ignore[override]
-            return upstream
-
-    class Server(BaseWebhookServer):
-        async def serve(self, fn: webop.WebhookFn) -> Any:  # type: ignore[override]
-            return {"url": "https://somewhere"}
-
-    for server, name in (Tunnel(port=0), r"open\(\) of Tunnel"), (Server(), r"serve\(\) of Server"):
-        with pytest.raises(ConfigurationError, match=f"{name} must be an asynchronous generator"):
-            async with serve(server, Recorder()):
-                pass
-
-
 class Silent(webop.WebhookTunnel):
     START_LIMIT = 0.05
 
@@ -98,16 +81,6 @@ class Silent(webop.WebhookTunnel):
 async def test_a_tunnel_that_is_never_ready_is_told_of() -> None:
     with pytest.raises(ConfigurationError, match=r"tunnel: It was not ready after 0\.05 s"):
         async with serve(Silent(port=0), Recorder()):
-            pass
-
-
-async def test_a_public_address_that_is_no_text_is_told_of() -> None:
-    class Server(webop.WebhookTunnel):
-        async def open(self, upstream: str) -> Any:
-            yield {"url": upstream}
-
-    with pytest.raises(ConfigurationError, match=r"It opened \{'url'.*need https"):
-        async with serve(Server(port=0), Recorder()):
             pass
 
 
@@ -159,50 +132,3 @@ async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_
     await task
     assert urls == ["https://0", "https://1", "https://2"]
     assert ends == ["watch"]
-
-
-async def test_the_end_of_a_server_is_not_cut_by_another_reason_to_end() -> None:
-    ends: list[str] = []
-    ending = asyncio.Event()
-
-    class Server(webop.WebhookTunnel):
-        async def open(self, upstream: str) -> Any:
-            try:
-                yield "https://x"
-                await asyncio.Event().wait()
-            finally:
-                ending.set()
-                await asyncio.sleep(0.05)
-                ends.append("closed")
-
-    async with Server(port=0) as server:
-        configs = server(Recorder())
-        await anext(configs)
-        closing = asyncio.create_task(configs.aclose())  # type: ignore[attr-defined]
-        await ending.wait()
-    assert ends == ["closed"]
-    await closing
-
-
-async def test_a_server_ends_also_if_a_timeout_inside_of_it_expires_at_that_moment() -> None:
-    class Server(BaseWebhookServer):
-        limit: asyncio.Timeout
-
-        async def serve(self, fn: webop.WebhookFn) -> Any:
-            yield webop.WebhookClientConfig(url="https://x")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None) as self.limit:
-                    await asyncio.Event().wait()
-            await asyncio.Event().wait()
-
-    server = Server()
-    configs = server(Recorder())
-    await anext(configs)
-    step = asyncio.ensure_future(anext(configs))
-    await until(lambda: hasattr(server, "limit"))
-    server.limit.reschedule(asyncio.get_running_loop().time())
-    await asyncio.sleep(0)  # it has expired now, and the task of the server does not know yet
-    async with asyncio.timeout(5):
-        await server.__aexit__(None, None, None)
-    with contextlib.suppress(StopAsyncIteration):
-        await step

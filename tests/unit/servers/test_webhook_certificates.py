@@ -44,11 +44,6 @@ from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
 
 
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
-
-
 @pytest.fixture(scope="module")
 def ca() -> KeyPair:
     return build_ca("the-authority")
@@ -86,21 +81,6 @@ async def test_extra_names_get_into_the_self_signed_certificate(fn: Recorder) ->
         for hostname in (*sans, "localhost"):
             async with connect(get_port(config), trust(get_bundle(config)), hostname):
                 pass
-
-
-@pytest.mark.feature("ADM-75")
-async def test_a_self_signed_certificate_works_with_a_password(fn: Recorder) -> None:
-    async with serve(webop.WebhookServer(port=0, password="secret"), fn) as config:
-        response = await post(get_url(config), trust(get_bundle(config)))
-    assert response.status_code == 200
-
-
-@pytest.mark.feature("ADM-81")
-def test_a_certificate_can_be_built_for_other_uses() -> None:
-    cert, key = webop.WebhookServer.build_certificate(["a.example", "10.0.0.1"], "secret")
-    assert isinstance(cert, bytes)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_key_material(context, cert, key, "secret")
 
 
 @pytest.mark.feature("ADM-66", "ADM-81")
@@ -174,15 +154,6 @@ async def test_given_authorities_are_passed_on_and_dumped(
     async with serve(server, fn) as config:
         assert get_bundle(config) == ca.cert
         assert cadump.read_bytes() == ca.cert
-        assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
-
-
-@pytest.mark.feature("ADM-72", "ADM-73")
-async def test_given_authorities_come_with_the_self_signed_certificate(
-    fn: Recorder, ca: KeyPair
-) -> None:
-    async with serve(webop.WebhookServer(port=0, cadata=ca.cert), fn) as config:
-        assert get_bundle(config).startswith(ca.cert.strip())
         assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
 
 

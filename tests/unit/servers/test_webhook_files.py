@@ -47,11 +47,6 @@ INTERVAL = 0.05
 
 
 @pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
 def confirmed() -> list[bytes]:
     """The bundles that the server has waited for to be trusted."""
     return []
@@ -347,26 +342,6 @@ async def test_new_authorities_are_trusted_before_their_certificate_is_used(
         assert (await post(get_url(configs.all[0]), trust(new_ca.cert))).status_code == 200
 
 
-@pytest.mark.feature("ADM-80", "ADM-91")
-async def test_a_certificate_that_is_its_own_authority_is_told_before_it_is_used(
-    fn: Recorder, hosting: Hosting, confirmed: list[bytes], tmp_path: Path
-) -> None:
-    first = build_certificate_self_signed(["localhost"])
-    second = build_certificate_self_signed(["localhost"])
-    certfile, pkeyfile = save(first, tmp_path)
-    server = webop.WebhookServer(
-        port=0, certfile=certfile, pkeyfile=pkeyfile, file_check_interval=INTERVAL
-    )
-    async with operate(server, fn, hosting) as configs:
-        assert configs.bundle.strip() == first.cert.strip()
-        save(second, tmp_path)
-        await until_shown(get_port(configs.all[0]), second)
-        assert first.cert.strip() in confirmed[0]
-        assert second.cert.strip() in confirmed[0]
-        await until(lambda: configs.bundle.strip() == second.cert.strip())
-        assert [get_bundle(config) for config in configs.all][1] == confirmed[0]
-
-
 @pytest.mark.feature("ADM-73", "ADM-91")
 async def test_other_authorities_come_with_the_self_signed_certificate_as_before(
     fn: Recorder, hosting: Hosting, tmp_path: Path
@@ -400,11 +375,6 @@ async def test_an_old_certificate_is_warned_about(
         assert abs(hosting.expiry - dt.datetime.now(dt.UTC) - dt.timedelta(days=days)).seconds < 60
     assert message in caplog.text
     assert bool(caplog.records) == bool(message)
-
-
-async def test_plain_http_has_no_expiry(fn: Recorder, hosting: Hosting) -> None:
-    async with operate(webop.WebhookServer(port=0, insecure=True), fn, hosting):
-        assert hosting.expiry is None
 
 
 @pytest.mark.feature("ADM-66")

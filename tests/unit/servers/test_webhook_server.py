@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import json
-import shutil
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,14 +24,8 @@ from tests.kit.webhook_servers import (
     post,
     serve,
     trust,
-    until,
 )
 from webop.errors import ConfigurationError
-
-
-@pytest.fixture
-def fn() -> Recorder:
-    return Recorder()
 
 
 @contextlib.asynccontextmanager
@@ -89,22 +77,6 @@ async def test_by_default_it_serves_https_with_a_certificate_that_its_config_ver
         assert response.json() == RESPONSE
     assert fn.calls[0].request == REVIEW
     assert fn.calls[0].webhook == "fn"
-
-
-@pytest.mark.feature("ADM-88")
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-async def test_the_line_of_the_manual_works_with_curl(fn: Recorder, tmp_path: Path) -> None:
-    review = tmp_path / "review.json"
-    review.write_text(json.dumps(REVIEW, indent=2))
-    async with serve(webop.WebhookServer(port=0), fn) as config:
-        url = get_url(config).replace("https://", "https://ussser:passsw@")
-        process = await asyncio.create_subprocess_exec(
-            *("curl", "--silent", "--insecure", url, "-d", f"@{review}"), stdout=subprocess.PIPE
-        )
-        output, _ = await process.communicate()
-    assert json.loads(output) == RESPONSE
-    assert fn.calls[0].headers["Authorization"] == "Basic dXNzc2VyOnBhc3Nzdw=="
-    assert fn.calls[0].headers["Content-Type"] == "application/x-www-form-urlencoded"
 
 
 @pytest.mark.feature("ADM-69", "D-13")
@@ -278,18 +250,6 @@ async def test_it_serves_until_cancelled(fn: Recorder) -> None:
     assert is_free(get_port(config))
 
 
-@pytest.mark.feature("ADM-65")
-async def test_an_abandoned_server_stops_when_its_generator_is_collected(fn: Recorder) -> None:
-    async def start() -> int:
-        async for config in webop.WebhookServer(port=0)(fn):
-            return get_port(config)
-        raise AssertionError
-
-    port = await start()
-    gc.collect()
-    await until(lambda: is_free(port))
-
-
 @pytest.mark.feature("ADM-66")
 async def test_it_can_be_inherited_from(fn: Recorder) -> None:
     class Tunnel(webop.WebhookServer):
@@ -302,24 +262,3 @@ async def test_it_can_be_inherited_from(fn: Recorder) -> None:
         assert get_url(config).endswith("?via=tunnel")
         assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
     assert is_free(get_port(config))
-
-
-@pytest.mark.feature("ADM-61", "ADM-66")
-async def test_it_can_be_a_part_of_another_server(fn: Recorder) -> None:
-    async def tunnel(fn: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
-        server = webop.WebhookServer(port=0)
-        async for config in server(fn):
-            yield config
-
-    async with serve_in_task(tunnel, fn) as config:
-        assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
-    assert is_free(get_port(config))
-
-
-def test_a_file_with_handlers_does_not_pay_for_the_server() -> None:
-    script = (
-        "import sys, webop.servers.local, webop.servers.base; "
-        "print([m for m in ('uvicorn', 'httptools', 'cryptography') if m in sys.modules])"
-    )
-    output = subprocess.check_output([sys.executable, "-c", script], text=True)
-    assert output.strip() == "[]"

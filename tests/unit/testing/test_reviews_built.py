@@ -130,17 +130,6 @@ def test_a_connection_needs_no_object_and_takes_the_name_from_the_options() -> N
     assert request["object"] is None
 
 
-def test_names_that_are_not_there_are_left_out() -> None:
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": "x-"}}
-    request = review(body)["request"]
-    assert not {"name", "namespace", "subResource"} & request.keys()
-    assert request["resource"] == {"group": "", "version": "v1", "resource": "namespaces"}
-
-
-def test_uids_differ_unless_they_are_given() -> None:
-    assert review(OBJECT)["request"]["uid"] != review(OBJECT)["request"]["uid"]
-
-
 def test_objects_may_be_views_and_are_copied() -> None:
     body = {**OBJECT, "spec": {"list": (1, 2)}}
     built = review(webop.Body(body), {"a": webop.Body(body).spec} | body)

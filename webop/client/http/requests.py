@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,8 +17,13 @@ import orjson
 from webop.client.http.failed_requests import Attempt, parse_attempt
 from webop.errors import APIConnectionError
 from webop.objects.fields import is_lossy, unwrap_mapping
+from webop.objects.resources import Resource
 
 JSON = "application/json"
+_PARTIAL = "application/json;as=PartialObjectMetadata{};g=meta.k8s.io;v=v1,application/json"
+PARTIAL_OBJECT, PARTIAL_LIST = _PARTIAL.format(""), _PARTIAL.format("List")
+"""Media types of responses with only the metadata, if the server can (Kubernetes API concepts:
+"Metadata-only fetches")."""
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
@@ -63,6 +69,18 @@ class Page(NamedTuple):
 
     items: list[dict[str, Any]]
     resource_version: str
+
+
+class Selection(NamedTuple):
+    """The part of the objects of a kind, and of each object, that a watch gets.
+
+    Attributes:
+        params: the selectors, as parameters of lists and watches.
+        is_partial: whether the objects come with only their metadata.
+    """
+
+    params: Mapping[str, str] = MappingProxyType({})
+    is_partial: bool = False
 
 
 def build_selection(name: str | None) -> dict[str, str]:
@@ -122,6 +140,18 @@ def parse_page(call: Call, response: Any) -> tuple[Page, str]:
     metadata = response["metadata"]
     version = str(metadata.get("resourceVersion") or "")
     return Page(items, version), str(metadata.get("continue") or "")
+
+
+def cut_object(raw: dict[str, Any], resource: Resource) -> dict[str, Any]:
+    """Return an object with only its metadata.
+
+    The kind of partial objects is PartialObjectMetadata. Some servers send whole objects instead.
+    """
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": raw.get("metadata") or {},
+    }
 
 
 def strip_object(response: Any) -> dict[str, Any]:

@@ -62,6 +62,9 @@ class DiffBaseStorage(EssenceCleaning, ABC):
         ignored_fields: what is left out of the essence, though it were a part of it.
     """
 
+    is_in_metadata: bool = False
+    """Whether it needs only the metadata of objects."""
+
     _makes_essences = "build"
 
     def __init__(self, ignored_fields: Iterable[FieldSpec] | None = None) -> None:
@@ -136,6 +139,8 @@ class AnnotationsDiffBaseStorage(AnnotationNaming, DiffBaseStorage):
         ignored_fields: what is left out of the essence.
         v1: whether the annotation is also kept under its older name, if it differs.
     """
+
+    is_in_metadata = True
 
     def __init__(
         self,
@@ -248,6 +253,7 @@ class MultiDiffBaseStorage(DiffBaseStorage):
     def __init__(self, storages: Collection[DiffBaseStorage]) -> None:
         super().__init__()
         self.storages = storages
+        self.is_in_metadata = all(storage.is_in_metadata for storage in storages)
 
     def build(self, *, body: Body, extra_fields: Iterable[FieldSpec] | None = None) -> BodyEssence:
         """Build the essence, without the data of any of the storages."""

@@ -59,6 +59,9 @@ class ProgressStorage(EssenceCleaning, ABC):
     Records are independent: none is merged with another or with what it was before.
     """
 
+    is_in_metadata: bool = False
+    """Whether it needs only the metadata of objects."""
+
     _makes_essences = "clear"
 
     @abstractmethod
@@ -98,6 +101,8 @@ class AnnotationsProgressStorage(AnnotationNaming, ProgressStorage):
         touch_key: the name of the annotation that only serves to change the object.
         v1: whether the annotations are also kept under their older names, if these differ.
     """
+
+    is_in_metadata = True
 
     def __init__(
         self,
@@ -241,6 +246,8 @@ class StatusProgressStorage(ProgressStorage):
 class _ReadOnlyStatusProgressStorage(StatusProgressStorage):
     """Reads and purges records of older operators, but writes none."""
 
+    is_in_metadata = True  # without a status, there are no such records
+
     def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
         pass
 
@@ -258,6 +265,7 @@ class MultiProgressStorage(ProgressStorage):
     def __init__(self, storages: Collection[ProgressStorage]) -> None:
         super().__init__()
         self.storages = storages
+        self.is_in_metadata = all(storage.is_in_metadata for storage in storages)
 
     def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
         """Return the record from the first storage that has it."""

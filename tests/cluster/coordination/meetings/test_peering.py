@@ -102,6 +102,29 @@ async def test_with_the_same_priority_all_pause_and_warn(
         await calls.wait("ignored")
 
 
+@pytest.mark.feature("PEE-03", "PEE-02")
+async def test_operators_with_shards_pause_only_for_a_higher_priority(
+    run_operator: RunOperator,
+    meeting: Meeting,
+    objects: Objects,
+    calls: Calls,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    await meeting.create()
+    settings = build_settings()
+    settings.watching.shard_selectors["widgets"] = (
+        "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"
+    )
+    async with run_operator(settings, standalone=False, identity="one"):
+        await meeting.write("two", build_record(0))
+        await objects.create("a", labels={"x": "y"})
+        await calls.wait("a")
+        assert "Pausing" not in log.text
+        await meeting.write("boss", build_record(100))
+        await eventually(lambda: "in favour of boss" in log.text, "the pause")
+        assert "two" not in log.text
+
+
 @pytest.mark.feature("PEE-12", "PEE-04", "CFG-08")
 async def test_the_next_one_takes_over_and_priorities_can_change(
     run_operator: RunOperator,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -42,38 +39,6 @@ def test_handlers_that_cannot_be_called_are_told_without_a_traceback(
     result = invoke("doctor", str(path), env={"KUBECONFIG": write_config(tmp_path)})
     assert result.output.startswith("Error: The handler fn() requires 'nam', but create handlers")
     assert result.exit_code == 1
-
-
-HANGING = """
-import asyncio, contextlib, threading, webop
-
-@webop.on.startup()
-def wait(**_): threading.Event().wait()
-
-@webop.on.startup()
-async def swallow(**_):
-    while True:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-
-@webop.on.startup()
-async def block(**_): threading.Event().wait()
-"""
-
-
-def test_the_doctor_ends_though_startup_handlers_do_not(tmp_path: Path) -> None:
-    path = tmp_path / "handlers.py"
-    path.write_text(HANGING)
-    done = subprocess.run(
-        [sys.executable, "-m", "webop", "doctor", "--startup-timeout=0.3", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env={**os.environ, "KUBECONFIG": write_config(tmp_path)},
-    )
-    assert "the startup handlers failed here: they did not end within 0.3 s" in done.stdout
-    assert done.returncode == 1
 
 
 @pytest.mark.parametrize(

@@ -83,36 +83,6 @@ def test_handlers_need_the_verbs_of_what_they_do() -> None:
     }
 
 
-def test_a_service_that_is_not_named_has_the_name_of_the_account() -> None:
-    """So it is in the manifests; without it, the doctor asked about "-webhook-certs"."""
-    registry = webop.OperatorRegistry()
-    webop.on.validate("pods", registry=registry)(lambda **_: None)
-    context = build_context(registry, PODS)
-    context.settings.admission.server = webop.WebhookServiceServer()
-    context.account = "system:serviceaccount:ns:operator"
-    assert context.secret == ("ns", "operator-webhook-certs")
-
-
-def test_a_role_without_the_status_is_found_as_results_are_written_there() -> None:
-    registry = webop.OperatorRegistry()
-    group = "example.com"
-    databases = webop.Resource(
-        group, "v1", "databases", namespaced=True, subresources=frozenset({"status"})
-    )
-    webop.on.create("databases", registry=registry)(lambda **_: None)
-    needs = list_object_needs(build_context(registry, databases, namespaces=("ns",)))
-    need = next(need for need in needs if need.resource == "databases/status")
-    attributes = {"group": group, "resource": "databases", "subresource": "status", "name": ""}
-    assert need.list_reviews() == [{**attributes, "verb": "patch", "namespace": "ns"}]
-    finding = judge(need, need.list_reviews())
-    assert (finding.level, finding.text) == (
-        "warning",
-        f"not granted: patch databases/status in ns; {need.use}",
-    )
-    rule = "{apiGroups: [example.com], resources: [databases/status], verbs: [patch]}"
-    assert finding.remedy == f"Add to the Role in ns: {rule}"
-
-
 def test_a_service_account_is_asked_about_with_its_groups() -> None:
     account = "system:serviceaccount:ns:operator"
     path, body = build_review({"verb": "get"}, account, "ns")

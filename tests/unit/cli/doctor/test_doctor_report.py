@@ -7,16 +7,13 @@ import json
 import pytest
 
 from webop.cli.doctor.findings import (
-    Level,
     approve,
     build_json,
     build_text,
     describe_seconds,
     fail,
-    note,
     warn,
 )
-from webop.objects.names import join_names
 
 REPORT = {
     "API server": [approve("server", "is there")],
@@ -47,18 +44,6 @@ def test_words_of_strangers_forge_no_lines_and_do_not_reach_the_terminal() -> No
     assert len(text.splitlines()) == 5
 
 
-def test_levels_are_painted_and_the_summary_in_the_worst_one() -> None:
-    painted: list[tuple[str, Level]] = []
-
-    def paint(text: str, level: Level) -> str:
-        painted.append((text.strip(), level))
-        return text
-
-    build_text(REPORT, paint)
-    assert painted[0] == ("ok", Level.OK)
-    assert painted[-1] == ("1 failure, 1 warning, 1 ok.", Level.FAILURE)
-
-
 def test_the_json_has_all_of_it() -> None:
     document = json.loads(build_json(REPORT))
     assert document["healthy"] is False
@@ -71,19 +56,9 @@ def test_the_json_has_all_of_it() -> None:
     }
 
 
-def test_only_failures_are_failures() -> None:
-    report = {"x": [warn("a", "b", "c"), note("d", "e")]}
-    assert json.loads(build_json(report))["healthy"] is True
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (86400 * 3, "3 d"), (-5, "0 s")],
 )
 def test_time_spans_have_fitting_units(seconds: float, text: str) -> None:
     assert describe_seconds(seconds) == text
-
-
-def test_many_names_are_counted() -> None:
-    assert join_names(["a", "b", "a"]) == "a, b"
-    assert join_names("abcdefg") == "a, b, c, d, e and 2 more"

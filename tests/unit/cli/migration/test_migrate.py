@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -192,15 +191,6 @@ def test_a_file_that_is_no_python_is_named(tmp_path: Path) -> None:
     assert exit_code == 1
 
 
-@pytest.mark.parametrize("operator", [" + ", ".", " if a else ", "().a"])
-def test_a_long_chain_of_operands_hides_nothing(tmp_path: Path, operator: str) -> None:
-    chain = operator.join(["a"] * 1200)
-    _, lines = migrate(tmp_path, f"import kopf\n{QUIET}x = {chain}\nkopf.Metta\n")
-    assert lines[:-2] == [
-        "handlers.py:4: must change: webop has no Metta. Did you mean webop.Meta?"
-    ]
-
-
 @pytest.mark.parametrize(
     "code", ["print 'x'\n", "\0", "{{ cookiecutter.x }}=\n", f"x = {'1 + ' * 9999}1\n"]
 )
@@ -211,14 +201,6 @@ def test_a_file_of_another_purpose_that_is_no_python_does_not_end_the_reading(
     assert lines[0].startswith("another.py:1: differs: Cannot parse this file as Python: ")
     assert lines[-2:] == ["Nothing must change.", LAST]
     assert exit_code == 0
-
-
-def test_links_to_nowhere_and_pipes_are_not_read(tmp_path: Path) -> None:
-    for name in ("dead.py", "requirements.txt"):
-        (tmp_path / name).symlink_to("nowhere")
-    os.mkfifo(tmp_path / "pipe.py")
-    (tmp_path / "folder").symlink_to(tmp_path)
-    assert migrate(tmp_path, PLAIN + QUIET) == (0, ["Nothing must change.", LAST])
 
 
 def test_environments_and_hidden_folders_are_not_read(tmp_path: Path) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.exec_plugins import PluginFolder, is_running
+from tests.kit.exec_plugins import PluginFolder
 from tests.kit.fake_cluster import Networking
 from tests.kit.httpx_client import answer_by
 from tests.kit.operators import eventually
@@ -76,12 +75,6 @@ def provide(registry: webop.OperatorRegistry, *infos: ConnectionInfo | None) -> 
     return calls
 
 
-async def refuse_whatever_comes(vault: Vault) -> None:
-    info = await vault.get()
-    while True:
-        info = await vault.invalidate(info)
-
-
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
     """A plugin in the kubeconfig of those that have no login handlers."""
@@ -103,31 +96,6 @@ async def test_nobody_logs_in_before_the_cluster_is_needed(
     await keeper.logged_in.wait()
     assert (await keeper.vault.get()).token == "t"
     task.cancel()
-
-
-@pytest.mark.feature("AUT-14", "AUT-17")
-async def test_calls_wait_for_the_next_login_and_go_on_with_what_it_brings(
-    registry: webop.OperatorRegistry,
-) -> None:
-    gate = asyncio.Event()
-    tokens = iter(["old", "new"])
-
-    @webop.on.login(registry=registry)
-    async def my_login(**_: Any) -> ConnectionInfo:
-        token = next(tokens)
-        if token == "new":
-            await gate.wait()
-        return build_info(token)
-
-    keeper = build_keeper(registry)
-    async with keeping(keeper):
-        old = await keeper.vault.get()
-        calls = [asyncio.create_task(keeper.vault.invalidate(old)) for _ in range(3)]
-        calls.append(asyncio.create_task(keeper.vault.get()))
-        done, _ = await asyncio.wait(calls, timeout=0.05)
-        assert not done
-        gate.set()
-        assert [(await call).token for call in calls] == ["new"] * 4
 
 
 @pytest.mark.feature("AUT-18", "AUT-25")
@@ -171,16 +139,6 @@ async def test_a_login_handler_that_brings_something_else_is_named(
             await task
 
 
-@pytest.mark.feature("AUT-14", "AUT-18")
-async def test_a_login_that_brings_what_has_expired_is_told(
-    registry: webop.OperatorRegistry,
-) -> None:
-    provide(registry, build_info(expiration=dt.datetime(2020, 1, 1, tzinfo=dt.UTC)))
-    async with keeping(build_keeper(registry)) as task:
-        with pytest.raises(webop.LoginError, match="expired at 2020-01-01"):
-            await task
-
-
 @pytest.mark.feature("AUT-05")
 async def test_a_login_handler_that_fails_for_good_is_told_to_those_who_wait(
     registry: webop.OperatorRegistry,
@@ -198,37 +156,6 @@ async def test_a_login_handler_that_fails_for_good_is_told_to_those_who_wait(
         await getting
 
 
-@pytest.mark.feature("AUT-19")
-async def test_credentials_are_tried_by_nothing_but_the_calls_themselves(
-    registry: webop.OperatorRegistry,
-) -> None:
-    seen: list[tuple[str, str]] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        token = request.headers["authorization"].removeprefix("Bearer ")
-        seen.append((request.url.path, token))
-        return httpx.Response(401 if token == "old" else 200, json={})
-
-    calls = provide(registry, build_info("old"), build_info("new"))
-    keeper = build_keeper(registry)
-    client = Client(keeper.vault, Networking(), transport_factory=answer_by(answer))
-    async with client, keeping(keeper):
-        await keeper.logged_in.wait()
-        assert (calls, seen) == ([0], [])
-        await client.request("GET", "/one")
-        await client.request("GET", "/two")
-    assert seen == [("/one", "old")] * 2 + [("/one", "new"), ("/two", "new")]
-    assert calls == [0, 1]
-
-
-@pytest.fixture
-def _silenced() -> Iterator[None]:
-    activity = logging.getLogger(ACTIVITY)
-    activity.disabled = True
-    yield
-    activity.disabled = False
-
-
 async def log_in_twice(registry: webop.OperatorRegistry) -> None:
     provide(registry, build_info("old"), build_info("new"))
     keeper = build_keeper(registry)
@@ -244,16 +171,6 @@ async def test_logins_are_logged_by_one_logger_and_not_at_all_above_debugging(
     await log_in_twice(registry)
     found = {(record.name, record.levelno) for record in caplog.records}
     assert found == {(ACTIVITY, logging.DEBUG)}
-
-
-@pytest.mark.feature("AUT-20")
-@pytest.mark.usefixtures("_silenced")
-async def test_the_log_of_logins_can_be_silenced_by_its_name(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "webop")
-    await log_in_twice(registry)
-    assert not caplog.records
 
 
 async def test_a_plugin_that_takes_its_time_does_not_hold_up_the_loop(
@@ -274,18 +191,6 @@ async def test_a_plugin_that_takes_its_time_does_not_hold_up_the_loop(
     assert max(gaps) < 0.9
 
 
-async def test_a_plugin_that_nobody_waits_for_any_more_is_stopped(
-    registry: webop.OperatorRegistry, plugin: PluginFolder
-) -> None:
-    plugin.write_script(f"echo $$ > {plugin.folder}/pid", "sleep 300")
-    plugin.write_kubeconfig()
-    webop.on.login(registry=registry)(webop.login_with_kubeconfig)
-    pid = plugin.folder / "pid"
-    async with keeping(build_keeper(registry)):
-        await eventually(lambda: pid.exists() and pid.read_text().strip())
-    await eventually(lambda: not is_running(int(pid.read_text())))
-
-
 @pytest.mark.feature("AUT-17")
 async def test_a_source_that_fails_for_a_moment_is_tried_again_when_it_worked_before(
     registry: webop.OperatorRegistry, plugin: PluginFolder, caplog: pytest.LogCaptureFixture
@@ -303,21 +208,6 @@ async def test_a_source_that_fails_for_a_moment_is_tried_again_when_it_worked_be
         path.write_text(good)
         assert (await waiting).token == "new"
     assert "is not YAML" in caplog.text
-
-
-async def test_a_source_that_goes_on_failing_ends_the_operator(
-    registry: webop.OperatorRegistry, plugin: PluginFolder
-) -> None:
-    plugin.write_answer(token="old")
-    path = plugin.write_kubeconfig()
-    keeper = build_keeper(registry, error_backoffs=0.01)
-    async with keeping(keeper) as task:
-        old = await keeper.vault.get()
-        path.write_text("[]")
-        with pytest.raises(webop.LoginError, match=r"not a kubeconfig"):
-            await keeper.vault.invalidate(old)
-        with pytest.raises(webop.LoginError, match=r"not a kubeconfig"):
-            await task
 
 
 async def test_the_first_login_fails_at_once_and_leaves_the_registry_as_it_is(
@@ -348,21 +238,6 @@ async def test_an_operator_that_can_do_without_a_cluster_says_what_is_missing(
     assert "only admission" in caplog.text
 
 
-@pytest.mark.feature("AUT-17", "AUT-18")
-async def test_new_tokens_that_are_refused_at_once_are_asked_for_with_pauses_and_not_for_ever(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
-    calls = provide(registry, *(build_info(str(number)) for number in range(100)))
-    keeper = build_keeper(registry, error_backoffs=[0.01, 0.02, 0.03])
-    async with keeping(keeper) as task:
-        with pytest.raises(webop.LoginError, match="keeps returning credentials that are refused"):
-            await refuse_whatever_comes(keeper.vault)
-        with pytest.raises(webop.LoginError, match="keeps returning credentials that are refused"):
-            await task
-    assert len(calls) == 5  # the first one, one more at once, one after each pause
-    assert [message.split()[-2] for message in caplog.messages] == ["0.01", "0.02", "0.03"]
-
-
 class Server:
     """Accepts the tokens that are good at the moment; counts the requests that it refuses."""
 
@@ -376,39 +251,6 @@ class Server:
         is_good = request.headers["authorization"].removeprefix("Bearer ") in self.good
         self.refused += not is_good
         return httpx.Response(200 if is_good else 401, json={})
-
-
-@pytest.mark.feature("AUT-17")
-async def test_a_token_that_was_refused_for_a_while_is_taken_when_it_is_good_again(
-    registry: webop.OperatorRegistry,
-) -> None:
-    calls = provide(registry, build_info("t"))
-    keeper = build_keeper(registry, error_backoffs=[0.1] * 50)
-    server = Server(keeper, "t")
-    async with server.client, keeping(keeper) as task:
-        await server.client.request("GET", "/x")
-        server.good.clear()
-        asking = asyncio.create_task(server.client.request("GET", "/x"))
-        await eventually(lambda: len(calls) > 3)
-        server.good.add("t")
-        await asking
-        assert not task.done()
-
-
-@pytest.mark.feature("AUT-17")
-async def test_a_token_from_before_is_taken_again_after_another_one_was_refused(
-    registry: webop.OperatorRegistry,
-) -> None:
-    provide(registry, *map(build_info, ("old", "new", "old")))
-    keeper = build_keeper(registry, error_backoffs=[0.1])
-    server = Server(keeper, "old")
-    async with server.client, keeping(keeper):
-        await server.client.request("GET", "/x")
-        server.good = {"new"}
-        await server.client.request("GET", "/x")
-        server.good = {"old"}
-        await server.client.request("GET", "/x")
-    assert server.refused == 4  # each change: once, and once more to be sure
 
 
 @pytest.mark.feature("AUT-17", "AUT-18")
@@ -428,45 +270,3 @@ async def test_a_token_that_stays_refused_is_tried_with_pauses_and_ends_the_oper
     assert len(calls) == 5  # the first one, two more at once, one after each pause
     assert server.refused == 2 * 5
     assert [message.split()[-2] for message in caplog.messages] == ["0.01", "0.02"]
-
-
-async def test_an_operator_that_can_do_without_a_cluster_logs_in_soon_after_a_short_failure(
-    registry: webop.OperatorRegistry,
-) -> None:
-    provide(registry, None, None, build_info())
-    keeper = build_keeper(registry, keeps_trying=True)
-    async with keeping(keeper):
-        await eventually(keeper.logged_in.is_set, timeout=4)
-
-
-async def test_an_operator_that_can_do_without_a_cluster_tries_a_refused_token_again(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
-    provide(registry, build_info("t"))
-    keeper = build_keeper(registry, keeps_trying=True, error_backoffs=[0.01])
-    server = Server(keeper)
-    async with server.client, keeping(keeper):
-        with pytest.raises(webop.LoginError, match="only credentials that were refused before"):
-            await server.client.request("GET", "/x")
-        await eventually(lambda: keeper.problem)
-        server.good.add("t")
-        await eventually(keeper.logged_in.is_set)
-        await server.client.request("GET", "/x")
-        assert not keeper.problem
-    assert caplog.text.count("only admission") == 1
-
-
-@pytest.mark.feature("AUT-03", "AUT-04")
-async def test_a_login_handler_that_brings_something_else_is_named_though_others_do_better(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
-    provide(registry, build_info())
-
-    @webop.on.login(registry=registry, id="careless")
-    def careless(**_: Any) -> str:
-        return "token"
-
-    keeper = build_keeper(registry)
-    async with keeping(keeper):
-        await keeper.vault.get()
-    assert "'careless' must return a ConnectionInfo or None, got str" in caplog.text

@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import gzip
 import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.kit.scripted_server import Connection, ScriptedServer, build_answer, playing
-from tests.unit.client.http1.test_http1 import AdvancingLoop, echo
+from tests.kit.scripted_server import Connection, build_answer, playing
+from tests.unit.client.http1.test_http1 import echo
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIConnectionError
 
@@ -62,20 +61,6 @@ async def test_a_stream_lasts_however_many_small_chunks_it_has() -> None:
         assert sum([len(batch) async for batch in lines]) == 300
 
 
-async def test_a_trailer_is_no_header() -> None:
-    async def script(connection: Connection) -> None:
-        while True:
-            await connection.read()
-            await connection.write(
-                CHUNKED + b'8\r\n{"a": 1}\r\n0\r\nContent-Encoding: gzip\r\n\r\n'
-            )
-
-    async with playing(script) as server, server.connect() as client:
-        for _ in range(2):
-            assert await client.request("GET", "/x") == {"a": 1}
-        assert server.accepted == 1
-
-
 async def test_a_proxy_cannot_write_lines_into_the_log() -> None:
     async def script(connection: Connection) -> None:
         await connection.read()
@@ -103,35 +88,7 @@ async def test_compressed_content_that_nobody_asked_for_is_refused() -> None:
                 pass
 
 
-async def test_content_in_no_coding_is_read_as_it_is() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(build_answer(b"{}", "Content-Encoding:"))
-
-    async with playing(script) as server, server.connect() as client:
-        assert await client.request("GET", "/x") == {}
-
-
 # Proxies of the environment.
-
-
-@pytest.mark.parametrize("names", ["::1", "[::1]", "elsewhere, ::1"])
-async def test_an_address_of_ipv6_needs_no_proxy_if_the_environment_says_so(
-    names: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    monkeypatch.setenv("no_proxy", names)
-
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.write(build_answer())
-
-    scripted = ScriptedServer(script)
-    async with await asyncio.start_server(scripted.serve, "::1", 0) as server:
-        url = f"http://[::1]:{server.sockets[0].getsockname()[1]}"
-        async with scripted.connect(ConnectionInfo(url, trust_env=True)) as client:
-            assert await client.request("GET", "/x") == {}
-        await scripted.wait_for_closing()
 
 
 # The limits of connecting.
@@ -147,17 +104,6 @@ def refusing_to_listen() -> Iterator[str]:
             queued.setblocking(False)
             queued.connect_ex(listener.getsockname())
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-async def test_what_is_being_connected_fails_when_the_client_is_closed() -> None:
-    with refusing_to_listen() as url:
-        client = ScriptedServer(echo).connect(ConnectionInfo(url))
-        task = asyncio.create_task(client.request("GET", "/x"))
-        await asyncio.sleep(0.05)
-        await client.aclose()
-        async with asyncio.timeout(5):
-            with pytest.raises(APIConnectionError, match="the connection was closed"):
-                await task
 
 
 async def test_an_address_that_does_not_respond_does_not_hold_up_the_next_one(
@@ -181,55 +127,11 @@ async def test_an_address_that_does_not_respond_does_not_hold_up_the_next_one(
                 assert await client.request("GET", "/x") == {}
 
 
-async def test_the_limit_of_connecting_includes_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_over = threading.Event()
-    look_up = socket.getaddrinfo
-
-    def hang(*args: Any) -> Any:
-        if args[0] == "slow.invalid" and not args[5] & socket.AI_NUMERICHOST:
-            is_over.wait(30)
-        return look_up(*args)
-
-    monkeypatch.setattr(socket, "getaddrinfo", hang)
-    info = ConnectionInfo("http://slow.invalid")
-    async with ScriptedServer(echo).connect(info, connect_timeout=0.1) as client:
-        try:
-            async with asyncio.timeout(5):
-                with pytest.raises(APIConnectionError, match=r"slow\.invalid:80: no response"):
-                    await client.request("GET", "/x")
-        finally:
-            is_over.set()
-
-
 async def test_a_limit_of_zero_is_none() -> None:
     async with playing(echo) as server:
         client = server.connect(connect_timeout=0, request_timeout=0)
         assert await client.request("GET", "/x") == {}
         await client.aclose()
-
-
-def test_a_proxy_that_does_not_answer_is_given_up() -> None:
-    async def script(connection: Connection) -> None:
-        await connection.read()
-        await connection.reader.read()
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, AdvancingLoop)
-        async with playing(script) as proxy:
-            info = ConnectionInfo("https://127.0.0.1:1", proxy_url=proxy.url)
-            async with proxy.connect(info, request_timeout=0) as client:
-                task = asyncio.create_task(client.request("GET", "/x"))
-                while not proxy.open:
-                    await asyncio.sleep(0.005)
-                await asyncio.sleep(0.05)
-                loop.advance += 61
-                async with asyncio.timeout(5):
-                    with pytest.raises(APIConnectionError, match="no response in time"):
-                        await task
-
-    with asyncio.Runner(loop_factory=AdvancingLoop) as runner:
-        runner.run(run())
 
 
 async def test_a_line_without_an_end_does_not_fill_the_memory() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -63,13 +62,6 @@ def test_names_that_kubernetes_would_refuse_are_made_acceptable(key: str) -> Non
     assert name.startswith(f"{DEFAULT}/")
     assert RULE.fullmatch(name.removeprefix(f"{DEFAULT}/"))
     assert name != naming.make_keys(key + "x")[0]
-
-
-@pytest.mark.feature("CFG-67")
-def test_an_older_name_that_kubernetes_would_refuse_is_not_made() -> None:
-    prefix = "p" * 60 + ".example.com"
-
-    assert AnnotationNaming(prefix=prefix, v1=True).make_keys("update") == [f"{prefix}/update"]
 
 
 @pytest.mark.feature("CFG-71")
@@ -159,15 +151,3 @@ def test_a_prefix_that_leaves_no_room_for_names_is_warned_about() -> None:
     AnnotationNaming(prefix="x" * 189, v1=True)
     with pytest.warns(UserWarning, match="can have 189 at most"):
         AnnotationNaming(prefix="x" * 190, v1=True)
-
-
-def test_storages_of_ones_own_need_no_hash() -> None:
-    @dataclass
-    class Storage(AnnotationsProgressStorage):
-        prefix: str = "op.example.com"
-        v1: bool = True
-
-    storage = Storage()
-    assert storage.make_keys("fn") == ["op.example.com/fn"]
-    storage.prefix = "other.example.com"
-    assert storage.make_keys("fn") == ["other.example.com/fn"]

@@ -125,24 +125,6 @@ def test_the_border_is_exact_and_counts_bytes(char: str, excess: int, form: str)
 
 
 @pytest.mark.feature("CFG-38")
-@pytest.mark.parametrize(("excess", "form"), [(0, "zlib"), (1, "sha256")])
-def test_the_border_of_the_compressed_form_is_exact(excess: int, form: str) -> None:
-    spec = {"x": "y" * 300 * KIB}
-    compressed = count_bytes(store(AnnotationsDiffBaseStorage(prefix="p"), build_raw(spec)))
-    # The note is a part of the state, but not its value, as it is ignored.
-    storage = AnnotationsDiffBaseStorage(
-        prefix="p", v1=False, ignored_fields=["metadata.annotations"]
-    )
-    marker = len("p/kopf-managed") + len("yes")
-    note = "n" * (ROOM - compressed + marker - len("note") + excess)
-
-    stored = store(storage, build_raw(spec, note=note))
-
-    text = stored["metadata"]["annotations"]["p/last-handled-configuration"]
-    assert form in text
-
-
-@pytest.mark.feature("CFG-38")
 @pytest.mark.parametrize(
     ("present", "patched", "form"),
     [
@@ -230,15 +212,6 @@ def test_whatever_may_be_in_a_state_has_a_digest_and_a_compressed_form(essence: 
 
 
 @pytest.mark.feature("CFG-38")
-def test_a_digest_gives_back_the_state_that_it_is_of_and_nothing_of_others() -> None:
-    digest = EssenceDigest.of({"spec": {"a": 1, "b": 2}})
-    same: Any = {"spec": {"b": 2, "a": 1}}
-
-    assert digest.restore(same) is same
-    assert digest.restore({"spec": {"a": 1}}) == {}
-
-
-@pytest.mark.feature("CFG-38")
 @pytest.mark.parametrize(
     "packed",
     [
@@ -269,14 +242,6 @@ def test_a_broken_digest_is_that_of_no_state(digits: object) -> None:
 
     assert isinstance(stored, EssenceDigest)
     assert not stored.matches({"spec": {}})
-
-
-@pytest.mark.feature("CFG-38")
-def test_a_stanza_of_the_same_name_beside_others_is_just_a_stanza() -> None:
-    essence = {"essence.webop.dev/zlib": "x", "spec": {}}
-    raw = build_raw({}, **{KEY: json.dumps(essence)})
-
-    assert AnnotationsDiffBaseStorage().fetch(body=Body(raw)) == essence
 
 
 @pytest.mark.feature("CFG-38")

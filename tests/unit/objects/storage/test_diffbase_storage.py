@@ -168,13 +168,6 @@ def test_stanzas_of_metadata_that_are_empty_are_left_out(metadata: Any, expected
     assert AnnotationsDiffBaseStorage().build(body=body) == expected
 
 
-@pytest.mark.feature("HND-30")
-def test_stanzas_besides_spec_are_essential() -> None:
-    body = Body({"kind": "ConfigMap", "data": {"k": "v"}, "immutable": True})
-
-    assert AnnotationsDiffBaseStorage().build(body=body) == {"data": {"k": "v"}, "immutable": True}
-
-
 @pytest.mark.feature("HND-31")
 @pytest.mark.parametrize(
     ("fields", "expected"),
@@ -199,24 +192,6 @@ def test_fields_of_handlers_are_essential_wherever_they_are(
 
     assert essence == {**ESSENCE, **expected}
     assert raw == original
-
-
-@pytest.mark.feature("HND-31")
-def test_fields_of_metadata_can_be_essential_too() -> None:
-    raw = build_raw()
-    storage = AnnotationsDiffBaseStorage()
-    fields: list[FieldSpec] = [
-        "metadata.finalizers",
-        ("metadata", "annotations", "kopf.zalando.org/create_fn"),
-    ]
-
-    essence = storage.build(body=Body(raw), extra_fields=fields)
-
-    assert essence["metadata"] == {
-        "finalizers": ["f"],
-        "labels": {"a": "b"},
-        "annotations": {"note": "n", "kopf.zalando.org/create_fn": "{}"},
-    }
 
 
 @pytest.mark.feature("HND-31")
@@ -319,9 +294,3 @@ def test_storages_of_users_can_change_the_essence_in_place() -> None:
     assert essence["spec"] == {"a": [1, {"b": None}], "t": 'x"y'}
     assert essence["metadata"]["labels"] == {}
     assert raw == original
-
-
-@pytest.mark.feature("REF-51")
-def test_the_abstract_storage_needs_a_place_to_store() -> None:
-    with pytest.raises(TypeError, match="abstract"):
-        DiffBaseStorage()  # type: ignore[abstract]

@@ -141,16 +141,6 @@ def test_messages_are_the_shorter_the_less_room_there_is(
     assert all({**record, "message": CONTENT["message"]} == CONTENT for record in records)
 
 
-def test_a_patch_without_annotations_of_a_full_object_stays_as_it_is() -> None:
-    storage = SmartProgressStorage()
-    raw, patch = fill(storage, 200, "x" * 1000, 10)
-    full = apply_merge_patch(raw, patch)
-    for content in ({}, {"status": {"x": 1}}, {"metadata": {"annotations": None}}):
-        patch = Patch(content)
-        storage.fit(body=Body(full), patch=patch)
-        assert patch == content
-
-
 @pytest.mark.feature("CFG-58", "CFG-59", "CFG-60", "CFG-61", "CFG-68", "REF-55", "REF-57", "REF-58")
 @pytest.mark.parametrize("key", ["fn", "fn/spec.field", "outer/inner/task1", "f" * 80])
 @pytest.mark.parametrize("raw", [{}, OWNED])
@@ -203,16 +193,6 @@ def test_annotations_are_written_as_kopf_writes_them(
     assert store(storage, {}, key) == {"metadata": {"annotations": annotations}}
 
 
-@pytest.mark.feature("CFG-69")
-def test_verbose_records_are_written_with_all_that_is_none() -> None:
-    storage, patch = AnnotationsProgressStorage(verbose=True), Patch()
-
-    record = ProgressRecord(started="t", stopped=None)
-    storage.store(key="fn", record=record, body=Body({}), patch=patch)
-
-    assert patch.meta.annotations == {"kopf.zalando.org/fn": '{"started":"t","stopped":null}'}
-
-
 @pytest.mark.feature("CFG-59", "CFG-63", "REF-58")
 @pytest.mark.parametrize(
     ("storage", "expected"),
@@ -252,31 +232,6 @@ def test_the_default_writes_annotations_only_but_reads_and_purges_status_too() -
     patch.clear()
     storage.purge(key="fn", body=Body(raw), patch=patch)
     assert patch == {"status": {"kopf": {"progress": {"fn": None}}}}
-
-
-@pytest.mark.feature("CFG-61", "REF-60")
-def test_the_default_can_be_adjusted_in_all_its_parts() -> None:
-    storage = SmartProgressStorage(
-        name="op",
-        prefix="kopf.dev",
-        touch_key="touched",
-        field="status.{name}.done",
-        verbose=True,
-        v1=False,
-    )
-    patch = Patch()
-    raw = {"status": {"op": {"done": {"fn": {"started": "old"}}}}}
-
-    storage.touch(body=Body({}), patch=patch, value="t")
-    record = ProgressRecord(started=None)
-    storage.store(key="f" * 60, record=record, body=Body({}), patch=patch)
-
-    assert storage.fetch(key="fn", body=Body(raw)) == {"started": "old"}
-    assert patch == {
-        "metadata": {
-            "annotations": {"kopf.dev/touched": "t", "kopf.dev/" + "f" * 60: '{"started":null}'}
-        }
-    }
 
 
 @pytest.mark.feature("REF-56")
@@ -368,68 +323,6 @@ def test_a_storage_in_annotations_needs_a_prefix() -> None:
         AnnotationsProgressStorage(prefix="")
 
 
-class InMemory(ProgressStorage):
-    """A storage as users write them, with no trace on the object."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, ProgressRecord] = {}
-        self.flushed = 0
-
-    def fetch(self, *, key: str, body: Body) -> ProgressRecord | None:
-        return self.records.get(key)
-
-    def store(self, *, key: str, record: ProgressRecord, body: Body, patch: Patch) -> None:
-        self.records[key] = record
-
-    def purge(self, *, key: str, body: Body, patch: Patch) -> None:
-        self.records.pop(key, None)
-
-    def touch(self, *, body: Body, patch: Patch, value: str | None) -> None:
-        patch.metadata.annotations["touched"] = value
-
-    def clear(self, *, essence: BodyEssence) -> BodyEssence:
-        essence = super().clear(essence=essence)
-        essence["metadata"]["annotations"].pop("touched", None)
-        return essence
-
-    def flush(self) -> None:
-        self.flushed += 1
-
-
-@pytest.mark.feature("CFG-62", "REF-56")
-def test_users_can_write_storages_of_their_own() -> None:
-    storage = InMemory()
-    multi = MultiProgressStorage([storage, AnnotationsProgressStorage()])
-    essence: BodyEssence = {"metadata": {"annotations": {"touched": "t", "a": "b"}}}
-
-    store(multi, {})
-    multi.flush()
-
-    assert multi.fetch(key="fn", body=Body({})) == RECORD
-    assert storage.flushed == 1
-    assert multi.clear(essence=essence) == {"metadata": {"annotations": {"a": "b"}}}
-    assert essence == {"metadata": {"annotations": {"touched": "t", "a": "b"}}}
-    multi.purge(key="fn", body=Body({}), patch=Patch())
-    assert storage.records == {}
-
-
 @pytest.mark.feature("CFG-62", "REF-56")
 def test_the_methods_of_a_storage_are_abstract_but_for_flush() -> None:
     assert ProgressStorage.__abstractmethods__ == {"fetch", "store", "purge", "touch", "clear"}
-
-
-class Stripping(SmartProgressStorage):
-    """A storage as users write them: what it gets from its parent, it changes in place."""
-
-    def clear(self, *, essence: BodyEssence) -> BodyEssence:
-        essence = super().clear(essence=essence)
-        essence["spec"].pop("x")
-        return essence
-
-
-@pytest.mark.feature("REF-56")
-def test_storages_of_users_can_change_the_essence_in_place() -> None:
-    essence: BodyEssence = {"spec": {"x": 1, "y": 2}}
-
-    assert Stripping().clear(essence=essence) == {"spec": {"y": 2}}
-    assert essence == {"spec": {"x": 1, "y": 2}}

@@ -39,10 +39,6 @@ def test_texts_of_kopf_are_read() -> None:
     assert json.loads(encode(value)) == value
 
 
-def test_a_null_is_nothing() -> None:
-    assert decode("null", place="here") is None
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[1]", '"text"', "1", pytest.param("[" * 100_000, id="deep"), 5]
 )

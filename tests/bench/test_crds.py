@@ -1,0 +1,167 @@
+"""Models of known projects' kinds: the API server accepts them, and differences are found."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bench.crds.comparing import compare
+from bench.crds.originals import ORIGINALS, Original
+from tests.bench.test_bench import run
+from webop.controlplane.cluster import LocalCluster
+from webop.models.crds import build_crds
+
+Json = dict[str, Any]
+_DOCS = Path(__file__).parents[2] / "docs"
+
+
+@functools.cache
+def build(original: Original) -> Json:
+    (definition,) = build_crds([original.load_model()])
+    return definition
+
+
+@pytest.mark.parametrize("original", ORIGINALS, ids=lambda each: each.kind)
+def test_the_api_server_accepts_the_definition(
+    webop_cluster: LocalCluster, original: Original
+) -> None:
+    definition = build(original)
+    webop_cluster.apply(definition)
+    webop_cluster.delete(
+        "apiextensions.k8s.io/v1", definition["kind"], definition["metadata"]["name"]
+    )
+
+
+@pytest.mark.parametrize("original", ORIGINALS, ids=lambda each: each.kind)
+def test_a_definition_is_equal_to_itself(original: Original) -> None:
+    found = compare(build(original), build(original))
+    assert found.fields == found.equal > 20
+    assert not found.differences
+    assert not found.missing
+    assert not found.more
+
+
+def _get_spec(definition: Json) -> Json:
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    found: Json = schema["properties"]["spec"]
+    return found
+
+
+def _change_limit(definition: Json) -> None:
+    _get_spec(definition)["properties"]["maxReplicaCount"]["minimum"] = 2
+
+
+def _change_item(definition: Json) -> None:
+    _get_spec(definition)["properties"]["triggers"]["items"]["nullable"] = True
+
+
+def _change_rule(definition: Json) -> None:
+    _get_spec(definition)["x-kubernetes-validations"][0]["rule"] = "self.a <= self.b"
+
+
+def _add_rule(definition: Json) -> None:
+    _get_spec(definition)["x-kubernetes-validations"].append({"rule": "self.a"})
+
+
+def _require(definition: Json) -> None:
+    _get_spec(definition)["required"].append("fallback")
+
+
+def _change_column(definition: Json) -> None:
+    definition["spec"]["versions"][0]["additionalPrinterColumns"][2]["priority"] = 1
+
+
+def _change_names(definition: Json) -> None:
+    definition["spec"]["names"]["shortNames"] = ["scale"]
+
+
+def _add_version(definition: Json) -> None:
+    definition["spec"]["versions"].append({"name": "v2"})
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "place", "fewer"),
+    [
+        (_change_limit, "minimum", "spec.maxReplicaCount", 1),
+        (_change_item, "nullable", "spec.triggers[]", 1),
+        (_change_rule, "rule in other words", "spec", 1),
+        (_add_rule, "rule", "spec", 1),
+        (_require, "required", "spec.fallback", 1),
+        (_change_column, "column", "the definition", 0),
+        (_change_names, "shortNames", "the definition", 0),
+        (_add_version, "version", "the definition", 0),
+    ],
+)
+def test_what_differs_is_named_with_its_place(
+    change: Callable[[Json], None], what: str, place: str, fewer: int
+) -> None:
+    ours = build(next(each for each in ORIGINALS if each.kind == "ScaledObject"))
+    theirs = copy.deepcopy(ours)
+    change(theirs)
+    found = compare(theirs, ours)
+    assert [(each.what, each.places) for each in found.differences] == [(what, [place])]
+    assert found.equal == found.fields - fewer
+
+
+def test_fields_that_only_one_side_has_are_counted() -> None:
+    ours = build(next(each for each in ORIGINALS if each.kind == "ScaledObject"))
+    theirs = copy.deepcopy(ours)
+    del _get_spec(theirs)["properties"]["pollingInterval"]
+    found = compare(theirs, ours)
+    assert (found.missing, found.more) == ([], ["spec.pollingInterval"])
+    found = compare(ours, theirs)
+    assert (found.missing, found.more) == (["spec.pollingInterval"], [])
+    assert found.equal == found.fields - 1
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (
+            {
+                "x-kubernetes-int-or-string": True,
+                "anyOf": [{"type": "integer"}, {"type": "string"}],
+            },
+            {"x-kubernetes-int-or-string": True},
+        ),
+        (
+            {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "atomic"},
+            {"type": "array", "items": {"type": "string"}},
+        ),
+        (
+            {"type": "string", "enum": ["b", "a"], "minLength": 1},
+            {"type": "string", "enum": ["a", "b"]},
+        ),
+        ({"type": "string", "description": "What it is."}, {"type": "string"}),
+    ],
+)
+def test_what_means_the_same_is_no_difference(theirs: Json, ours: Json) -> None:
+    definitions = [copy.deepcopy(build(ORIGINALS[0])) for _ in range(2)]
+    for definition, part in zip(definitions, (theirs, ours), strict=True):
+        _get_spec(definition)["properties"]["part"] = part
+    assert not compare(*definitions).differences
+
+
+def test_the_command_prints_the_table_of_the_page(tmp_path: Path) -> None:
+    for original in ORIGINALS:
+        (tmp_path / f"{original.module}.yaml").write_text(yaml.safe_dump(build(original)))
+    done = run("bench.crds", str(tmp_path), "--markdown")
+    assert done.returncode == 0, done.stderr
+    page = (_DOCS / "crds_wild.md").read_text()
+    head, line, *rows = done.stdout.splitlines()
+    assert f"{head}\n{line}\n" in page
+    for row in rows:
+        kind_and_original = " | ".join(row.split(" | ")[:2])
+        assert kind_and_original in page
+
+
+def test_a_missing_original_is_named(tmp_path: Path) -> None:
+    done = run("bench.crds", str(tmp_path))
+    assert done.returncode == 1
+    assert "has the CustomResourceDefinition certificates.cert-manager.io" in done.stderr

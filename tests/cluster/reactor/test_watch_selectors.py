@@ -1,0 +1,415 @@
+"""Selectors of watches: objects that never match them, leave them, and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.kit.operators import (
+    DIFFBASE,
+    FINALIZER,
+    SELECTED,
+    Calls,
+    Json,
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    get_annotations,
+    get_progress,
+    operate,
+)
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo
+from webop.errors import APIConflictError
+from webop.objects.resources import Resource
+
+if TYPE_CHECKING:
+    from tests.kit.tcp_proxy import Proxy
+
+IN, OUT = {"watched": "yes"}, {"watched": None}
+
+
+def choose(**watching: Any) -> webop.OperatorSettings:
+    """Return settings with which widgets are watched by a label."""
+    settings = build_settings(watching={"reconnect_backoff": 0.05, **watching})
+    settings.watching.label_selectors["widgets"] = "watched=yes"
+    return settings
+
+
+def has_finalizer(raw: Json) -> bool:
+    return FINALIZER in raw["metadata"].get("finalizers", ())
+
+
+@pytest.fixture
+def events(registry: webop.OperatorRegistry) -> list[tuple[Any, str]]:
+    """What event handlers get."""
+    found: list[tuple[Any, str]] = []
+
+    @webop.on.event("widgets", registry=registry)
+    async def event(type: Any, name: str, **_: Any) -> None:
+        found.append((type, name))
+
+    return found
+
+
+@pytest.fixture
+def memos(registry: webop.OperatorRegistry, calls: Calls) -> list[Any]:
+    """Declare handlers of creations, updates and deletions; return the memos of the calls."""
+    found: list[Any] = []
+
+    async def note(reason: str, memo: Any, **kwargs: Any) -> None:
+        calls.note(reason, kwargs)
+        found.append(memo)
+
+    for decorator in (webop.on.create, webop.on.update, webop.on.delete):
+        decorator("widgets", registry=registry, id="note")(note)
+    return found
+
+
+async def label(objects: Objects, name: str, labels: Json) -> None:
+    await objects.patch(name, {"metadata": {"labels": labels}})
+
+
+@pytest.mark.feature("REF-50", "FLT-28")
+async def test_only_objects_in_the_selector_are_seen(
+    objects: Objects, run_operator: RunOperator, calls: Calls, memos: list[Any]
+) -> None:
+    await objects.create("old-out")
+    await objects.create("old-in", labels=IN)
+    async with run_operator(choose()):
+        await objects.create("out")
+        await objects.create("in", labels=IN)
+        await calls.wait("in", "create")
+        await calls.wait("old-in", "create")
+        await objects.wait("in", lambda raw: DIFFBASE in get_annotations(raw))
+        await objects.delete("in")
+        await objects.wait_gone("in")
+        await label(objects, "out", IN)
+        await calls.wait("out", "create")
+    assert calls.handlers("in") == ["create", "delete"]
+    assert not calls.of("old-out")
+
+
+@pytest.mark.feature("EVT-06")
+async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
+    objects: Objects,
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    calls: Calls,
+    memos: list[Any],
+    events: list[tuple[Any, str]],
+) -> None:
+    reasons: list[Any] = []
+    indexes: list[Any] = []
+
+    @webop.on.event("widgets", registry=registry, id="look")
+    async def look(names: webop.Index[Any, Any], **_: Any) -> None:
+        indexes.append(sorted(names))
+
+    @webop.index("widgets", registry=registry, id="names")
+    async def index(name: str, **_: Any) -> Json:
+        return {name: True}
+
+    @webop.daemon("widgets", registry=registry)
+    async def guard(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
+        reasons.append("started")
+        await stopped.wait()
+        reasons.append(stopped.reason)
+
+    async with run_operator(choose()):
+        await objects.create("a", {"value": 1}, labels=IN)
+        await calls.wait("a", "create")
+        await objects.wait("a", lambda raw: has_finalizer(raw) and DIFFBASE in get_annotations(raw))
+        await eventually(lambda: reasons == ["started"])
+        await objects.patch(
+            "a", {"metadata": {"labels": OUT, "finalizers": [FINALIZER, "x.org/other"]}}
+        )
+        left = await objects.wait("a", lambda raw: not has_finalizer(raw))
+        assert left["metadata"]["finalizers"] == ["x.org/other"]
+        assert "RESOURCE_DELETED" in str(reasons[1])
+        await eventually(lambda: ("DELETED", "a") in events)
+        assert indexes[-1] == []
+        await objects.patch("a", {"spec": {"value": 2}})
+        await objects.create("b", labels=IN)  # a fence
+        await calls.wait("b", "create")
+        assert calls.handlers("a") == ["create"]
+        await label(objects, "a", IN)
+        await calls.wait("a", "update")
+        await objects.wait("a", has_finalizer)
+        await eventually(lambda: reasons[2:] == ["started"] * 2)  # that of b, too
+        await objects.patch("a", {"metadata": {"finalizers": [FINALIZER]}})
+        await objects.delete("a")
+        await objects.wait_gone("a")
+        await eventually(lambda: events.count(("DELETED", "a")) == 2)
+    assert calls.handlers("a") == ["create", "update", "delete"]
+    assert memos[0] is not memos[2]
+
+
+@pytest.mark.feature("EVT-06")
+async def test_an_object_that_leaves_in_its_deletion_is_released_without_its_handlers(
+    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+) -> None:
+    @webop.on.delete("widgets", registry=registry)
+    async def cleanup(**kwargs: Any) -> None:
+        calls.note("delete", kwargs)
+        raise webop.TemporaryError("not yet", delay=600)
+
+    async with run_operator(choose()):
+        await objects.create("a", labels=IN)
+        await objects.wait("a", has_finalizer)
+        await objects.delete("a")
+        await calls.wait("a", "delete")
+        await label(objects, "a", OUT)
+        await objects.wait_gone("a")
+    assert len(calls) == 1
+
+
+@pytest.mark.feature("EVT-06")
+async def test_an_object_that_leaves_while_a_handler_runs_gets_what_the_handler_has_left(
+    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @webop.on.create("widgets", registry=registry)
+    async def slow(patch: webop.Patch, **_: Any) -> None:
+        begun.set()
+        await may_end.wait()
+        patch.spec["done"] = True
+
+    @webop.on.delete("widgets", registry=registry)
+    async def cleanup(**_: Any) -> None:
+        raise AssertionError("It is not deleted.")
+
+    async with run_operator(choose()):
+        await objects.create("a", labels=IN)
+        await begun.wait()
+        await label(objects, "a", OUT)
+        await objects.create("b", labels={})
+        may_end.set()
+        left = await objects.wait("a", lambda raw: not has_finalizer(raw))
+    assert left["spec"] == {"done": True}
+
+
+@pytest.mark.feature("EVT-06", "DMN-01")
+async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_released(
+    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+) -> None:
+    may_end = asyncio.Event()
+
+    @webop.on.delete("widgets", registry=registry)
+    async def cleanup(**kwargs: Any) -> None:
+        calls.note("delete", kwargs)
+
+    @webop.daemon("widgets", registry=registry)
+    async def slow(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        calls.note("daemon", kwargs)
+        await stopped.wait()
+        await may_end.wait()
+
+    async with run_operator(choose()):
+        await objects.create("a", labels=IN)
+        await calls.wait("a", "daemon")
+        await objects.delete("a")
+        await calls.wait("a", "delete")
+        await label(objects, "a", OUT)
+        await objects.create("fence", labels=IN)
+        await calls.wait("fence", "daemon")
+        assert has_finalizer(await objects.get("a"))
+        may_end.set()
+        await objects.wait_gone("a")
+        await objects.delete("fence")
+        await objects.wait_gone("fence")
+    assert calls.handlers("a") == ["daemon", "delete"]
+
+
+@pytest.mark.feature("EVT-06", "CON-01")
+async def test_the_progress_of_handlers_of_an_object_that_leaves_is_forgotten(
+    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+) -> None:
+    @webop.on.create("widgets", registry=registry, id="create", timeout=6000)
+    async def create(retry: int, **kwargs: Any) -> None:
+        calls.note("create", {**kwargs, "retry": retry})
+        raise webop.TemporaryError("not yet", delay=600)
+
+    async with run_operator(choose()):
+        await objects.create("a", labels=IN)
+        await objects.wait("a", lambda raw: "create" in get_progress(raw))
+        await label(objects, "a", OUT)
+        await objects.wait("a", lambda raw: not get_progress(raw))
+        await label(objects, "a", IN)
+        await calls.wait("a", "create", 2)
+    assert [call["retry"] for call in calls] == [0, 0]
+
+
+@pytest.mark.feature("EVT-06")
+async def test_objects_that_leave_in_an_outage_are_found_by_the_next_list(
+    objects: Objects,
+    registry: webop.OperatorRegistry,
+    proxy: Proxy,
+    info: ConnectionInfo,
+    calls: Calls,
+    memos: list[Any],
+    events: list[tuple[Any, str]],
+) -> None:
+    proxied = ConnectionInfo(server=proxy.url, ca_data=info.ca_data, token=info.token)
+    settings = choose(streaming_list=False)
+    async with operate(proxied, registry, settings, namespaces=[objects.namespace]):
+        for name in ("left", "deleted", "kept"):
+            await objects.create(name, labels=IN)
+            await objects.wait(name, lambda raw: DIFFBASE in get_annotations(raw))
+        proxy.is_refusing = True
+        proxy.cut()
+        await label(objects, "left", OUT)
+        await objects.delete("deleted")
+        await objects.patch("deleted", {"metadata": {"finalizers": []}})
+        proxy.is_refusing = False
+        await objects.wait("left", lambda raw: not has_finalizer(raw))
+        await eventually(lambda: {("DELETED", "left"), ("DELETED", "deleted")} <= {*events})
+        assert has_finalizer(await objects.get("kept"))
+    assert "delete" not in calls.handlers("left") + calls.handlers("kept")
+
+
+@pytest.mark.feature("EVT-06", "CON-05")
+async def test_objects_that_leave_while_no_operator_runs_are_found_at_the_next_start(
+    objects: Objects,
+    run_operator: RunOperator,
+    calls: Calls,
+    memos: list[Any],
+    events: list[tuple[Any, str]],
+) -> None:
+    async with run_operator(choose()):
+        for name in ("left", "deleted", "kept"):
+            await objects.create(name, labels=IN)
+            await objects.wait(name, lambda raw: DIFFBASE in get_annotations(raw))
+    events.clear()
+    await label(objects, "left", OUT)
+    await label(objects, "deleted", OUT)
+    await objects.delete("deleted")
+    others = {"watched": "no"}
+    handled = json.dumps({"spec": {}, "metadata": {"labels": others}})
+    owned: Json = {"labels": others, "finalizers": [FINALIZER]}
+    await objects.create("others", **owned, annotations={DIFFBASE: handled})
+    await objects.create("unhandled", **owned)
+    async with run_operator(choose()):
+        await objects.wait("left", lambda raw: not has_finalizer(raw))
+        await objects.wait_gone("deleted")
+        await objects.create("fence", labels=IN)
+        await calls.wait("fence", "create")
+        for name in ("kept", "others", "unhandled"):
+            assert has_finalizer(await objects.get(name)), name
+    assert [call["handler"] for call in calls] == ["create"] * 4
+    assert {name for _, name in events} == {"kept", "fence"}
+
+
+@pytest.mark.feature("EVT-06", "DMN-01")
+async def test_objects_without_a_last_handled_state_are_found_by_their_former_labels(
+    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+) -> None:
+    @webop.daemon("widgets", registry=registry)
+    async def daemon(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+        calls.note("daemon", kwargs)
+        await stopped.wait()
+
+    async with run_operator(choose()):
+        for name in ("left", "kept"):
+            await objects.create(name, labels={**IN, "more": "x"})
+            await calls.wait(name)
+    annotations = get_annotations(await objects.get("left"))
+    assert annotations == {SELECTED: '{"watched":"yes"}'}
+    await label(objects, "left", OUT)
+    others = {SELECTED: '{"watched":"no"}'}
+    await objects.create("others", finalizers=[FINALIZER], annotations=others)
+    async with run_operator(choose()):
+        left = await objects.wait("left", lambda raw: not has_finalizer(raw))
+        assert not get_annotations(left)
+        await calls.wait("kept", count=2)
+        assert has_finalizer(await objects.get("others"))
+        await objects.delete("kept")
+        await objects.wait_gone("kept")
+
+
+@pytest.mark.feature("SCP-13")
+async def test_selectors_of_namespaces_choose_among_the_served_ones(
+    client: Client, objects: Objects, info: ConnectionInfo, calls: Calls
+) -> None:
+
+    registry = webop.OperatorRegistry()
+
+    @webop.on.create("widgets", registry=registry)
+    async def create(**kwargs: Any) -> None:
+        calls.note("create", kwargs)
+
+    namespaces = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
+    settings = build_settings()
+    settings.watching.label_selectors["ns"] = f"of={objects.namespace}"
+    settings.watching.label_selectors[webop.EVERYTHING] = "watched=yes"
+    async with operate(info, registry, settings, namespaces=[f"{objects.namespace}*"]):
+        await objects.create("a", labels=IN)
+        await objects.create("b")
+        await asyncio.sleep(0.5)
+        assert not calls.of("a")
+        patch = {"metadata": {"labels": {"of": objects.namespace}}}
+        await client.patch(namespaces, None, objects.namespace, patch)
+        await calls.wait("a", "create")
+    assert not calls.of("b")
+
+
+def build_pod(name: str, labels: Json) -> Json:
+    env = [{"name": f"VARIABLE_{number}", "value": "x" * 30} for number in range(20)]
+    spec = {
+        "containers": [{"name": "main", "image": "registry.example.com/x:1", "env": env}],
+        "automountServiceAccountToken": False,
+    }
+    metadata = {"name": name, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.feature("IDX-01", "FLT-28")
+async def test_a_selector_of_one_pod_in_a_hundred_spares_almost_all_bytes(
+    client: Client, webop_namespace: str, info: ConnectionInfo, proxy: Proxy
+) -> None:
+    accounts = Resource("", "v1", "serviceaccounts", kind="ServiceAccount", namespaced=True)
+    pods = Resource("", "v1", "pods", kind="Pod", namespaced=True)
+    with contextlib.suppress(APIConflictError):
+        await client.create(accounts, webop_namespace, {"metadata": {"name": "default"}})
+    for number in range(100):
+        labels = {} if number else IN
+        await client.create(pods, webop_namespace, build_pod(f"pod-{number}", labels))
+    proxied = ConnectionInfo(server=proxy.url, ca_data=info.ca_data, token=info.token)
+
+    async def measure(kind: str, *, metadata_only: bool = False) -> tuple[int, int, set[str]]:
+        """Return the bytes before and in 100 changes, and the known pods."""
+        registry, known, ticked = webop.OperatorRegistry(), set[str](), set[str]()
+
+        @webop.on.event("pods", registry=registry, metadata_only=metadata_only)
+        async def event(name: str, annotations: Json, **_: Any) -> None:
+            known.add(name)
+            if annotations.get("tick") == tick:
+                ticked.add(name)
+
+        settings, tick = build_settings(), f"{kind}-{metadata_only}"
+        settings.watching.label_selectors[kind] = "watched=yes"
+        expected = 1 if kind == "pods" else 100
+        began = proxy.received
+        async with operate(proxied, registry, settings, namespaces=[webop_namespace]):
+            await eventually(lambda: len(known) == expected)
+            listed = proxy.received
+            for number in range(100):
+                patch = {"metadata": {"annotations": {"tick": tick}}}
+                await client.patch(pods, webop_namespace, f"pod-{number}", patch)
+            await eventually(lambda: len(ticked) == expected)
+            return listed - began, proxy.received - listed, known
+
+    one, everything = await measure("pods"), await measure("services")
+    metadata = await measure("services", metadata_only=True)
+    assert one[2] == {"pod-0"}
+    assert one[0] < everything[0] / 3  # the discovery is in both
+    assert one[1] < everything[1] / 20
+    assert metadata[0] < everything[0]
+    assert metadata[1] < everything[1]

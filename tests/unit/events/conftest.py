@@ -1,0 +1,33 @@
+"""A poster at work, for the tests of what is told about objects."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+import webop
+from tests.unit.events.poster import BODY, Recorder, post
+
+
+@pytest.fixture
+def settings() -> webop.OperatorSettings:
+    return webop.OperatorSettings()
+
+
+@pytest.fixture
+async def posted(settings: webop.OperatorSettings) -> AsyncIterator[Recorder]:
+    """A poster at work; what is posted is kept."""
+    recorder = Recorder()
+    async with post(settings, recorder):
+        yield recorder
+
+
+@pytest.fixture
+def in_context(posted: Recorder, settings: webop.OperatorSettings) -> None:
+    """See that fixtures and tests share their context variables."""
+
+
+@pytest.fixture
+def logger(settings: webop.OperatorSettings) -> webop.ObjectLogger:
+    return webop.ObjectLogger(body=BODY, settings=settings)

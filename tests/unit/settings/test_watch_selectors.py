@@ -1,0 +1,116 @@
+"""Selectors of watches: keys mean the same kinds as in Kopf."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import kopf
+import pydantic
+import pytest
+from kopf._cogs.configs.arrays import SelectorMapping as KopfMapping
+from kopf._cogs.structs.references import Resource as KopfResource
+
+import webop
+from webop.errors import ConfigurationError
+from webop.settings.watch_selectors import SelectorMapping
+
+RESOURCES = [
+    webop.Resource(
+        *("", "v1", "pods"),
+        kind="Pod",
+        singular="pod",
+        shortcuts=frozenset({"po"}),
+        categories=frozenset({"all"}),
+        namespaced=True,
+    ),
+    webop.Resource("", "v1", "events", kind="Event", singular="event", namespaced=True),
+    webop.Resource("", "v1", "namespaces", kind="Namespace", shortcuts=frozenset({"ns"})),
+    webop.Resource("apps", "v1", "deployments", kind="Deployment", categories=frozenset({"all"})),
+    webop.Resource("apps", "v1beta1", "deployments", kind="Deployment", preferred=False),
+    webop.Resource("metrics.k8s.io", "v1", "pods", kind="PodMetrics"),
+    webop.Resource("kopf.dev", "v1", "kopfexamples", kind="KopfExample"),
+]
+
+KEYS: list[Any] = [
+    *("pods", "po", "Pod", "pod", "pods.v1", "deployments.apps", "deployments.v1beta1.apps"),
+    *("events", "namespaces", "ns", "nothing", "kopfexamples.kopf.dev"),
+    *(("v1", "pods"), ("apps", "deployments"), ("apps/v1beta1", "deployments")),
+    *(("apps", "v1", "deployments"), ("kopf.dev", "kopfexamples")),
+    *("EVERYTHING", ("apps", "EVERYTHING"), ("apps", "v1beta1", "EVERYTHING")),
+    lambda resource: resource.group == "apps",
+    lambda resource: resource.plural == "events",
+]
+
+
+def choose_marker(key: Any, marker: Any) -> Any:
+    """Return the key with the marker of Kopf, or of webop, instead of its name."""
+    if isinstance(key, tuple):
+        return tuple(choose_marker(part, marker) for part in key)
+    return marker if key == "EVERYTHING" else key
+
+
+@pytest.mark.feature("REF-50")
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_means_the_kinds_that_it_means_in_kopf(key: Any) -> None:
+    ours, theirs = SelectorMapping(), KopfMapping[str]()
+    ours[choose_marker(key, webop.EVERYTHING)] = "app=x"
+    theirs[choose_marker(key, kopf.EVERYTHING)] = "app=x"
+    for resource in RESOURCES:
+        known = KopfResource(**asdict(resource))
+        assert ours.collect(resource) == theirs.collect(known), resource
+
+
+@pytest.mark.feature("REF-50")
+def test_several_selectors_of_a_kind_are_joined_and_shards_are_not() -> None:
+    watching = webop.OperatorSettings().watching
+    watching.label_selectors["pods"] = "b=2,c"
+    watching.label_selectors["v1", webop.EVERYTHING] = "a=1"
+    watching.label_selectors[lambda resource: resource.kind == "Pod"] = "a=1"
+    fields: Any = {"po": "spec.nodeName=n", "deployments": "metadata.name=x"}
+    watching.field_selectors = fields
+    watching.shard_selectors["pods"] = "one"
+    watching.shard_selectors[webop.EVERYTHING] = "two"
+    pods, _, namespaces, deployments = RESOURCES[:4]
+    assert watching.build_selectors(pods) == {
+        "labelSelector": "a=1,b=2,c",
+        "fieldSelector": "spec.nodeName=n",
+        "shardSelector": "one",
+    }
+    assert watching.build_selectors(deployments) == {
+        "fieldSelector": "metadata.name=x",
+        "shardSelector": "two",
+    }
+    assert watching.build_selectors(namespaces, is_named=True) == {}
+    watching.label_selectors["namespaces"] = "team=a"
+    assert watching.build_selectors(namespaces, is_named=True) == {"labelSelector": "team=a"}
+
+
+@pytest.mark.feature("REF-50")
+def test_the_mapping_is_one() -> None:
+    selectors = SelectorMapping({"pods": "a=1"})
+    selectors["apps", "deployments"] = "b=2"
+    assert len(selectors) == 2
+    assert selectors["pods"] == "a=1"
+    assert ("apps", "deployments") in selectors
+    assert [*selectors][1].group == "apps"
+    assert selectors[[*selectors][1]] == "b=2"
+    del selectors["pods"]
+    assert "pods" not in selectors
+    assert "deployments" in repr(selectors)
+    assert not webop.OperatorSettings().watching.label_selectors
+
+
+@pytest.mark.feature("REF-50")
+def test_what_is_no_selector_is_refused() -> None:
+    watching = webop.OperatorSettings().watching
+    with pytest.raises(TypeError, match="must be a string, got 5"):
+        watching.label_selectors["pods"] = 5  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="must not have a slash"):
+        watching.label_selectors["apps/deployments"] = "a"
+    with pytest.raises(pydantic.ValidationError, match="must be a mapping of kinds"):
+        watching.label_selectors = "app=x"  # type: ignore[assignment]
+    with pytest.raises(pydantic.ValidationError, match="must be a string, got None"):
+        watching.shard_selectors = {"pods": None}  # type: ignore[assignment]
+    with pytest.raises(ConfigurationError, match="can only be set in code"):
+        webop.OperatorSettings.from_environment({"WEBOP_WATCHING__LABEL_SELECTORS": "x"})
