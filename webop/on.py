@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Never, TypeVar, Unpack
 
+from pydantic import BaseModel
+
 from webop.calls.invocation import get_invocation
 from webop.calls.subhandlers import build_subhandler
 from webop.handlers.model import (
     Activity,
     ActivityHandler,
     ChangeHandler,
+    ConversionHandler,
     DaemonHandler,
     EventHandler,
     Handler,
@@ -47,9 +50,15 @@ from webop.handlers.options import (
     spell_out,
 )
 from webop.handlers.registry import OperatorRegistry, get_default_registry
-from webop.handlers.validation import check_metadata_only, check_signature, is_handler
+from webop.handlers.validation import (
+    check_converter,
+    check_metadata_only,
+    check_signature,
+    is_handler,
+)
 from webop.models.arguments import parse_arguments
 from webop.models.model import build_selector, find_class
+from webop.models.versions import check_pair, get_definition
 from webop.objects.resources import parse_selector
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -89,6 +98,43 @@ def validate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Call
 def mutate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Callable[[F], F]:
     """Call the function to change an object before it is stored ("Admission control")."""
     return _register_webhook(WebhookType.MUTATING, resource, options)
+
+
+def convert(
+    source: type[BaseModel],
+    /,
+    *,
+    to: type[BaseModel],
+    registry: OperatorRegistry | None = None,
+) -> Callable[[F], F]:
+    """Call the function to return an object of one version of a kind in another version.
+
+    It gets an instance of the one class, and returns one of the other. It must depend on nothing
+    else, since API servers call it in reads and writes of any object::
+
+        @webop.on.convert(WidgetV1, to=WidgetV2)
+        def upgrade(old: WidgetV1) -> WidgetV2:
+            return WidgetV2(metadata=old.metadata, spec=WidgetV2Spec(length=old.spec.size))
+
+    Args:
+        source: a class with ``@webop.resource``.
+        to: that of another version of the same kind.
+        registry: by default, ``webop.get_default_registry()``.
+
+    Raises:
+        ConfigurationError: these are not two versions of one kind.
+        TypeError: the function does not take one argument.
+    """
+    check_pair(source, to)
+    before, after = get_definition(source), get_definition(to)
+
+    def decorator(fn: F) -> F:
+        check_converter(fn)
+        full_id = f"{before.name}/{before.version}-{after.version}"
+        _append(ConversionHandler(id=full_id, fn=fn, source=source, target=to), registry)
+        return fn
+
+    return decorator
 
 
 @spell_out()

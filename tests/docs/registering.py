@@ -36,6 +36,7 @@ _SELECTOR = ("group", "version", "kind", "plural", "singular", "shortcut", "cate
 _FAMILIES = {
     "ActivityHandler": "activities",
     "WebhookHandler": "webhooks",
+    "ConversionHandler": "conversions",
     "IndexHandler": "indexes",
     "IndexingHandler": "indexes",
     "EventHandler": "events",

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from webop.admission import conversion
 from webop.admission.configurations.building import build_service_id, build_typed_id
 from webop.admission.response import (
     PatchError,
@@ -59,6 +60,7 @@ class AdmissionService:
     It works without a cluster: the review itself names the resource.
 
     Attributes:
+        conversion: serves conversion reviews, which come to the same port.
         is_elsewhere: returns whether a webhook that is not known here may be that of a replica of
             another version (during a rollout).
     """
@@ -68,6 +70,7 @@ class AdmissionService:
         self._gate = hosting.gate
         self._counters = hosting.counters
         self.is_elsewhere: Callable[[], bool] = lambda: False
+        self.conversion = conversion.ConversionService(operator, hosting)
         self._options = CallOptions(
             operator.settings,
             default_errors=ErrorsMode.PERMANENT,
@@ -87,7 +90,11 @@ class AdmissionService:
             names = (handler.id, build_typed_id(handler))
             for name in dict.fromkeys((*names, *map(build_service_id, names))):
                 self._named.setdefault(name, []).append(handler)
-        self._counters.names = {name: found[0].id for name, found in self._named.items()}
+        self.conversion.update_handlers()
+        labels = {name: found[0].id for name, found in self._named.items()}
+        if self.conversion.kinds:
+            labels.setdefault(conversion.PATH, conversion.PATH)
+        self._counters.names = labels
 
     @property
     def ids(self) -> list[str]:
@@ -102,7 +109,7 @@ class AdmissionService:
         headers: Mapping[str, str] | None = None,
         sslpeer: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Serve one AdmissionReview (Kubernetes API, admission/v1).
+        """Serve one AdmissionReview (Kubernetes API, admission/v1), or a ConversionReview.
 
         Args:
             request: the review as parsed from JSON.
@@ -118,6 +125,8 @@ class AdmissionService:
             ReviewError: the request is not a review, no handler matches, or too many reviews are
                 being served (429).
         """
+        if isinstance(request, dict) and request.get("kind") == conversion.KIND:
+            return await self.conversion(request)
         review = parse_review(request)
         # The server's tasks do not inherit it. A dry run must store nothing, so no Events either.
         current_poster.set(None if review.dryrun else self._operator.poster)

@@ -61,7 +61,12 @@ class WebhookHost:
     @property
     def has_server(self) -> bool:
         """Whether there is a webhook server to run."""
-        return bool(self.review.ids) and self._get_server() is not None
+        return self._is_called and self._get_server() is not None
+
+    @property
+    def _is_called(self) -> bool:
+        """Whether API servers have anything to call."""
+        return bool(self.review.ids or self.review.conversion.kinds)
 
     @property
     def is_managing(self) -> bool:
@@ -71,7 +76,7 @@ class WebhookHost:
     @property
     def is_serving(self) -> bool:
         """Whether API servers may send reviews."""
-        return bool(self.review.ids) and (self.has_server or self._is_hosted)
+        return self._is_called and (self.has_server or self._is_hosted)
 
     def begin(self) -> None:
         """Apply the handlers and settings as the startup handlers have left them.
@@ -82,13 +87,16 @@ class WebhookHost:
         self.review.update_handlers()
         admission = self._operator.settings.admission
         self.hosting.limits = admission
-        if not self.review.ids or self._get_server() is not None:
+        if not self._is_called or self._get_server() is not None:
             return
         if not self._is_hosted:
+            what = f"admission handlers ({', '.join(self.review.ids)})"
+            if not self.review.ids:
+                what = f"converters ({', '.join(self.review.conversion.kinds)})"
             raise ConfigurationError(
-                f"There are admission handlers ({', '.join(self.review.ids)}), but no webhook "
-                "server. Set settings.admission.server in a startup handler, for example: "
-                "settings.admission.server = webop.WebhookServer(port=9443)."
+                f"There are {what}, but no webhook server. Set settings.admission.server in a "
+                "startup handler, for example: settings.admission.server = "
+                "webop.WebhookServer(port=9443)."
             )
         texts = []
         if admission.server is not None:
@@ -110,7 +118,7 @@ class WebhookHost:
         self.manager = manager
         if manager is not None:
             self.hosting.confirm = manager.confirm
-            self.review.is_elsewhere = manager.is_elsewhere
+            self.review.is_elsewhere = self.review.conversion.is_elsewhere = manager.is_elsewhere
 
     async def run(self) -> None:
         """Run the webhook server of the settings until cancelled.
@@ -213,9 +221,10 @@ class WebhookHost:
 
     def describe(self) -> str:
         """Return how many webhooks there are, and which."""
-        ids = self.review.ids
+        ids, kinds = self.review.ids, self.review.conversion.kinds
         many = "" if len(ids) == 1 else "s"
-        return f"{len(ids)} webhook{many} ({', '.join(ids)})" if ids else "no webhooks"
+        text = f"{len(ids)} webhook{many} ({', '.join(ids)})" if ids else "no webhooks"
+        return f"{text}, conversion of {', '.join(kinds)}" if kinds else text
 
     def list_obstacles(self) -> list[str]:
         """Return the reasons why the webhooks are not ready; empty if they are."""

@@ -288,13 +288,13 @@ def _log_failure(cause: Cause, outcome: Outcome, exc: Exception) -> None:
     if outcome.advance:  # one Event, which counts the attempts
         options["extra"] = {"k8s_event": outcome.message}
     if outcome.is_unexpected:
-        trace = _skip_framework(exc)
+        trace = skip_framework(exc)
         cause.logger.error(text, exc_info=(type(exc), exc, trace), **options)
     else:
         cause.logger.log(_choose_level(cause, outcome.exception), text, **options)
 
 
-def _skip_framework(exc: Exception) -> TracebackType | None:
+def skip_framework(exc: Exception) -> TracebackType | None:
     """Return the traceback without the frames of the framework before the user's code."""
     trace = exc.__traceback__
     while trace and f"{trace.tb_frame.f_globals.get('__name__')}.".startswith(_FRAMEWORK):

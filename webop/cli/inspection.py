@@ -30,7 +30,9 @@ from webop.handlers.model import Activity, BackgroundHandler, ChangeHandler, Eve
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
 from webop.identities import is_in_pod
+from webop.models.crds import CRDS
 from webop.models.model import list_models, list_versions
+from webop.models.versions import collect_versions
 from webop.objects.resources import Resource
 from webop.objects.rights import parse_right
 from webop.reactor.observer import Scope
@@ -101,7 +103,7 @@ class Inspection:
     @property
     def service_server(self) -> WebhookServiceServer | None:
         """The webhook server, if it is behind a Service."""
-        server = self.settings.admission.server if self.registry.select_webhooks() else None
+        server = self.settings.admission.server if self.registry.needs_webhook_server else None
         return server if isinstance(server, WebhookServiceServer) else None
 
     @property
@@ -256,6 +258,9 @@ def list_needs(operator: Inspection, *, has_own_secret: bool = True) -> Iterator
     """
     for name, kind in product(operator.names, KINDS.values()):
         yield Need(GROUP, kind.plural, ("create", "patch"), name=name)
+    for name in collect_versions(operator.registry.select_converters()) if operator.names else ():
+        use = "needed to write where objects are converted"
+        yield Need(CRDS.group, CRDS.plural, ("get", "patch"), name=name, use=use)
     if (secret := operator.secret) is not None:
         verbs = ("get", "create", "update") if has_own_secret else ("get",)
         yield Need("", "secrets", verbs, (secret[0],), secret[1])
@@ -269,6 +274,8 @@ def find_models(registry: OperatorRegistry) -> list[type[pydantic.BaseModel]]:
     """Return the models of handlers and of the loaded files, with all versions of their kinds."""
     handlers = (*registry.select_resource_handlers(), *registry.select_webhooks())
     named = {handler.model for handler in handlers}
+    for converter in registry.select_converters():
+        named |= {converter.source, converter.target}
     found: dict[type[pydantic.BaseModel], None] = {}
     for model in list_models():
         file = getattr(sys.modules.get(model.__module__), "__file__", None)

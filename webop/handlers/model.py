@@ -258,6 +258,19 @@ class WebhookHandler(ResourceHandler):
         return self.ignore_failures or self.failure_policy == "Ignore"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ConversionHandler(Handler):
+    """``@on.convert``: returns an object of one version as one of another version."""
+
+    title = "Converter"
+
+    source: type[pydantic.BaseModel]
+    target: type[pydantic.BaseModel]
+
+    def __str__(self) -> str:
+        return f"{self.title} {detect_name(self.fn)}()"
+
+
 def build_id(fn: HandlerFn, *, id: str | None, suffix: FieldPath = ()) -> str:  # noqa: A002
     """Return the id of a handler: the given one or the function's name, with the field appended.
 
@@ -303,6 +316,8 @@ def name_decorator(handler: Handler) -> str:
         return handler.activity.title
     if isinstance(handler, WebhookHandler):
         return handler.reason.value
+    if isinstance(handler, ConversionHandler):
+        return "convert"
     if isinstance(handler, ChangeHandler):
         reason = handler.reason.value if handler.reason is not None else "field"
         return "resume" if handler.initial else reason

@@ -14,6 +14,7 @@ from webop.handlers.model import (
     ActivityHandler,
     BackgroundHandler,
     ChangeHandler,
+    ConversionHandler,
     EventHandler,
     Handler,
     IndexHandler,
@@ -161,6 +162,15 @@ class OperatorRegistry:
         Several decorators of a function are for several operations or resources.
         """
         return list(_select_of(WebhookHandler, self._handlers))
+
+    def select_converters(self) -> list[ConversionHandler]:
+        """Return the functions between versions of kinds."""
+        return list(_select_of(ConversionHandler, self._handlers))
+
+    @property
+    def needs_webhook_server(self) -> bool:
+        """Whether API servers call this operator."""
+        return bool(self.select_webhooks() or self.select_converters())
 
     def collect_selectors(self) -> frozenset[Selector]:
         """Return the selectors of all handlers, for discovery."""

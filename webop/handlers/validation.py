@@ -27,6 +27,8 @@ from webop.handlers.model import (
 )
 from webop.handlers.registry import OperatorRegistry
 from webop.logs.escaping import describe_line
+from webop.models.model import find_definition
+from webop.models.versions import collect_versions
 
 _ALL = frozenset({"logger", "memo", "client", "param", "retry", "started", "runtime"})
 _OBJECT = _ALL | {
@@ -99,6 +101,25 @@ def check_signature(
         )
 
 
+def check_converter(fn: Callable[..., Any]) -> None:
+    """Check that a function between versions takes one argument.
+
+    Raises:
+        TypeError: it does not, or is a generator function.
+    """
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise TypeError(f"The converter {_name(fn)} is a generator function: replace yield.")
+    try:
+        inspect.signature(fn).bind(None)
+    except TypeError as exc:
+        raise TypeError(
+            f"The converter {_name(fn)} must take one argument, the object in the version to "
+            f"convert from, and nothing else: {exc}."
+        ) from exc
+    except ValueError:  # such as some builtins
+        return
+
+
 def check_metadata_only(handler: ResourceHandler) -> None:
     """Check that a handler which gets only the metadata of objects, and its filters, need no more.
 
@@ -142,9 +163,15 @@ def check_registry(registry: OperatorRegistry) -> list[str]:
     problems: dict[str, None] = {}  # several decorators of a function cause the same problem
     for handler in (*activities, *objects):
         problems |= dict.fromkeys(_find_problems(handler, indexes))
+    for versions in collect_versions(registry.select_converters()).values():
+        problems |= dict.fromkeys(versions.find_gaps())
     if problems:
         raise ConfigurationError("\n".join(problems))
-    return [*_find_clashes(objects), *_find_unpaced_timers(objects)]
+    return [
+        *_find_clashes(objects),
+        *_find_unpaced_timers(objects),
+        *_find_converted_indexes(registry),
+    ]
 
 
 def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
@@ -203,6 +230,20 @@ def _find_unpaced_timers(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
             how = "only once for each object" if handler.interval is None else "without a pause"
             place = _locate(handler.fn)
             yield f"{handler} is called {how}. Set interval= or idle= in seconds{place}."
+
+
+def _find_converted_indexes(registry: OperatorRegistry) -> Iterator[str]:
+    """Find indexes whose objects this operator must convert before it is ready to convert any."""
+    kinds = collect_versions(registry.select_converters())
+    for handler in registry.select_indexers():
+        definition = None if handler.model is None else find_definition(handler.model)
+        if definition and definition.name in kinds and not definition.stored:
+            stored = kinds[definition.name].models[kinds[definition.name].hub]
+            yield (
+                f"{handler} is for {definition}, which is not the stored version. Behind a "
+                "Service, the operator is not ready before the index is filled, and only ready "
+                f"operators convert objects. Use {stored.__name__}{_locate(handler.fn)}."
+            )
 
 
 def _get_arguments(family: type[Handler]) -> frozenset[str]:

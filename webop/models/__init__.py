@@ -6,6 +6,7 @@
 - :mod:`webop.models.schema`: the structural schema of a class.
 - :mod:`webop.models.crds`: CustomResourceDefinitions of models.
 - :mod:`webop.models.comparison`: what a new CustomResourceDefinition breaks.
-- :mod:`webop.models.conversion`: objects to models and back, with errors that name the field.
+- :mod:`webop.models.fitting`: objects to models and back, with errors that name the field.
+- :mod:`webop.models.versions`: the versions of a kind, and the ways between them.
 - :mod:`webop.models.arguments`: arguments of handlers as their annotations say.
 """

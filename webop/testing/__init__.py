@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from webop.testing.admission import AdmissionClient
     from webop.testing.results import AdmissionResult
     from webop.testing.reviews import review
+    from webop.testing.round_trips import check_round_trips
     from webop.testing.runner import KopfRunner, OperatorRunner
     from webop.testing.waiting import eventually
 
@@ -24,6 +25,7 @@ __all__ = [
     "KopfRunner",
     "LocalCluster",
     "OperatorRunner",
+    "check_round_trips",
     "eventually",
     "review",
 ]
@@ -36,6 +38,7 @@ _MODULES = {
     "KopfRunner": "webop.testing.runner",
     "LocalCluster": "webop.controlplane.cluster",
     "OperatorRunner": "webop.testing.runner",
+    "check_round_trips": "webop.testing.round_trips",
     "eventually": "webop.testing.waiting",
     "review": "webop.testing.reviews",
 }

@@ -621,6 +621,45 @@ def test_configurations_that_are_kept_by_hand_take_no_rights(
     assert "that you maintain" in make.fail(handlers, "--ca", str(ca))
 
 
+_CONVERTERS = """\
+from tests.kit.versioned_shops import declare
+declare(webop.get_default_registry())
+"""
+
+
+def test_an_operator_that_only_converts_gets_a_service_and_may_write_its_definition(
+    webop_cluster: LocalCluster, make: Maker, tmp_path: Path
+) -> None:
+    made = make(_CONVERTERS + _SERVER)
+    assert made.find("Service")["metadata"]["name"] == "my-operator"
+    assert made.get_verbs("customresourcedefinitions") == ["get", "patch"]
+    (rule,) = (
+        rule
+        for rule in made.find("ClusterRole")["rules"]
+        if "customresourcedefinitions" in rule["resources"]
+    )
+    assert rule["resourceNames"] == ["shops.versions.webop.dev"]
+    assert "conversion" not in made.find("CustomResourceDefinition")["spec"]
+    ca = tmp_path / "ca.crt"
+    ca.write_text("-----BEGIN CERTIFICATE-----\n")
+    made = make(_CONVERTERS + _SERVER, "--ca", str(ca))
+    assert made.get_verbs("customresourcedefinitions") == []
+    definition = made.find("CustomResourceDefinition")
+    client = definition["spec"]["conversion"]["webhook"]["clientConfig"]
+    assert client["service"] == {
+        "namespace": "default",
+        "name": "my-operator",
+        "port": 443,
+        "path": "/convert",
+    }
+    client["caBundle"] = webop_cluster.ca_data
+    webop_cluster.apply(definition, dry_run=True)
+    folder = tmp_path / "chart"
+    made = make(_CONVERTERS + _SERVER, "--ca", str(ca), "--helm", str(folder))
+    assert "have no spec.conversion, because Helm does not render them" in made.warnings
+    assert "conversion" not in (folder / "crds" / "crds.yaml").read_text()
+
+
 def test_manifests_can_be_piped_into_kubectl(webop_cluster: LocalCluster, make: Maker) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("There is no kubectl.")

@@ -227,8 +227,9 @@ async def set_up(
     times: Times,
     *,
     way: str = "managed",
+    handlers: str = "",
 ) -> AsyncIterator[Stage]:
-    """Start three replicas behind a Service, in one of the ways to serve."""
+    """Start three replicas behind a Service, in one of the ways to serve, or of other handlers."""
     balancer = Balancer(times.lag)
     context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
     headers = {"Authorization": f"Bearer {cluster.token}"}
@@ -263,6 +264,8 @@ async def set_up(
             "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(times.shutdown_delay),
         }
         stage = Stage(http, cluster, namespace, kind, balancer, Plan(folder, variables, way))
+        if handlers:
+            stage.plan.release(handlers)
         try:
             await stage.add_replicas(3)
             if way != "managed":

@@ -165,6 +165,14 @@ def test_a_longer_retry_after_extends_a_pause_but_allows_no_further_attempt(
     assert choose_pause(Backoff(pauses), error, is_enforced=is_enforced) == expected
 
 
+def test_an_expired_list_can_go_on_at_a_later_moment() -> None:
+    status = {"kind": "Status", "code": 410, "metadata": {"continue": "token"}}
+    attempt = parse_attempt("GET", "/api/v1/pods")
+    error = build_status_error(attempt, 410, {}, orjson.dumps(status))
+    assert isinstance(error, APIGoneError)
+    assert error.details == {"continue": "token"}
+
+
 @pytest.mark.parametrize(
     ("body", "cls", "text"),
     [

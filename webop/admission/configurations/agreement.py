@@ -14,6 +14,8 @@ decide by the same rule, so they do not overwrite each other:
 - Replicas that are not ready decide nothing, except that the first one adds its webhooks.
 - API servers call the address of the newest replica, and trust the CAs of all replicas. Only
   replicas at that address must agree: no calls meet the others.
+- Conversions between the versions of a kind come into force when all replicas at the address serve
+  them, and stay when no replica is left, because reads would fail or lose fields without them.
 - If no replica is left, only persistent webhooks stay. But a copy outside of pods never removes the
   webhooks of pods: that pods have served them is noted, too.
 
@@ -80,6 +82,8 @@ class ReplicaRecord:
         cas: its CA certificates in PEM.
         digest: of its webhooks; empty in records of other versions of webop.
         is_ready: whether it can judge objects. Until then, its webhooks replace no others.
+        converts: the names of the CustomResourceDefinitions whose objects it converts between
+            versions.
     """
 
     identity: str
@@ -90,6 +94,7 @@ class ReplicaRecord:
     cas: tuple[str, ...] = ()
     digest: str = ""
     is_ready: bool = True
+    converts: tuple[str, ...] = ()
 
     @property
     def is_retired(self) -> bool:
@@ -124,6 +129,7 @@ class ReplicaRecord:
             "ca": "".join(f"{pem}\n" for pem in self.cas),
             "digest": self.digest,
             "ready": self.is_ready,
+            **({"converts": self.converts} if self.converts else {}),
         }
         return orjson.dumps(document).decode()
 
@@ -149,6 +155,7 @@ def decode_record(text: str) -> ReplicaRecord:
             cas=split_certificates(document["ca"]),
             digest=str(document.get("digest") or ""),
             is_ready=bool(document.get("ready", True)),
+            converts=tuple(map(str, document.get("converts") or ())),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, ConfigurationError):
         return ReplicaRecord(identity="an unreadable record")
@@ -289,6 +296,8 @@ class Offer:
         address: where it is reached (:attr:`ReplicaRecord.address`).
         cas: its CA certificates in PEM.
         digest: of its webhooks.
+        converts: the names of the CustomResourceDefinitions whose objects it converts.
+        conversion_path: the path for that at the address.
     """
 
     webhooks: Webhooks
@@ -297,6 +306,8 @@ class Offer:
     address: Json
     cas: tuple[str, ...]
     digest: str
+    converts: tuple[str, ...] = ()
+    conversion_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,12 +348,17 @@ class Decision:
         is_own: whether these are the webhooks that the deciding replica serves.
         newest: the replica that API servers call; None if none is left.
         notes: to write beside the records.
+        conversion: the ``clientConfig`` for conversions; empty if no replica is left.
+        converts: the definitions that the deciding replica converts, and whether all replicas at
+            the address do.
     """
 
     webhooks: Webhooks
     is_own: bool
     newest: ReplicaRecord | None
     notes: Notes = _NO_NOTES
+    conversion: Json = field(default_factory=dict)
+    converts: Mapping[str, bool] = field(default_factory=dict)
 
 
 def build_offer(
@@ -351,14 +367,16 @@ def build_offer(
     config: Mapping[str, Any],
     *,
     is_in_pod: bool,
+    converts: Iterable[str] = (),
 ) -> Offer:
-    """Return the offer of a replica whose server has yielded a config.
+    """Return the offer of a replica whose server has yielded a config for conversions.
 
     Raises:
         ConfigurationError: the config is not usable.
     """
-    address, cas = split_address(config)[0], parse_bundle(config.get("caBundle"))
-    return Offer(webhooks, persistent, is_in_pod, address, cas, build_digest(webhooks))
+    (address, path), cas = split_address(config), parse_bundle(config.get("caBundle"))
+    digest = build_digest(webhooks)
+    return Offer(webhooks, persistent, is_in_pod, address, cas, digest, (*converts,), path)
 
 
 def build_digest(webhooks: Webhooks) -> str:
@@ -425,7 +443,12 @@ def decide(
             config = join_address(newest.address if newest else address, path)
             webhooks[kind].append({**webhook, "clientConfig": {**config, **bundle}})
     is_own = build_digest(webhooks) == offer.digest
-    return Decision(webhooks, is_own, newest, Notes(in_force, pending, has_pods))
+    left = Notes(in_force, pending, has_pods)
+    if newest is None:
+        return Decision(webhooks, is_own, newest, left)
+    conversion = {**join_address(newest.address, offer.conversion_path), **bundle}
+    converts = {name: all(name in each.converts for each in crew) for name in offer.converts}
+    return Decision(webhooks, is_own, newest, left, conversion, converts)
 
 
 def encode_webhooks(webhooks: Webhooks) -> str:

@@ -119,7 +119,7 @@ def build_configuration(
         if rules:
             path = build_typed_id(handler) if handler.id in shared else handler.id
             unique = build_webhook_name(handler.id, name, taken=webhooks)
-            config = _build_client_config(client_config, path)
+            config = build_client_config(client_config, path)
             webhooks[unique] = {
                 "name": unique,
                 "rules": rules,
@@ -286,8 +286,8 @@ def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list
     ]
 
 
-def _build_client_config(config: WebhookClientConfig, handler_id: str) -> dict[str, Any]:
-    """Append the id of the handler to the path of a config."""
+def build_client_config(config: WebhookClientConfig, handler_id: str) -> dict[str, Any]:
+    """Return a config with the id of a handler at the end of its path."""
     result: dict[str, Any] = {key: value for key, value in config.items() if value is not None}
     if result.get("url"):
         result["url"] = f"{str(result['url']).rstrip('/')}/{quote(handler_id)}"

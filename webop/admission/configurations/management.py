@@ -1,4 +1,4 @@
-"""The task of a replica that keeps the managed webhook configurations up to date.
+"""The task of a replica that keeps the managed webhook configurations and conversions up to date.
 
 Manual: "Admission control", "Managed configurations".
 :mod:`webop.admission.configurations.building` builds the webhooks of one replica,
@@ -37,8 +37,15 @@ from webop.admission.configurations.agreement import (
     get_renewal,
     parse_bundle,
 )
-from webop.admission.configurations.building import Exclusions, build_configuration, list_dangers
+from webop.admission.configurations.building import (
+    Exclusions,
+    build_client_config,
+    build_configuration,
+    list_dangers,
+)
+from webop.admission.configurations.conversions import SharedConversions
 from webop.admission.configurations.stored import Configuration, Plan, SharedConfigurations
+from webop.admission.conversion import PATH
 from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.self_review import review_self
@@ -54,6 +61,7 @@ from webop.errors import (
 )
 from webop.handlers.model import WebhookType
 from webop.identities import detect_process, is_in_pod
+from webop.models.versions import collect_versions
 from webop.servers.base import WebhookClientConfig
 
 logger = logging.getLogger(__name__)
@@ -89,8 +97,12 @@ class ConfigurationManager:
         self._operator = operator
         self._client = client
         self._name = operator.settings.admission.managed or ""
-        self._shared = SharedConfigurations(client, self._name, operator.identity)
         self._handlers = operator.registry.select_webhooks()
+        self._converts = tuple(collect_versions(operator.registry.select_converters()))
+        self._conversions = SharedConversions(client, self._converts)
+        self._shared = SharedConfigurations(
+            client, self._name, operator.identity, self._conversions
+        )
         self._is_in_pod = is_in_pod()
         self._key = ""  # of the record; known with the first offer
         self._since = self._renewed = follow()
@@ -246,7 +258,11 @@ class ConfigurationManager:
                 self._attendance.renewals += 1
                 self._next_renewal = now + self._renewal * jitter
             is_changing = plan is None or not (
-                plan[1].is_own and self._mine and self._mine.is_ready
+                plan[1].is_own
+                and self._mine
+                and self._mine.is_ready
+                and all(plan[1].converts.values())
+                and not self._conversions.missing
             )
             interval = min(_POLLING, self._renewal) * jitter if is_changing else math.inf
             self._next_check = min(now + interval, self._next_renewal)
@@ -311,6 +327,7 @@ class ConfigurationManager:
             cas=offer.cas,
             digest=offer.digest,
             is_ready=self._is_ready(),
+            converts=offer.converts,
         )
         return record.retire() if is_retired else record
 
@@ -363,7 +380,13 @@ class ConfigurationManager:
             for webhook, handler in zip(webhooks[kind], owners, strict=True):
                 stays = self._is_in_pod if handler.persistent is None else handler.persistent
                 persistent[kind, webhook["name"]] = stays
-        return build_offer(webhooks, persistent, config, is_in_pod=self._is_in_pod)
+        return build_offer(
+            webhooks,
+            persistent,
+            build_client_config(config, PATH),
+            is_in_pod=self._is_in_pod,
+            converts=self._converts,
+        )
 
     def _build_exclusions(self) -> Exclusions:
         admission = self._operator.settings.admission

@@ -1,5 +1,7 @@
 """The two webhook configurations in the cluster: read them, and write what was decided.
 
+With them, the conversions are written (:mod:`webop.admission.configurations.conversions`).
+
 All replicas do so. They need the verbs ``create`` and ``patch`` only: an empty patch changes
 nothing and returns the object. The records of replicas are in the validating configuration, which
 is written first. A write succeeds only if nobody else has written since the read (by the resource
@@ -28,6 +30,7 @@ from webop.admission.configurations.agreement import (
     is_same,
 )
 from webop.admission.configurations.building import KINDS
+from webop.admission.configurations.conversions import SharedConversions
 from webop.aio.backoff import Backoff
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError
@@ -115,26 +118,31 @@ def parse_configuration(body: Json | None) -> Configuration:
 class SharedConfigurations:
     """The validating and the mutating configuration of one name, which all replicas change."""
 
-    def __init__(self, client: Client, name: str, identity: str) -> None:
+    def __init__(
+        self, client: Client, name: str, identity: str, conversions: SharedConversions
+    ) -> None:
         self._client = client
         self._name = name
         self._identity = identity
+        self._conversions = conversions
 
     async def settle(self, decide: Decide) -> Plan | None:
-        """Change both configurations as decided; ``decide`` is called again after a conflict.
+        """Change the configurations and the conversions as decided.
 
-        Return its last plan.
+        After a conflict, ``decide`` is called again. Return its last plan.
 
         Raises:
             APIError: the API server is not available or refuses; or the conflicts do not end.
         """
         backoff = Backoff(_CONFLICT_PAUSES, is_endless=False, jitter=1.0)
         while True:
+            definitions = await self._conversions.read()  # before the records
             found = {kind: parse_configuration(await self._patch(kind, {})) for kind in KINDS}
             plan = decide(found)
             try:
                 if plan is not None:
                     await self._write(found, *plan)
+                    await self._conversions.write(definitions, plan[1])
             except APIConflictError:
                 pause = backoff.next()
                 if pause is None:

@@ -1,4 +1,7 @@
-"""``webop crd``: CustomResourceDefinitions of models: print, compare, apply."""
+"""``webop crd``: CustomResourceDefinitions of models: print, compare, apply.
+
+Stored objects are rewritten by :mod:`webop.cli.commands.crd_migration`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 import click
 
+from webop.cli.commands.crd_migration import migrate
 from webop.cli.inspection import find_models
 from webop.cli.manifests.yaml_text import dump
 from webop.cli.options import load_quietly, source_options
@@ -17,6 +21,7 @@ from webop.client.standalone import connect_command
 from webop.errors import APINotFoundError, APIStatusError
 from webop.models.comparison import compare
 from webop.models.crds import CRDS, build_crds
+from webop.models.versions import collect_versions
 
 _MANAGER = "webop-crd"
 _PATIENCE = 30.0  # seconds until a new kind is served
@@ -49,7 +54,11 @@ def crd() -> None:
         webop crd models.py > crds.yaml      print them; the same as 'webop crd print'
         webop crd --check models.py          compare them with the cluster
         webop crd apply models.py            apply them to the cluster
+        webop crd migrate models.py          rewrite stored objects in the stored version
     """  # noqa: D301  \b keeps click from wrapping the lines
+
+
+crd.add_command(migrate)
 
 
 @crd.command(name="print", short_help="Print the definitions, or compare them with the cluster.")
@@ -114,6 +123,9 @@ def _load(
             f"There are no models in {', '.join((*paths, *modules))}: decorate their classes with "
             "@webop.resource(GROUP, VERSION)."
         )
+    kinds = collect_versions(registry.select_converters()).values()
+    if gaps := [gap for versions in kinds for gap in versions.find_gaps()]:
+        raise click.ClickException("\n".join(gaps))
     return build_crds(models, max_description=max_description)
 
 

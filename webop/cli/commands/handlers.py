@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pydantic
 
 from webop.cli.options import load_quietly, source_options
 from webop.cli.tables import build_table
@@ -135,10 +136,11 @@ def _format_value(value: Any) -> str:
 
 
 def list_handlers(registry: OperatorRegistry) -> Iterator[Handler]:
-    """Yield the handlers: activities, then admission, then objects in order of declaration."""
+    """Yield the handlers: activities, admission, conversion, objects in order of declaration."""
     for activity in Activity:
         yield from registry.select_activities(activity)
     yield from registry.select_webhooks()
+    yield from registry.select_converters()
     yield from registry.select_resource_handlers()
 
 
@@ -187,6 +189,8 @@ def describe_value(value: Any) -> Any:
     """Return the value of an option as JSON."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
+    if isinstance(value, type) and issubclass(value, pydantic.BaseModel):
+        return value.__name__
     if isinstance(value, MetaFilterToken):
         return {"marker": value.name}
     if isinstance(value, enum.Enum):

@@ -1,7 +1,7 @@
 """All checks in order; each step needs the results of those before it.
 
-Flow: credentials → startup handlers → webhook configurations and calls → Lease, peering,
-selectors → RBAC.
+Flow: credentials → startup handlers → webhook configurations and calls → conversions → Lease,
+peering, selectors → RBAC.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from webop.admission.configurations.building import KINDS
 from webop.cli.doctor import records
 from webop.cli.doctor.context import Context
+from webop.cli.doctor.conversions import check_conversions
 from webop.cli.doctor.findings import Finding, Report, approve, fail, note, warn
 from webop.cli.doctor.permissions import check_permissions, list_unknown
 from webop.cli.doctor.reachability import check_trust, probe
@@ -64,7 +65,7 @@ async def _complete_settings(context: Context, host: str) -> list[Finding]:
 async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Finding]]]:
     client, server = context.client, (await context.client.vault.get()).server
     yield "Settings", await _complete_settings(context, urlsplit(server).hostname or "")
-    if not context.registry or context.registry.select_webhooks():
+    if not context.registry or context.registry.needs_webhook_server:
         context.managed = context.managed or context.settings.admission.managed
     version = (await client.request("GET", "/version")).get("gitVersion")
     me = await review_self(client)
@@ -92,6 +93,8 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
         if context.registry and len(context.names) == 1:
             findings += records.check_handlers(context, name, reason, held)
         yield f"{KINDS[reason].kind} {name}", findings or [approve("webhooks", "none")]
+    async for title, findings in check_conversions(context):
+        yield title, findings
     whose = f"Permissions of {context.account or context.username or 'this account'}"
     for title, check in (
         ("Coordination", records.check_lease),

@@ -264,8 +264,7 @@ def judge(
     name = str(body["name"])
     about = [one for one in everything if one.culprit == name]
     if trouble := next((one.reason for one in about if one.reason), ""):
-        causes = (cause for cause in _CAUSES if re.search(cause[0], trouble, re.IGNORECASE))
-        _, what, remedy = next(causes)
+        what, remedy = explain(trouble)
         return fail(name, f"{what}: {trouble}", remedy)
     if about:
         return approve(name, f"called: it denied {about[0].what}")
@@ -293,6 +292,13 @@ def judge(
     else:
         return approve(name, f"called by {what}")
     return note(name, f"unknown: {what} {why}")
+
+
+def explain(reason: str) -> tuple[str, str]:
+    """Return the meaning of an error in a call of a webhook, and the remedy."""
+    causes = (cause for cause in _CAUSES if re.search(cause[0], reason, re.IGNORECASE))
+    _, what, remedy = next(causes)
+    return what, remedy
 
 
 def parse_selector(selector: Json | None) -> tuple[str, dict[str, str]]:

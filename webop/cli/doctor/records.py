@@ -45,7 +45,7 @@ def has_required(webhooks: Iterable[Json]) -> bool:
 async def find_configurations(context: Context) -> tuple[Found, list[Finding]]:
     """Return the webhook configurations of the operator, with findings; set ``context.names``."""
     subject, found, findings = "configurations", Found(), list[Finding]()
-    if context.registry and not context.registry.select_webhooks() and not context.managed:
+    if context.registry and not context.registry.needs_webhook_server and not context.managed:
         return found, [note(subject, "none needed: these handlers have no webhooks")]
     try:
         named = [context.managed] if context.managed else await find_managed(context.client)

@@ -36,7 +36,7 @@ def prepare(request: Request, *, is_placed: bool) -> Request:
         is_placed: whether the namespace is given, so that it is no value of the chart.
     """
     home = request.home if is_placed else _HOME
-    return dataclasses.replace(request, name=_NAME, home=home, image=_IMAGE)
+    return dataclasses.replace(request, name=_NAME, home=home, image=_IMAGE, is_chart=True)
 
 
 def build_chart(

@@ -37,6 +37,7 @@ class Request:
         metrics: the namespace of the pods that scrape the metrics.
         variables: the environment variables of the container.
         namespaces: where the operator works; empty for the whole cluster.
+        is_chart: whether names are stand-ins for values of a chart.
     """
 
     sources: Sequence[str]
@@ -60,6 +61,7 @@ class Request:
     pod_networks: Sequence[str]
     priority: str | None
     creates_namespace: bool
+    is_chart: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

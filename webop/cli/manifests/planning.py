@@ -8,10 +8,13 @@ from __future__ import annotations
 import base64
 import ipaddress
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
+from typing import Any
 
-from webop.admission.configurations.building import build_configuration
+from webop.admission.configurations.building import build_client_config, build_configuration
+from webop.admission.configurations.conversions import build_conversion
+from webop.admission.conversion import PATH
 from webop.cli.inspection import Inspection, call_startup, find_models, list_needs
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
@@ -26,6 +29,7 @@ from webop.handlers.model import WebhookType
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
 from webop.models.crds import build_crds
+from webop.models.versions import collect_versions
 from webop.objects.resources import Resource
 from webop.objects.rights import parse_right
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
@@ -106,8 +110,9 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
         pod_networks=pod_networks,
         priority=None
         if request.priority == "none"
-        else request.priority or (SYSTEM_PRIORITY if webhooks else None),
+        else request.priority or (SYSTEM_PRIORITY if registry.needs_webhook_server else None),
     )
+    warnings += _add_conversions(definitions, registry, request, plan)
     files: Files = {"crds": [dump(definition) for definition in definitions]}
     head = [plan.build_namespace()] if request.creates_namespace else []
     roles = build_rights(plan, list_needs(operator), request.namespaces, operator.handled, own)
@@ -156,8 +161,8 @@ async def _prepare(
     Raises:
         ConfigurationError: the settings do not work in a deployment.
     """
-    webhooks = registry.select_webhooks()
-    if webhooks:
+    is_called = registry.needs_webhook_server
+    if is_called:
         if request.managed is not None and request.ca is None:
             variables[_MANAGED] = request.managed
         variables.setdefault(_SERVICE, request.service or request.name)
@@ -180,7 +185,7 @@ async def _prepare(
             "--no-startup."
         )
     settings.peering.standalone |= not settings.peering.mandatory
-    if webhooks:
+    if is_called:
         _check_webhooks(settings, request, variables)
         operator.names = [settings.admission.managed] if settings.admission.managed else []
     return operator
@@ -236,6 +241,42 @@ def _build_webhooks(
     registry: OperatorRegistry, request: Request, plan: Plan, kinds: Collection[Resource]
 ) -> Iterator[str]:
     """Yield the webhook configurations, for users who maintain them (``--ca``)."""
+    config = _build_client_config(request, plan)
+    for reason in WebhookType:
+        configuration = build_configuration(
+            reason=reason,
+            name=request.managed or f"{request.name}.{request.home}.svc",
+            handlers=registry.select_webhooks(),
+            resources=kinds,
+            client_config=config,
+        )
+        configuration["metadata"]["labels"] = plan.labels
+        if configuration["webhooks"]:
+            yield dump(configuration, width=80)
+
+
+def _add_conversions(
+    definitions: Iterable[dict[str, Any]],
+    registry: OperatorRegistry,
+    request: Request,
+    plan: Plan,
+) -> list[str]:
+    """Add the address for conversions to definitions (``--ca``); return warnings."""
+    names = collect_versions(registry.select_converters())
+    if request.ca is None or not names:
+        return []
+    if request.is_chart:
+        text = "The CustomResourceDefinitions in the chart have no spec.conversion, because Helm "
+        return [f"{text}does not render them. Print them without --helm."]
+    config = build_client_config(_build_client_config(request, plan), PATH)
+    for definition in definitions:
+        if definition["metadata"]["name"] in names:
+            definition["spec"]["conversion"] = build_conversion(config, is_patch=False)
+    return []
+
+
+def _build_client_config(request: Request, plan: Plan) -> WebhookClientConfig:
+    """Return where API servers call the operator (``--ca``)."""
     if plan.server is None or request.ca is None:
         raise ConfigurationError("--ca is for webhooks behind a Service: use WebhookServiceServer.")
     service = WebhookClientConfigService(
@@ -244,14 +285,4 @@ def _build_webhooks(
     if plan.server.path:
         service["path"] = f"/{plan.server.path.strip('/')}"
     bundle = base64.b64encode(request.ca.read_bytes()).decode()
-    for reason in WebhookType:
-        configuration = build_configuration(
-            reason=reason,
-            name=request.managed or f"{request.name}.{request.home}.svc",
-            handlers=registry.select_webhooks(),
-            resources=kinds,
-            client_config=WebhookClientConfig(service=service, caBundle=bundle),
-        )
-        configuration["metadata"]["labels"] = plan.labels
-        if configuration["webhooks"]:
-            yield dump(configuration, width=80)
+    return WebhookClientConfig(service=service, caBundle=bundle)

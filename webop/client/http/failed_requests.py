@@ -137,6 +137,9 @@ def _build_error(
 ) -> APIStatusError:
     details = body.get("details")
     details = details if isinstance(details, dict) else {}
+    metadata = body.get("metadata")
+    if status == 410 and isinstance(metadata, dict) and (token := metadata.get("continue")):
+        details = {**details, "continue": token}  # of the rest of the list, as of a later moment
     text = escape(text, keep="\n\t")
     message = f"Cannot {attempt}: HTTP {status}" + (f": {text}" if text else "")
     if status == 403 and not is_policy(text):

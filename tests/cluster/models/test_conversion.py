@@ -1,0 +1,323 @@
+"""Conversion between versions on the real API server: objects, the definition, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.kit.doctor_runs import Doctor
+from tests.kit.managed_webhooks import KINDS, until
+from tests.kit.operators import Running, build_settings, eventually, operate
+from tests.kit.processes import Workshop
+from tests.kit.versioned_shops import (
+    NAME,
+    NewSpec,
+    OldSpec,
+    ShopAlpha,
+    Shops,
+    ShopV1,
+    ShopV2,
+    declare,
+    downgrade,
+    downgrade_alpha,
+    open_shops,
+    upgrade,
+    upgrade_alpha,
+)
+from webop.admission.configurations.agreement import PREFIX
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo
+from webop.errors import APIError, APINotFoundError, APIStatusError
+from webop.handlers.model import WebhookType
+from webop.settings import NetworkingSettings
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+pytestmark = pytest.mark.xdist_group("shops")
+MANAGED = "auto.versions.webop.dev"
+Run = Callable[..., contextlib.AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+async def shops(client: Client, webop_namespace: str) -> AsyncIterator[Shops]:
+    # API servers answer with 500 if a conversion fails.
+    client.options = NetworkingSettings(error_backoffs=[])
+    async with open_shops(client, webop_namespace) as shops:
+        yield shops
+    for resource in KINDS.values():
+        with contextlib.suppress(APINotFoundError):
+            await client.delete(resource, None, MANAGED)
+
+
+@pytest.fixture
+def run(info: ConnectionInfo) -> Run:
+    """Runs an operator that manages the conversion."""
+
+    def run(registry: webop.OperatorRegistry, **admission: Any) -> Any:
+        options = {"server": webop.WebhookServer(port=0, host="localhost"), "managed": MANAGED}
+        settings = build_settings(admission={**options, **admission})
+        return operate(info, registry, settings, clusterwide=True, beside=True)
+
+    return run
+
+
+async def test_the_definition_can_come_later(
+    registry: webop.OperatorRegistry,
+    client: Client,
+    webop_namespace: str,
+    run: Run,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is the first test: later, the definition is there."""
+    declare(registry)
+    caplog.set_level(logging.INFO)
+    async with run(registry):
+        await eventually(lambda: f"{NAME} is not in the cluster yet" in caplog.text)
+        async with open_shops(client, webop_namespace) as shops:
+            await shops.wait_converted()
+            await shops.create("v1", "one", {"address": "a:81"})
+
+
+async def test_objects_are_read_and_written_in_all_versions(
+    registry: webop.OperatorRegistry, shops: Shops, run: Run
+) -> None:
+    declare(registry)
+    async with run(registry):
+        await shops.wait_converted()
+        made = await shops.create(
+            "v1", "one", {"address": "host:81", "replicas": 3}, labels={"a": "b"}
+        )
+        assert made["spec"] == {"address": "host:81", "replicas": 3, "tags": {}}
+        stored = await shops.get("v2", "one")
+        assert stored["spec"] == {"host": "host", "port": 81, "count": 3, "tags": {}}
+        for key in ("uid", "name", "labels", "creationTimestamp"):
+            assert stored["metadata"][key] == made["metadata"][key]
+        alpha = await shops.get("v1alpha1", "one")
+        assert alpha["spec"] == {"url": "http://host:81"}
+        path = shops.locate("v1alpha1", "one")
+        patch = {"spec": {"url": "http://other:82"}}
+        patched = await shops.client.request(
+            "PATCH", path, body=patch, content_type="application/merge-patch+json"
+        )
+        assert patched["metadata"]["uid"] == made["metadata"]["uid"]
+        assert [body["spec"]["address"] for body in await shops.list("v1")] == ["other:82"]
+        await shops.client.request("DELETE", shops.locate("v1", "one"))
+        assert await shops.list("v2") == []
+
+
+async def test_the_conversion_is_repaired_and_stays_when_the_operator_stops(
+    registry: webop.OperatorRegistry, shops: Shops, run: Run
+) -> None:
+    declare(registry)
+    async with run(registry, replica_lifetime=3.0):
+        await shops.wait_converted()
+        before = await shops.read_conversion()
+        none = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
+        await shops.change_definition(none)
+        await shops.wait_converted()
+        assert await shops.read_conversion() == before
+    left = await shops.read_conversion()
+    assert left["webhook"]["clientConfig"]["url"].endswith("/convert")
+    assert left["webhook"]["conversionReviewVersions"] == ["v1"]
+
+
+async def test_a_failure_names_the_object_and_the_reason(
+    registry: webop.OperatorRegistry, shops: Shops, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(old: ShopV1) -> ShopV2:
+        if old.spec.address == "misfit":
+            return ShopV2(spec=NewSpec(host="a", port=0))
+        raise KeyError("boom")
+
+    def rename(new: ShopV2) -> ShopV1:
+        new.metadata.name, new.metadata.uid = "other", "1"
+        return ShopV1(metadata=new.metadata, spec=OldSpec(address="x"))
+
+    webop.on.convert(ShopV1, to=ShopV2, registry=registry)(fail)
+    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(rename)
+    webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)
+    webop.on.convert(ShopV2, to=ShopAlpha, registry=registry)(downgrade_alpha)
+    async with run(registry):
+        await shops.wait_converted("v1alpha1")
+        namespace = shops.namespace
+        for address, text in (
+            ("x", r"Converter .*fail\(\) failed: .*boom"),
+            ("misfit", r"NewSpec is not valid: port: .*greater than or equal to 1"),
+        ):
+            with pytest.raises(APIStatusError, match=text) as caught:
+                await shops.create("v1", "one", {"address": address})
+            assert f"Cannot convert Shop {namespace}/one from v1 to v2" in str(caught.value)
+        await shops.create("v2", "one", {"host": "a"})
+        text = "must not change metadata.name and metadata.uid"
+        with pytest.raises(APIStatusError, match=text):
+            await shops.get("v1", "one")
+        assert (await shops.get("v2", "one"))["spec"]["host"] == "a"
+    assert "boom" in caplog.text
+
+
+async def test_an_object_that_does_not_fit_its_model_is_named_with_its_field(
+    registry: webop.OperatorRegistry, shops: Shops, run: Run
+) -> None:
+    """As from an older schema, which allowed more."""
+    loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    declare(registry)
+    async with run(registry):
+        await shops.wait_converted()
+        definition = await shops.client.get(webop.Resource(*_CRDS), None, NAME)
+        versions = definition["spec"]["versions"]
+        (stored,) = (each for each in versions if each["storage"])
+        strict = stored["schema"]["openAPIV3Schema"]["properties"]["spec"]
+        stored["schema"]["openAPIV3Schema"]["properties"]["spec"] = loose
+        await shops.change_definition({"spec": {"versions": versions}})
+        async with asyncio.timeout(20):
+            while True:
+                with contextlib.suppress(APIError):
+                    await shops.create("v2", "one", {"host": "a", "port": 0})
+                    break
+                await asyncio.sleep(0.05)
+        stored["schema"]["openAPIV3Schema"]["properties"]["spec"] = strict
+        await shops.change_definition({"spec": {"versions": versions}})
+        text = f"Shop {shops.namespace}/one from v2 to v1: the object does not fit the model of v2"
+        with pytest.raises(APIStatusError, match=f"{text}: spec.port: .*greater than"):
+            await shops.get("v1", "one")
+
+
+_CRDS = ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
+
+
+async def test_a_function_that_hangs_is_ended_and_named(
+    registry: webop.OperatorRegistry, shops: Shops, run: Run
+) -> None:
+    release = threading.Event()
+
+    def hang(old: ShopV1) -> ShopV2:
+        if old.metadata.name == "slow":
+            release.wait(30)
+        return upgrade(old)
+
+    async def sleep(new: ShopV2) -> ShopV1:
+        if new.metadata.name == "slow":
+            await asyncio.sleep(30)
+        return await downgrade(new)
+
+    webop.on.convert(ShopV1, to=ShopV2, registry=registry)(hang)
+    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(sleep)
+    webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)
+    webop.on.convert(ShopV2, to=ShopAlpha, registry=registry)(downgrade_alpha)
+    try:
+        async with run(registry, review_timeout=2.0):
+            await shops.wait_converted()
+            text = f"Shop {shops.namespace}/slow from v1 to v2: Converter .*hang.* did not end"
+            with pytest.raises(APIStatusError, match=text):
+                await shops.create("v1", "slow", {"address": "a"})
+            await shops.create("v2", "slow", {"host": "a"})
+            with pytest.raises(APIStatusError, match=r"sleep\(\) did not end within"):
+                await shops.get("v1", "slow")
+            await shops.create("v1", "quick", {"address": "a"})
+    finally:
+        release.set()
+
+
+async def test_an_unreachable_operator_loses_nothing(
+    registry: webop.OperatorRegistry, shops: Shops, run: Run
+) -> None:
+    declare(registry)
+    async with run(registry):
+        await shops.wait_converted()
+        await shops.create("v1", "one", {"address": "a:81"})
+    with pytest.raises(APIStatusError, match=r"conversion webhook for .*Shop failed"):
+        await shops.create("v1", "two", {"address": "b"})
+    assert [body["metadata"]["name"] for body in await shops.list("v2")] == ["one"]
+    again = webop.OperatorRegistry()
+    declare(again)
+    async with run(again):
+        await shops.wait_converted()
+        assert (await shops.get("v1", "one"))["spec"]["address"] == "a:81"
+
+
+async def test_the_conversion_waits_until_all_replicas_serve_it(
+    shops: Shops, run: Run, client: Client
+) -> None:
+    old, new = webop.OperatorRegistry(), webop.OperatorRegistry()
+    for registry in (old, new):
+        webop.on.validate("nothing.versions.webop.dev", id="v", registry=registry)(lambda **_: None)
+    declare(new)
+    served = partial(webop.WebhookServer, port=0, host="localhost")
+    address = "https://localhost:1"
+
+    async def share(fn: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
+        async for config in served()(fn):
+            yield {**config, "url": address}
+
+    async with run(old, server=share, replica_lifetime=3.0) as running:
+        await until(partial(count_records, client, 1), "the first record")
+        async with run(new, server=share, replica_lifetime=3.0):
+            await until(partial(count_records, client, 2), "the second record")
+            await asyncio.sleep(0.5)  # nothing must happen
+            assert (await shops.read_conversion())["strategy"] == "None"
+            await running.stop()
+            await until(partial(is_converted, shops), "the conversion")
+            url = (await shops.read_conversion())["webhook"]["clientConfig"]["url"]
+            assert url == f"{address}/convert"
+
+
+HANDLERS = """
+import webop
+from tests.kit.versioned_shops import declare
+
+declare(webop.get_default_registry())
+"""
+
+
+async def test_the_doctor_checks_the_conversion(
+    registry: webop.OperatorRegistry,
+    shops: Shops,
+    run: Run,
+    workshop: Workshop,
+    webop_cluster: LocalCluster,
+) -> None:
+    declare(registry)
+    doctor, path = Doctor(workshop, webop_cluster), workshop.write(HANDLERS)
+    title, args = f"Conversion of {NAME}", ("--managed", MANAGED, path)
+    report = await doctor.examine(*args)
+    assert "fields that the other version" in report.find("strategy", title).text
+    assert report.find("strategy", title).level == "failure"
+    async with run(registry):
+        await shops.wait_converted()
+        await shops.create("v1", "one", {"address": "a:81"})
+        report = await doctor.examine(*args)
+        assert not report.of("failure", title), report.output
+        for version in ("v1alpha1", "v1", "v2"):
+            text = f"{shops.namespace}/one can be read in this version"
+            assert report.find(version, title).text == text
+        permissions = report.find("customresourcedefinitions", "Permissions")
+        assert permissions.text == "get, patch granted"
+    report = await doctor.examine(*args)
+    for version in ("v1alpha1", "v1"):
+        found = report.find(version, title)
+        assert found.level == "failure"
+        assert "no server listens there" in found.text
+    assert report.find("v2", title).level == "ok"
+
+
+async def is_converted(shops: Shops) -> bool:
+    return bool((await shops.read_conversion())["strategy"] == "Webhook")
+
+
+async def count_records(client: Client, wanted: int) -> bool:
+    """Tell whether there are so many records of replicas."""
+    try:
+        found = await client.get(KINDS[WebhookType.VALIDATING], None, MANAGED)
+    except APINotFoundError:
+        return False
+    annotations = found["metadata"].get("annotations") or {}
+    return sum(str(key).startswith(PREFIX) for key in annotations) == wanted

@@ -1,0 +1,149 @@
+"""Conversion reviews without a cluster, and where API servers are told to send them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from asgi_lifespan import LifespanManager
+
+import webop
+from tests.kit.versioned_shops import GROUP, NAME, declare
+from webop.admission.configurations.conversions import choose_config
+
+V1 = {
+    "apiVersion": f"{GROUP}/v1",
+    "kind": "Shop",
+    "metadata": {"name": "one", "namespace": "ns", "uid": "1"},
+    "spec": {"address": "host:81"},
+}
+BROKEN = {**V1, "metadata": {"name": "two", "namespace": "ns"}, "spec": {"address": 5}}
+
+
+def build(*objects: Any, version: str = f"{GROUP}/v2", **changes: Any) -> dict[str, Any]:
+    request = {"uid": "u", "desiredAPIVersion": version, "objects": [*objects], **changes}
+    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}
+
+
+async def post(registry: webop.OperatorRegistry, review: Any, path: str = "/convert") -> Any:
+    app = webop.create_app(modules=[], registry=registry)
+    async with LifespanManager(app):
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://webop") as client:
+            return await client.post(path, json=review)
+
+
+async def test_objects_are_converted_without_a_cluster(registry: webop.OperatorRegistry) -> None:
+    declare(registry)
+    answer = await post(registry, build(V1, {**V1, "apiVersion": f"{GROUP}/v2"}))
+    assert answer.status_code == 200, answer.text
+    response = answer.json()["response"]
+    assert (response["uid"], response["result"]) == ("u", {"status": "Success"})
+    first, second = response["convertedObjects"]
+    assert first["spec"] == {"host": "host", "port": 81, "count": 1, "tags": {}}
+    assert first["metadata"] == V1["metadata"]
+    assert second["spec"] == V1["spec"]
+
+
+async def test_if_one_object_fails_none_is_converted(registry: webop.OperatorRegistry) -> None:
+    declare(registry)
+    answer = await post(registry, build(V1, BROKEN))
+    response = answer.json()["response"]
+    assert "convertedObjects" not in response
+    assert response["result"]["status"] == "Failure"
+    text = "Cannot convert Shop ns/two from v1 to v2: the object does not fit the model of v1: "
+    assert response["result"]["message"].startswith(f"{text}spec.address: ")
+
+
+async def test_other_kinds_and_versions_are_failures(registry: webop.OperatorRegistry) -> None:
+    declare(registry)
+    for review in (
+        build({**V1, "kind": "Other"}),
+        build({**V1, "apiVersion": f"{GROUP}/v9"}),
+        build(V1, version=f"{GROUP}/v9"),
+    ):
+        answer = await post(registry, review)
+        message = answer.json()["response"]["result"]["message"]
+        assert "the operator has no function for it" in message
+
+
+@pytest.mark.parametrize(
+    ("review", "text"),
+    [
+        ({**build(), "apiVersion": "apiextensions.k8s.io/v1beta1"}, "conversionReviewVersions"),
+        ({**build(), "request": None}, "request must be an object"),
+        (build(uid=5), "request.uid must be a string"),
+        (build(uid=""), "request.uid must be a string"),
+        (build(desiredAPIVersion=None), "request.desiredAPIVersion must be"),
+        (build(objects={}), "request.objects must be a list"),
+        (build(5), r"request.objects[0] must be an object"),
+        (build(V1, {**V1, "kind": None}), r"request.objects[1].kind must be a string"),
+        (build({**V1, "apiVersion": 1}), r"request.objects[0].apiVersion must be a string"),
+        (build({**V1, "metadata": []}), r"request.objects[0].metadata must be an object"),
+        (build({**V1, "apiVersion": "other/v1"}), "must be of the group"),
+    ],
+)
+async def test_reviews_that_are_wrong_are_refused_with_the_field(
+    review: Any, text: str, registry: webop.OperatorRegistry
+) -> None:
+    declare(registry)
+    answer = await post(registry, review)
+    assert answer.status_code == 400
+    assert text in answer.json()["message"]
+
+
+async def test_a_handler_can_have_the_same_path(registry: webop.OperatorRegistry) -> None:
+    declare(registry)
+    webop.on.validate("pods", id="convert", registry=registry)(lambda **_: None)
+    answer = await post(registry, build(V1))
+    assert answer.json()["response"]["result"] == {"status": "Success"}
+
+
+async def test_an_operator_without_a_server_cannot_convert(
+    registry: webop.OperatorRegistry,
+) -> None:
+    declare(registry)
+    with pytest.raises(webop.ConfigurationError, match=f"There are converters .{NAME}., but no"):
+        await webop.operator(registry=registry, clusterwide=True, standalone=True)
+
+
+URL, OTHER = "https://host/convert", "https://other/convert"
+
+
+def write(url: str, bundle: str = "a", versions: tuple[str, ...] = ("v1",)) -> dict[str, Any]:
+    config = {"url": url, "caBundle": bundle}
+    return {
+        "strategy": "Webhook",
+        "webhook": {"clientConfig": config, "conversionReviewVersions": [*versions]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("present", "is_agreed", "is_written"),
+    [
+        ({"strategy": "None"}, True, True),
+        ({"strategy": "None"}, False, False),
+        ({}, True, True),
+        (write(URL), True, False),
+        (write(URL), False, False),
+        (write(URL, "b"), True, True),
+        (write(URL, "b"), False, True),
+        (write(URL, versions=("v1beta1",)), False, True),
+        (write(OTHER), True, True),
+        (write(OTHER), False, False),
+    ],
+)
+def test_the_definition_is_written_when_it_differs_and_replicas_agree(
+    present: Any, is_agreed: bool, is_written: bool
+) -> None:
+    wanted = {"url": URL, "caBundle": "a"}
+    found = choose_config(present, wanted, is_agreed=is_agreed)
+    assert found == (wanted if is_written else None)
+
+
+def test_the_default_port_of_a_service_is_no_difference() -> None:
+    service = {"namespace": "ns", "name": "n", "path": "/convert"}
+    present = write(URL)
+    present["webhook"]["clientConfig"] = {"service": {**service, "port": 443}}
+    assert choose_config(present, {"service": service}, is_agreed=True) is None

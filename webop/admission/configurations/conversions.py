@@ -1,0 +1,131 @@
+"""The field ``spec.conversion`` of CustomResourceDefinitions, which all replicas keep.
+
+Kubernetes: "Versions in CustomResourceDefinitions", "Webhook conversion".
+:mod:`webop.admission.configurations.agreement` decides it together with the webhooks. It is written
+with the resource version that was read before the records of replicas, and every decision that
+follows from new records changes it. So an outdated decision meets a conflict.
+
+It stays when no replica is left: without it, API servers would only change ``apiVersion``, and drop
+the fields that the other version does not have.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from webop.admission.configurations.agreement import Decision, Json, split_address
+from webop.aio.backoff import Once
+from webop.client.api import Client
+from webop.errors import APIForbiddenError, APINotFoundError, ConfigurationError
+from webop.models.crds import CRDS
+
+logger = logging.getLogger(__name__)
+
+REVIEW_VERSIONS = ["v1"]
+
+
+class SharedConversions:
+    """The conversions of some kinds.
+
+    Attributes:
+        missing: the definitions that were not in the cluster when they were read last.
+    """
+
+    def __init__(self, client: Client, names: Iterable[str]) -> None:
+        self._client = client
+        self._names = (*names,)
+        self._logged = Once()
+        self.missing: frozenset[str] = frozenset()
+
+    async def read(self) -> dict[str, Json]:
+        """Return the definitions that are in the cluster.
+
+        Raises:
+            APIError: the API server is not available, or refuses.
+        """
+        found: dict[str, Json] = {}
+        for name in self._names:
+            try:
+                found[name] = await self._client.get(CRDS, None, name)
+            except APINotFoundError:
+                if self._logged.is_new(name, "missing"):
+                    logger.warning(
+                        "The CustomResourceDefinition %s is not in the cluster yet: its objects "
+                        "cannot be converted.",
+                        name,
+                    )
+            except APIForbiddenError as exc:
+                raise _explain(exc, name) from exc
+        self.missing = frozenset(self._names) - found.keys()
+        return found
+
+    async def write(self, found: Mapping[str, Json], decision: Decision) -> None:
+        """Write what was decided into definitions as they were read.
+
+        Raises:
+            APIConflictError: a definition has changed since.
+            APIError: the API server is not available, or refuses.
+        """
+        for name, is_agreed in decision.converts.items():
+            if name not in found:
+                continue
+            present = found[name]["spec"].get("conversion") or {}
+            config = choose_config(present, decision.conversion, is_agreed=is_agreed)
+            if config is None:
+                continue
+            version = found[name]["metadata"]["resourceVersion"]
+            patch = {
+                "metadata": {"resourceVersion": version},
+                "spec": {"conversion": build_conversion(config, is_patch=True)},
+            }
+            try:
+                await self._client.patch(CRDS, None, name, patch)
+            except APIForbiddenError as exc:
+                raise _explain(exc, name) from exc
+            if self._logged.is_new(name, "written"):
+                logger.info("API servers ask this operator for conversions of %s.", name)
+
+
+def build_conversion(config: Mapping[str, Any], *, is_patch: bool) -> Json:
+    """Return the field for a ``clientConfig``; as a merge patch, it replaces another one."""
+    empty: Json = {"url": None, "service": None, "caBundle": None} if is_patch else {}
+    return {
+        "strategy": "Webhook",
+        "webhook": {
+            "clientConfig": {**empty, **config},
+            "conversionReviewVersions": REVIEW_VERSIONS,
+        },
+    }
+
+
+def choose_config(
+    present: Mapping[str, Any], wanted: Mapping[str, Any], *, is_agreed: bool
+) -> Json | None:
+    """Return the ``clientConfig`` to write; None if the field can stay as it is.
+
+    Args:
+        present: the field in the cluster.
+        wanted: the ``clientConfig`` of the live replicas.
+        is_agreed: whether all replicas convert the kind. Else only the CAs follow the replicas.
+    """
+    webhook = present.get("webhook") or {}
+    former: Json = webhook.get("clientConfig") or {}
+    try:
+        is_there = split_address(former) == split_address(wanted)
+    except ConfigurationError:  # there is none
+        is_there = False
+    is_trusted = is_there and (former.get("caBundle") or "") == (wanted.get("caBundle") or "")
+    if is_trusted and webhook.get("conversionReviewVersions") == REVIEW_VERSIONS:
+        return None
+    return dict(wanted) if is_agreed or is_there else None
+
+
+def _explain(exc: APIForbiddenError, name: str) -> APIForbiddenError:
+    rule = (
+        "{apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], "
+        f"resourceNames: [{name}], verbs: [get, patch]}}"
+    )
+    exc.args = (f"{exc} Add this rule: {rule}.",)
+    return exc

@@ -1,0 +1,346 @@
+"""``webop crd migrate``: rewrite the stored objects of kinds with several versions.
+
+An API server stores an object in the storage version of that moment, and leaves it so until the
+next write. Only when all objects were written anew, an old version can be removed from the
+CustomResourceDefinition (Kubernetes: "Upgrade existing objects to a new stored version").
+
+An empty merge patch makes the API server store the object in the present storage version; if it is
+stored so already, nothing is written. So the command can be interrupted and repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from webop.aio.backoff import Backoff
+from webop.aio.concurrency import run_concurrently
+from webop.cli.inspection import find_models
+from webop.cli.options import load_quietly, source_options
+from webop.client.api import Client
+from webop.client.http.requests import MERGE_PATCH, Call, encode_body
+from webop.client.standalone import connect_command
+from webop.errors import (
+    APIConflictError,
+    APIConnectionError,
+    APIError,
+    APIGoneError,
+    APINotFoundError,
+    APIStatusError,
+    APITooManyRequestsError,
+)
+from webop.models.crds import CRDS, build_crds
+from webop.objects.resources import Resource
+
+Json = dict[str, Any]
+
+_AT_ONCE = 16  # requests
+_MAX_FAILURES = 100  # of single objects; then the rest would not do better
+# Objects; a list has a minute, in which each of them may have to be converted, one after another.
+_PAGE, _SMALLEST_PAGE = 100, 20
+_PASSES = 5
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds
+_INTERVAL = 5.0  # seconds; between lines about the progress, if they are not shown in place
+# A list of objects without their contents.
+_NAMES_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+
+
+@click.command(short_help="Rewrite stored objects in the storage version of their kinds.")
+@source_options()
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="The name of a CustomResourceDefinition in the cluster, such as widgets.example.com, in "
+    "place of files; repeatable.",
+)
+@click.option(
+    "--dry-run",
+    "is_dry",
+    is_flag=True,
+    help="Ask the API server to check all of it, and to store nothing.",
+)
+def migrate(
+    paths: tuple[str, ...], modules: tuple[str, ...], names: tuple[str, ...], *, is_dry: bool
+) -> None:
+    """Rewrite the stored objects of the kinds of the models in PATHS that have several versions.
+
+    Do so after a change of the stored version, and before the removal of an old one. The API server
+    converts each object and stores it in the present storage version. At the end, the list of
+    versions in the CustomResourceDefinition (status.storedVersions) is reduced to this one.
+
+    The command can be interrupted and repeated. If an object cannot be rewritten, it is named, the
+    others are rewritten, the list stays, and the exit code is 1.
+
+    \b
+        webop crd migrate models.py
+        webop crd migrate --name widgets.example.com --dry-run
+    """  # noqa: D301  \b keeps click from wrapping the lines
+    wanted: dict[str, str | None] = dict.fromkeys(names)
+    if paths or modules:
+        wanted |= _find_kinds(paths, modules)
+    elif not names:
+        raise click.UsageError("Name files with models, or a definition with --name.")
+    progress = _Progress(is_dry=is_dry)
+    try:
+        is_done = asyncio.run(_migrate(wanted, progress))
+    except KeyboardInterrupt:
+        progress.end()
+        click.echo(
+            f"Interrupted after {progress.count} objects. Nothing needs to be undone: run the "
+            "command again.",
+            err=True,
+        )
+        click.get_current_context().exit(130)
+    if not is_done:
+        click.get_current_context().exit(1)
+
+
+def _find_kinds(paths: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, str | None]:
+    """Return the definitions of models with several versions, with the versions to store.
+
+    Raises:
+        click.ClickException: there are none.
+    """
+    registry, _ = load_quietly(paths, modules)
+    found: dict[str, str | None] = {}
+    for definition in build_crds(find_models(registry)):
+        versions = definition["spec"]["versions"]
+        if len(versions) > 1:
+            (stored,) = (each["name"] for each in versions if each["storage"])
+            found[definition["metadata"]["name"]] = stored
+    if not found:
+        raise click.ClickException(
+            f"No kind in {', '.join((*paths, *modules))} has several versions. If an old one was "
+            "removed from the files, name its definition with --name."
+        )
+    return found
+
+
+class _Progress:
+    """Counts the rewritten objects, and shows how many there are."""
+
+    def __init__(self, *, is_dry: bool) -> None:
+        self.is_dry = is_dry
+        self.count = 0
+        self.total = 0
+        self._name = ""
+        self._is_in_place = sys.stderr.isatty()
+        self._shown = time.monotonic()
+
+    def begin(self, name: str) -> None:
+        """Begin with a kind."""
+        self.end()
+        self.count = self.total = 0
+        self._name = name
+
+    def add(self) -> None:
+        """Count an object."""
+        self.count += 1
+        now = time.monotonic()
+        if now - self._shown < (0.1 if self._is_in_place else _INTERVAL):
+            return
+        self._shown = now
+        verb = "checked" if self.is_dry else "rewritten"
+        text = f"{self._name}: {self.count} of {max(self.total, self.count)} objects {verb}"
+        click.echo(f"\r{text}" if self._is_in_place else text, err=True, nl=not self._is_in_place)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._is_in_place and self.count:
+            click.echo(err=True)
+
+
+async def _migrate(wanted: Mapping[str, str | None], progress: _Progress) -> bool:
+    """Migrate some kinds; return whether all objects are stored anew."""
+    is_done = True
+    async with connect_command() as client:
+        for name, version in wanted.items():
+            is_done = await _Migration(client, name, version, progress).run() and is_done
+    return is_done
+
+
+@dataclass
+class _Migration:
+    """The migration of one kind.
+
+    Attributes:
+        client: for the requests.
+        name: of the CustomResourceDefinition.
+        wanted: the version that must be the storage version; None for any.
+        progress: shows the objects.
+        failures: the objects that cannot be rewritten, with the reasons.
+    """
+
+    client: Client
+    name: str
+    wanted: str | None
+    progress: _Progress
+    failures: list[str] = field(default_factory=list)
+
+    async def run(self) -> bool:
+        """Rewrite the objects, then the list of versions; return whether all of it succeeded.
+
+        Raises:
+            click.ClickException: the definition is not as it must be, or keeps changing.
+        """
+        for _ in range(_PASSES):
+            definition = await self._read()
+            storage, former = _get_storage(definition), definition["status"]["storedVersions"]
+            if former == [storage]:
+                click.echo(f"{self.name}: all objects are stored as {storage}")
+                return True
+            if not await self._rewrite_all(_build_resource(definition, storage)):
+                return False
+            if self.progress.is_dry:
+                click.echo(
+                    f"{self.name}: {self.progress.count} objects can be stored as {storage}; "
+                    "nothing was changed (--dry-run)"
+                )
+                return True
+            version = {"resourceVersion": definition["metadata"]["resourceVersion"]}
+            patch = {"metadata": version, "status": {"storedVersions": [storage]}}
+            path = CRDS.get_url(name=self.name, subresource="status")
+            try:
+                await self._send(Call("PATCH", path, None, encode_body(patch), MERGE_PATCH))
+            except APIConflictError:
+                click.echo(f"{self.name}: the definition has changed; beginning again", err=True)
+                continue
+            gone = ", ".join(each for each in former if each != storage)
+            click.echo(
+                f"{self.name}: {self.progress.count} objects are stored as {storage}; {gone} can "
+                "be removed from the definition"
+            )
+            return True
+        raise click.ClickException(
+            f"{self.name} keeps changing: storedVersions stays as it is. Run the command again."
+        )
+
+    async def _read(self) -> Json:
+        try:
+            found: Json = await self._send(Call("GET", CRDS.get_url(name=self.name)))
+        except APINotFoundError:
+            raise click.ClickException(
+                f"There is no CustomResourceDefinition {self.name} in the cluster."
+            ) from None
+        storage = _get_storage(found)
+        if self.wanted not in (None, storage):
+            raise click.ClickException(
+                f"{self.name}: objects are stored as {storage} in the cluster, but the models say "
+                f"{self.wanted}. Apply the definition first: webop crd apply."
+            )
+        return found
+
+    async def _rewrite_all(self, resource: Resource) -> bool:
+        """Rewrite all objects of a kind; return whether that has succeeded."""
+        self.progress.begin(self.name)
+        self.failures.clear()
+        size, token, problem = _PAGE, "", ""
+        while len(self.failures) < _MAX_FAILURES:
+            query = {"limit": str(size), **({"continue": token} if token else {})}
+            try:
+                call = Call("GET", resource.get_url(), query, accept=_NAMES_ONLY)
+                listed = await self._send(call, is_patient=size <= _SMALLEST_PAGE)
+            except APIGoneError as exc:  # the rest of the list is of a later moment
+                if not (token := str(exc.details.get("continue") or "")):
+                    raise
+                continue
+            except (APIConnectionError, APIStatusError) as exc:
+                if _is_brief(exc) and size > _SMALLEST_PAGE:
+                    size //= 5
+                    continue
+                if isinstance(exc, APIConnectionError):
+                    raise
+                problem = str(exc)  # one of the objects cannot be converted
+                break
+            metadata = listed["metadata"]
+            left = metadata.get("remainingItemCount", 0)
+            self.progress.total = self.progress.count + len(listed["items"]) + left
+            await self._rewrite_page(resource, [item["metadata"] for item in listed["items"]])
+            if not (token := metadata.get("continue") or ""):
+                break
+        self.progress.end()
+        return self._report(problem)
+
+    def _report(self, problem: str) -> bool:
+        for failure in self.failures[:_MAX_FAILURES]:
+            click.echo(failure, err=True)
+        if problem:
+            click.echo(f"{self.name}: the objects cannot be listed: {problem}", err=True)
+        if problem or self.failures:
+            more = " or more" if len(self.failures) >= _MAX_FAILURES else ""
+            many = "" if len(self.failures) == 1 else "s"
+            count = f"{len(self.failures)}{more} object{many}" if self.failures else "Some objects"
+            click.echo(
+                f"{self.name}: {count} cannot be rewritten. storedVersions stays as it is. Correct "
+                "them, and run the command again.",
+                err=True,
+            )
+        return not (problem or self.failures)
+
+    async def _rewrite_page(self, resource: Resource, items: Sequence[Json]) -> None:
+        slots = asyncio.Semaphore(_AT_ONCE)
+        params = {"dryRun": "All"} if self.progress.is_dry else None
+
+        async def rewrite(item: Json) -> None:
+            namespace, name = item.get("namespace"), item["name"]
+            path = resource.get_url(namespace=namespace, name=name)
+            async with slots:
+                if len(self.failures) >= _MAX_FAILURES:
+                    return
+                try:
+                    await self._send(Call("PATCH", path, params, b"{}", MERGE_PATCH))
+                except (APINotFoundError, APIConflictError):
+                    pass  # it is gone, or somebody else has written it
+                except APIStatusError as exc:
+                    place = f"{namespace}/{name}" if namespace else name
+                    self.failures.append(f"{resource.plural} {place}: {exc}")
+                    return
+            self.progress.add()
+
+        await run_concurrently(map(rewrite, items))
+
+    async def _send(self, call: Call, *, is_patient: bool = True) -> Any:
+        """Send a request; if the caller is patient, again after errors that pass.
+
+        Raises:
+            APIError: it failed.
+        """
+        backoff = Backoff(_PAUSES, is_endless=False)
+        while True:
+            try:
+                return await self.client.perform(call)
+            except APIError as exc:
+                is_repeated = _is_brief(exc) and is_patient
+                pause = backoff.next(getattr(exc, "retry_after", None)) if is_repeated else None
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
+
+
+def _is_brief(exc: APIError) -> bool:
+    """Return whether an error passes. That of a failing conversion, a 500, does not."""
+    is_passing = isinstance(exc, APIConnectionError | APITooManyRequestsError)
+    return is_passing or getattr(exc, "status", 0) in (503, 504)
+
+
+def _get_storage(definition: Json) -> str:
+    (stored,) = (each["name"] for each in definition["spec"]["versions"] if each["storage"])
+    return str(stored)
+
+
+def _build_resource(definition: Json, version: str) -> Resource:
+    """Return the kind in its storage version, or in another one that is served."""
+    spec = definition["spec"]
+    served = [each["name"] for each in spec["versions"] if each["served"]]
+    if not served:
+        raise click.ClickException(f"{definition['metadata']['name']}: no version is served.")
+    chosen = version if version in served else served[0]
+    return Resource(spec["group"], chosen, spec["names"]["plural"], kind=spec["names"]["kind"])

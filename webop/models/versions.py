@@ -1,0 +1,280 @@
+"""The versions of a kind, and how objects get from one version to another. Pure.
+
+Objects are stored in one version, the hub; between two others, they are converted through it. The
+functions of users convert models; the metadata of objects, apart from labels and annotations, does
+not pass through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import pydantic
+
+from webop.errors import ConfigurationError
+from webop.models.fitting import fit
+from webop.models.model import Definition, find_definition, list_models
+from webop.models.rules import PRESERVE
+
+if TYPE_CHECKING:
+    from webop.models.schema import Schema
+
+Json = dict[str, Any]
+Model = type[pydantic.BaseModel]
+
+_FREE: tuple[str, ...] = ("labels", "annotations")  # the metadata that conversions may change
+
+
+class Converter(Protocol):
+    """A function that converts objects of one version to another one."""
+
+    @property
+    def source(self) -> Model:
+        """The model that it gets."""
+
+    @property
+    def target(self) -> Model:
+        """The model that it returns."""
+
+
+C = TypeVar("C", bound=Converter)
+
+
+def get_definition(model: Model) -> Definition:
+    """Return what ``webop.resource`` says of a model.
+
+    Raises:
+        ConfigurationError: it is of no kind.
+    """
+    definition = find_definition(model)
+    if definition is None:
+        raise ConfigurationError(
+            f"{model.__qualname__} is of no kind: decorate it with @webop.resource(GROUP, VERSION)."
+        )
+    return definition
+
+
+@dataclass
+class Versions(Generic[C]):
+    """The versions of one kind.
+
+    Attributes:
+        name: of the CustomResourceDefinition.
+        hub: the version that objects are stored in.
+        models: by version.
+        steps: the converters, by the versions from and to.
+    """
+
+    name: str
+    hub: str
+    models: dict[str, Model]
+    steps: dict[tuple[str, str], C] = field(default_factory=dict)
+
+    def find_path(self, source: str, target: str) -> list[C] | None:
+        """Return the converters from one version to another one; None if there is no way."""
+        if source == target:
+            return []
+        if (step := self.steps.get((source, target))) is not None:
+            return [step]
+        first, second = self.steps.get((source, self.hub)), self.steps.get((self.hub, target))
+        return None if first is None or second is None else [first, second]
+
+    def find_gaps(self) -> Iterator[str]:
+        """Yield what must be written so that all objects can be converted.
+
+        Objects can be stored in versions that are no longer served, but nobody reads these.
+        """
+        for version, model in self.models.items():
+            if version == self.hub:
+                continue
+            ways = [(model, self.models[self.hub])]
+            if get_definition(model).served:
+                ways.append((self.models[self.hub], model))
+            for source, target in ways:
+                before, after = get_definition(source).version, get_definition(target).version
+                if (before, after) not in self.steps:
+                    yield (
+                        f"Objects of {self.name} cannot be converted from {before} to {after}: "
+                        f"decorate a function with @webop.on.convert({source.__name__}, "
+                        f"to={target.__name__})."
+                    )
+
+
+def collect_versions(
+    converters: Iterable[C], models: Iterable[Model] | None = None
+) -> dict[str, Versions[C]]:
+    """Return the versions of the kinds that have converters, by the names of their definitions.
+
+    Args:
+        converters: the functions.
+        models: of these kinds and others; by default, all that were decorated.
+
+    Raises:
+        ConfigurationError: two functions convert the same; or a kind is not stored in exactly one
+            version.
+    """
+    grouped: dict[str, list[C]] = {}
+    for converter in converters:
+        grouped.setdefault(get_definition(converter.source).name, []).append(converter)
+    known = list_models() if models is None else models
+    defined = [(model, found) for model in known if (found := find_definition(model))]
+    versions = {}
+    for name, several in grouped.items():
+        own = {each.version: model for model, each in defined if each.name == name}
+        for converter in several:
+            for model in (converter.source, converter.target):
+                own[get_definition(model).version] = model
+        versions[name] = kind = Versions[C](name, _find_hub(name, own), own)
+        for converter in several:
+            key = get_definition(converter.source).version, get_definition(converter.target).version
+            if key in kind.steps:
+                raise ConfigurationError(
+                    f"Two functions convert objects of {name} from {key[0]} to {key[1]}: "
+                    f"{kind.steps[key]} and {converter}. Remove one of them."
+                )
+            kind.steps[key] = converter
+    return versions
+
+
+def _find_hub(name: str, models: Mapping[str, Model]) -> str:
+    stored = [version for version, model in models.items() if get_definition(model).stored]
+    if len(stored) != 1:
+        raise ConfigurationError(
+            f"Objects of {name} must be stored in exactly one version, but "
+            f"{' and '.join(stored) or 'none'} of {', '.join(models)} would be. Use stored=False "
+            "in @webop.resource() of the others."
+        )
+    return stored[0]
+
+
+def check_pair(source: object, target: object) -> None:
+    """Check that a decorator names two versions of one kind.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    for model in (source, target):
+        if not (isinstance(model, type) and issubclass(model, pydantic.BaseModel)):
+            raise ConfigurationError(
+                "@webop.on.convert() needs two classes with @webop.resource(), such as "
+                f"@webop.on.convert(WidgetV1, to=WidgetV2), got {model!r:.99}."
+            )
+    before, after = get_definition(source), get_definition(target)  # type: ignore[arg-type]
+    if (before.name, before.kind) != (after.name, after.kind):
+        raise ConfigurationError(
+            f"@webop.on.convert() is for two versions of one kind, but {before} is a {before.kind} "
+            f"and {after} is a {after.kind}. Name the kind with kind= in @webop.resource()."
+        )
+    if before.version == after.version:
+        raise ConfigurationError(
+            f"@webop.on.convert() is for two versions of a kind, but both classes are {before}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """An object on its way through one function.
+
+    Attributes:
+        body: the object in the version of the source.
+        model: the same as the model that the function gets.
+        metadata: the metadata as the model has it; the function can change the model.
+    """
+
+    body: Json
+    model: pydantic.BaseModel
+    metadata: Any
+
+    @classmethod
+    def begin(cls, source: Model, body: Json) -> Passage:
+        """Return an object as its model.
+
+        Raises:
+            MisfitError: it does not fit.
+        """
+        model: pydantic.BaseModel = fit(source, body)
+        return cls(body, model, _dump_metadata(model))
+
+    def end(self, target: Model, result: object) -> Json:
+        """Return the object in the version of the target.
+
+        Args:
+            target: the class that the function must return.
+            result: what it has returned.
+
+        Raises:
+            ValueError: it has returned something else, or has changed what it must not.
+        """
+        if not isinstance(result, target):
+            kind = "nothing" if result is None else f"a {type(result).__name__}"
+            raise ValueError(f"it must return a {target.__name__}, but returned {kind}")  # noqa: TRY004
+        definition = get_definition(target)
+        content = drop_nulls(result.model_dump(mode="json", by_alias=True), _get_schema(target))
+        head = {"apiVersion": definition.api_version, "kind": definition.kind}
+        metadata = self._merge_metadata(result)
+        others = {k: v for k, v in content.items() if k not in (*head, "metadata")}
+        return {**head, "metadata": metadata, **others}
+
+    def _merge_metadata(self, result: pydantic.BaseModel) -> Json:
+        """Return the metadata of the source, with the labels and annotations of the result.
+
+        What the function has not set stays.
+        """
+        before: Json = self.body.get("metadata") or {}
+        if "metadata" not in result.model_fields_set:
+            return before
+        found = _dump_metadata(result)
+        former: Json = self.metadata if isinstance(self.metadata, dict) else {}
+        after: Json = found if isinstance(found, dict) else {}
+        changed = [key for key in after if key not in _FREE and after[key] != former.get(key)]
+        changed = [key for key in changed if after[key] not in (None, [], {})]
+        if changed:
+            names = " and ".join(f"metadata.{key}" for key in changed)
+            raise ValueError(
+                f"it must not change {names}: of the metadata, conversions can change only labels "
+                "and annotations"
+            )
+        given = getattr(getattr(result, "metadata", None), "model_fields_set", after.keys())
+        merged = dict(before)
+        for key in _FREE:
+            value = after.get(key) or {}
+            # An empty one that was not set is a default of the class.
+            if value != (former.get(key) or {}) and (value or key in given):
+                merged[key] = value
+        return merged
+
+
+def _dump_metadata(model: pydantic.BaseModel) -> Any:
+    dumped = model.model_dump(mode="json", by_alias=True, exclude_none=True, include={"metadata"})
+    return dumped.get("metadata")
+
+
+@cache
+def _get_schema(model: Model) -> Schema:
+    from webop.models.schema import build_schema  # noqa: PLC0415 - it is slow to import
+
+    return build_schema(model)
+
+
+def drop_nulls(value: Any, schema: Schema) -> Any:
+    """Return a value without the fields that are null, where its schema does not allow null.
+
+    Where null is allowed, it differs from no value, which would get the default.
+    """
+    if isinstance(value, list):
+        part = schema.get("items", {})
+        return [drop_nulls(item, part) for item in value]
+    if not isinstance(value, dict):
+        return value
+    properties, more = schema.get("properties", {}), schema.get("additionalProperties")
+    rest = more if isinstance(more, dict) else {}
+    is_free = bool(schema.get(PRESERVE)) or not properties
+    found = {}
+    for key, item in value.items():
+        part = properties.get(key, rest)
+        if item is not None or part.get("nullable") or (is_free and not part):
+            found[key] = drop_nulls(item, part)
+    return found
