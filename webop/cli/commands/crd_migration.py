@@ -140,6 +140,8 @@ class _Progress:
         self.end()
         self.count = self.total = 0
         self._name = name
+        verb = "Checking" if self.is_dry else "Rewriting"
+        click.echo(f"{verb} the objects of {name}.", err=True)
 
     def add(self) -> None:
         """Count an object."""
