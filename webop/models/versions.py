@@ -221,7 +221,7 @@ class Passage:
     def _merge_metadata(self, result: pydantic.BaseModel) -> Json:
         """Return the metadata of the source, with the labels and annotations of the result.
 
-        What the function has not set stays.
+        Fields that the function has not set stay.
         """
         before: Json = self.body.get("metadata") or {}
         if "metadata" not in result.model_fields_set:

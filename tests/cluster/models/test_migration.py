@@ -164,8 +164,9 @@ async def test_it_can_be_interrupted_and_repeated(
         variables = {"KUBECONFIG": str(webop_cluster.kubeconfig)}
         args = ("crd", "migrate", "--name", NAME)
         for _ in range(2):
-            before = calls
             async with workshop.start_module(("webop",), *args, **variables) as command:
+                await command.wait_for("Rewriting the objects of")
+                before = calls
                 while calls < before + 10:
                     await asyncio.sleep(0.01)
                 assert await command.stop(signal.SIGINT) == 130

@@ -1,7 +1,7 @@
 """``webop crd migrate``: rewrite the stored objects of kinds with several versions.
 
 An API server stores an object in the storage version of that moment, and leaves it so until the
-next write. Only when all objects were written anew, an old version can be removed from the
+next write. Only when all objects were written again, an old version can be removed from the
 CustomResourceDefinition (Kubernetes: "Upgrade existing objects to a new stored version").
 
 An empty merge patch makes the API server store the object in the present storage version; if it is
@@ -140,6 +140,8 @@ class _Progress:
         self.end()
         self.count = self.total = 0
         self._name = name
+        verb = "Checking" if self.is_dry else "Rewriting"
+        click.echo(f"{verb} the objects of {name}.", err=True)
 
     def add(self) -> None:
         """Count an object."""
@@ -159,7 +161,7 @@ class _Progress:
 
 
 async def _migrate(wanted: Mapping[str, str | None], progress: _Progress) -> bool:
-    """Migrate some kinds; return whether all objects are stored anew."""
+    """Migrate some kinds; return whether all objects are stored in it."""
     is_done = True
     async with connect_command() as client:
         for name, version in wanted.items():
