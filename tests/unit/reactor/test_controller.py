@@ -600,3 +600,47 @@ async def test_objects_are_held_until_the_indexes_of_other_kinds_are_filled(
     assert reconciler.seen == []
     controller.unhold(Hold.INDEXES)
     await eventually(lambda: len(reconciler.seen) == 250, "all objects are worked on")
+
+
+async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_again(
+    reconciler: Reconciler,
+) -> None:
+    reconciler.handlers.indexers = True
+    controller = control(reconciler)
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 1))
+    controller.finish_listing()
+    await settle()
+    controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
+    controller.set_paused(None)
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 2))
+    await settle()
+    assert [version for _, _, version in reconciler.seen] == [1]
+    controller.finish_listing()
+    await settle()
+    assert [version for _, _, version in reconciler.seen] == [1, 2]
+
+
+async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handled(
+    reconciler: Reconciler, controller: Controller
+) -> None:
+    reads = list[str]()
+
+    async def work(obj: WatchedObject) -> None:
+        obj.mark_gone()
+
+    async def read(obj: WatchedObject) -> None:
+        reads.append(obj.uid)
+
+    reconciler.work, reconciler.read = work, read  # type: ignore[method-assign]
+    controller.apply_event("ADDED", build("a", 1))
+    await settle()
+    assert (reconciler.forgotten, reads) == (["a"], [])
+    for version in (2, 3):
+        controller.apply_event("MODIFIED", build("a", version))
+        await settle()
+    controller.apply_event("DELETED", build("a", 4))
+    await settle()
+    assert (reconciler.versions("a"), reads) == ([1], ["a", "a"])
+    assert len(controller.uids) == 0
