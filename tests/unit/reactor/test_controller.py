@@ -17,6 +17,7 @@ from tests.kit.virtual_time import in_virtual_time
 from webop.calls.threads import NO_POOL, call_in_thread
 from webop.client.watch_events import parse_version
 from webop.errors import APIError
+from webop.handlers.stopping import DaemonStoppingReason
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.decision import Decision
 from webop.reactor.queue import SharedSlots, WorkQueue
