@@ -32,6 +32,7 @@ def folder(blocks: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "handlers.py").write_text("\n".join(python))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "handlers", raising=False)  # of another test
     return tmp_path
 
 

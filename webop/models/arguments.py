@@ -6,11 +6,12 @@ An argument without such an annotation stays as it is, and costs nothing.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, get_args, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 import pydantic
 
@@ -72,7 +73,7 @@ def parse_arguments(
     Raises:
         TypeError: an annotation cannot be evaluated, although the handler names a class.
     """
-    function = inspect.unwrap(fn)
+    function = _find_function(fn)
     annotations = getattr(function, "__annotations__", None) or {}
     if not annotations:
         return ()
@@ -83,14 +84,22 @@ def parse_arguments(
     parts = {} if model is None else _list_parts(model)
     found = []
     for name, annotation in hints.items():
-        plain, is_optional = split_optional(annotation)
+        plain, is_optional = split_optional(_strip(annotation))
         if name == "return" or not _has_model(plain):
             continue
+        kind = _strip(plain)
         if name in SOURCES:
-            is_part = name in ("old", "new") and not has_field and not is_model(plain)
-            part = parts.get(plain, "") if is_part else ""
+            part = ""
+            if name in ("old", "new") and not has_field and not is_model(kind):
+                if kind not in parts:
+                    text = f"{name}: {getattr(kind, '__name__', kind)} of {_describe(function)}"
+                    raise TypeError(
+                        f"{text} is neither the model of the kind nor that of its spec or status. "
+                        "Name the class of the kind in the decorator, or use field=."
+                    )
+                part = parts[kind]
             found.append(Argument(name, name, part, plain, is_optional))
-        elif plain is model:
+        elif kind is model:
             found.append(Argument(name, "body", "", plain, is_optional))
     return tuple(found)
 
@@ -125,6 +134,31 @@ def convert_arguments(
                 known[argument] = argument.find(arguments)
         converted[argument.name] = known[argument]
     arguments.update(converted)
+
+
+def _find_function(fn: Any) -> Any:
+    """Return the function behind a partial, a method, a wrapper, or a callable object."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(fn)
+    if not (inspect.isroutine(fn) or isinstance(fn, type)):
+        fn = inspect.unwrap(type(fn).__call__)
+    return getattr(fn, "__func__", fn)
+
+
+def _describe(function: Any) -> str:
+    return f"{getattr(function, '__qualname__', function)}()"
+
+
+def _strip(annotation: Any) -> Any:
+    """Return the type behind ``Annotated`` and ``type X = …``."""
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation = annotation.__origin__
+        elif type(annotation).__name__ == "TypeAliasType":
+            annotation = annotation.__value__
+        else:
+            return annotation
 
 
 def _evaluate(function: Any, name: str, *, is_needed: bool) -> Any:
@@ -162,11 +196,12 @@ def _list_parts(model: type[pydantic.BaseModel]) -> dict[Any, str]:
     for name in ("spec", "status"):
         info = model.model_fields.get(name)
         if info is not None:
-            parts[split_optional(info.annotation)[0]] = name
+            parts[_strip(split_optional(_strip(info.annotation))[0])] = name
     return parts
 
 
 def _has_model(annotation: Any) -> bool:
+    annotation = _strip(annotation)
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return True
     return any(map(_has_model, get_args(annotation)))

@@ -45,9 +45,19 @@ def compare(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     for name in former.keys() & later.keys():
         if former[name]["served"] and not later[name]["served"]:
             problems.append(f"version {name} is no longer served: clients that use it fail")
+        problems += [f"{name}: {text}" for text in _compare_access(former[name], later[name])]
         before, after = (_get_schema(each[name]) for each in (former, later))
         problems += [f"{name}: {text}" for text in _compare(before, after, "")]
     return problems
+
+
+def _compare_access(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Compare the subresources and the selectable fields of a version."""
+    for name in (old.get("subresources") or {}).keys() - (new.get("subresources") or {}).keys():
+        yield f"the subresource {name} goes: clients that use it fail"
+    paths = [[each["jsonPath"] for each in v.get("selectableFields") or ()] for v in (old, new)]
+    for path in [path for path in paths[0] if path not in paths[1]]:
+        yield f"{path} can no longer be selected: clients that do so fail"
 
 
 def _get_schema(version: Mapping[str, Any]) -> Schema:
@@ -73,7 +83,7 @@ def _compare(old: Schema, new: Schema, path: str) -> Iterator[str]:
         if "default" not in properties.get(name, {}):
             where = f"{path}.{name}".lstrip(".")
             yield f"{where} becomes required, without a default: objects without it are refused"
-    if old.get(PRESERVE) and not new.get(PRESERVE) and new.get("type") == "object":
+    if _is_open(old) and new.get("type") == "object" and not _is_open(new):
         yield f"{place} no longer keeps unknown fields: stored values are dropped"
     for key, step in (("items", "[]"), ("additionalProperties", "[key]")):
         if isinstance(old.get(key), dict) and isinstance(new.get(key), dict):
@@ -81,16 +91,24 @@ def _compare(old: Schema, new: Schema, path: str) -> Iterator[str]:
 
 
 def _compare_limits(old: Schema, new: Schema, place: str) -> Iterator[str]:
-    for key in _UPPER:
-        if key in new and new[key] < old.get(key, float("inf")):
-            yield f"{place}: {key} becomes {new[key]}"
-    for key in _LOWER:
-        if key in new and new[key] > old.get(key, float("-inf")):
+    for key in (*_UPPER, *_LOWER):
+        if _is_narrower(old, new, key, -1 if key in _LOWER else 1):
             yield f"{place}: {key} becomes {new[key]}"
     for key in _EQUAL:
         if key in new and new[key] != old.get(key):
             yield f"{place}: {key} becomes {new[key]!r}"
     yield from _compare_values(old, new, place)
+
+
+def _is_narrower(old: Schema, new: Schema, key: str, sign: int) -> bool:
+    if key not in new:
+        return False
+    exclusive = f"exclusive{key.capitalize()}"
+    limits = [
+        (sign * each[key], not each.get(exclusive)) if key in each else (float("inf"), True)
+        for each in (old, new)
+    ]
+    return limits[1] < limits[0]
 
 
 def _compare_values(old: Schema, new: Schema, place: str) -> Iterator[str]:
@@ -106,6 +124,10 @@ def _compare_values(old: Schema, new: Schema, place: str) -> Iterator[str]:
             yield f"{place}: a new rule, {rule['rule']!r}"
     if "default" in old and "default" not in new:
         yield f"{place} has no default any more"
+
+
+def _is_open(schema: Schema) -> bool:
+    return bool(schema.get(PRESERVE)) or isinstance(schema.get("additionalProperties"), dict)
 
 
 def _name_type(schema: Schema) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -9,12 +10,13 @@ import pydantic
 
 from webop.errors import ConfigurationError
 from webop.models.model import Column, Definition, find_definition
-from webop.models.schema import Schema, build_schema, find_part, shorten_descriptions
+from webop.models.schema import Schema, build_schema, find_part, has_part, shorten_descriptions
 from webop.objects.resources import Resource
 
 CRDS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", kind="CustomResourceDefinition"
 )
+_is_plain = re.compile(r"(\.[A-Za-z_]\w*)+").fullmatch
 _COLUMN_TYPES = ("string", "integer", "number", "boolean")
 
 
@@ -113,7 +115,9 @@ def _build_version(model: type[pydantic.BaseModel], max_description: int | None)
         version["deprecated"] = True
         if isinstance(definition.deprecated, str):
             version["deprecationWarning"] = definition.deprecated
-    columns = [_build_column(title, column, schema) for title, column in definition.columns.items()]
+    columns = [
+        _build_column(title, column, schema, model) for title, column in definition.columns.items()
+    ]
     if columns:
         version["additionalPrinterColumns"] = columns
     if definition.selectable:
@@ -139,7 +143,11 @@ def _build_version(model: type[pydantic.BaseModel], max_description: int | None)
     return version
 
 
-def _build_column(title: str, column: Column, schema: Schema) -> dict[str, Any]:
+def _build_column(
+    title: str, column: Column, schema: Schema, model: type[pydantic.BaseModel]
+) -> dict[str, Any]:
+    if _is_plain(column.path) and not column.path.startswith(".metadata."):
+        _check_path(column.path, schema, model)
     found: dict[str, Any] = {
         "name": title,
         "type": column.type or _find_type(column.path, schema),
@@ -166,7 +174,7 @@ def _find_type(path: str, schema: Schema) -> str:
 
 
 def _check_path(path: str, schema: Schema, model: type[pydantic.BaseModel]) -> str:
-    if find_part(schema, [name for name in path.split(".") if name]) is None:
+    if not has_part(schema, [name for name in path.split(".") if name]):
         raise ConfigurationError(
             f"{model.__qualname__} has no field {path!r}, which @webop.resource() names. Paths are "
             "those of JSON, such as '.spec.replicas'."

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 import pydantic
 from pydantic import TypeAdapter
+from pydantic.fields import FieldInfo
 
 from webop.errors import MisfitError
 from webop.objects.field_errors import build_causes, summarize
 
 T = TypeVar("T")
+
+_FORM: Final[dict[str, Any]] = {"mode": "json", "by_alias": True}
 
 _NAMED_LIMIT = 1000  # errors; to list many more of a hostile object would hold the event loop
 
@@ -52,6 +55,9 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
         errors = exc.errors(include_url=False, include_context=False, include_input=False)
         causes = build_causes(errors, path)
         raise MisfitError(summarize(causes, len(errors)), causes) from exc
+    except Exception as exc:  # of a validator of the user
+        place = path or "the object"
+        raise MisfitError(f"{place}: a validator failed: {type(exc).__name__}: {exc}") from exc
     return found
 
 
@@ -64,18 +70,69 @@ def _unwrap(value: Any) -> Any:
 
 def dump(model: pydantic.BaseModel) -> dict[str, Any]:
     """Return a model as an object for the API server, without fields that are None."""
-    return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    found: dict[str, Any] = _refine(model, model.model_dump(**_FORM, exclude_none=True))
+    return found
+
+
+def dump_whole(model: pydantic.BaseModel) -> dict[str, Any]:
+    """Return a model with all of its fields, also those that are None."""
+    found: dict[str, Any] = _refine(model, model.model_dump(**_FORM))
+    return found
 
 
 def dump_set(model: pydantic.BaseModel) -> dict[str, Any]:
-    """Return the fields of a model that were set, for server-side apply, and its kind and name."""
-    content = model.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    """Return what a model says, for server-side apply, and its kind.
+
+    At every depth, a model says the fields that were set, and those that differ from the default,
+    such as a list to which something was added.
+    """
     whole = dump(model)
-    return {"apiVersion": whole.get("apiVersion"), "kind": whole.get("kind"), **content}
+    said: dict[str, Any] = _refine(model, whole, only_said=True)
+    return {"apiVersion": whole.get("apiVersion"), "kind": whole.get("kind"), **said}
 
 
 def dump_status(model: pydantic.BaseModel) -> dict[str, Any]:
-    """Return the status that a handler has returned; None removes fields, as in a merge patch."""
-    content = model.model_dump(mode="json", by_alias=True)
-    is_whole = {"metadata", "status"} <= content.keys()
-    return (content["status"] or {}) if is_whole else content
+    """Return the status that a handler has returned: what it says. None removes a field."""
+    content: dict[str, Any] = _refine(model, dump_whole(model), only_said=True)
+    is_whole = {"metadata", "status"} <= {*type(model).model_fields}
+    return (content.get("status") or {}) if is_whole else content
+
+
+def _refine(value: Any, dumped: Any, *, only_said: bool = False) -> Any:
+    """Return a dumped value with its sets sorted: their order differs from process to process.
+
+    Args:
+        value: as its models have it.
+        dumped: the same as JSON.
+        only_said: whether to leave out the fields that its models do not say.
+    """
+    if isinstance(value, pydantic.RootModel):
+        return _refine(value.root, dumped, only_said=only_said)
+    if isinstance(value, (set, frozenset)):
+        return sorted(dumped, key=str)
+    if isinstance(value, (list, tuple)) and isinstance(dumped, list):
+        pairs = zip(value, dumped, strict=True)
+        return [_refine(item, part, only_said=only_said) for item, part in pairs]
+    inner: dict[str, Any] = {}
+    silent: set[str] = set()
+    if isinstance(value, pydantic.BaseModel):
+        for name, info in type(value).model_fields.items():
+            key, item = info.serialization_alias or info.alias or name, getattr(value, name)
+            inner[key] = item
+            if only_said and name not in value.model_fields_set and _is_default(item, info):
+                silent.add(key)
+    elif isinstance(value, dict):
+        inner = {str(key): item for key, item in value.items()}
+    if not isinstance(dumped, dict):
+        return dumped
+    return {
+        key: _refine(inner.get(key), part, only_said=only_said)
+        for key, part in dumped.items()
+        if key not in silent
+    }
+
+
+def _is_default(value: Any, info: FieldInfo) -> bool:
+    if info.default_factory_takes_validated_data:
+        return True  # only what was set is known
+    return bool(value == info.get_default(call_default_factory=True))

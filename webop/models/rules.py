@@ -13,6 +13,7 @@ The API server checks the rules; pydantic does not.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -133,9 +134,31 @@ class ListKeys(_Marker):
             raise ConfigurationError("ListKeys() needs the names of the fields in JSON.")
         object.__setattr__(self, "keys", keys)
 
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core.CoreSchema:
+        return core.no_info_after_validator_function(self.check, handler(source))
+
+    def check(self, items: Any) -> Any:
+        """Refuse items with the same keys, as the API server does."""
+        known = [repr([_read(item, key) for key in self.keys]) for item in items or ()]
+        if len({*known}) < len(known):
+            raise ValueError(f"items must differ in {', '.join(self.keys)}")
+        return items
+
     def build(self, schema: JsonSchemaValue) -> dict[str, Any]:  # noqa: ARG002
         """Return the type of the list, and its keys."""
         return {LIST_TYPE: "map", LIST_KEYS: [*self.keys]}
+
+
+def _read(item: Any, key: str) -> Any:
+    """Return a field by its name in JSON."""
+    if isinstance(item, pydantic.BaseModel):
+        fields = type(item).model_fields.items()
+        return next(
+            (getattr(item, name) for name, info in fields if key in (info.alias, name)), None
+        )
+    return item.get(key) if isinstance(item, Mapping) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _KEPT: tuple[str, ...] = (
 )
 _FORMATS: Final = frozenset(
     {"date-time", "date", "uuid", "ipv4", "ipv6", "uri", "email", "byte", "int32", "int64"}
-    | {"float", "double", "password", "hostname", "cidr", "mac"}
+    | {"float", "double", "hostname", "cidr", "mac"}
 )
 _LIMITS: Final = {
     "ge": "minimum",
@@ -65,6 +65,7 @@ _ADVICE: Final = {
     "optional field for each form, or Any",
     "recursion": "the class contains itself, and schemas of Kubernetes have no references. Use "
     "dict[str, Any] at some depth",
+    "secret": "a secret is written as asterisks. Use str, or the name of a Secret",
     "mixed": "an enum must have values of one type",
     "pattern": "the pattern uses what RE2, the expressions of Kubernetes, does not have. Leave out "
     "lookarounds and backreferences",
@@ -253,6 +254,11 @@ class _Converter:
     def _add_properties(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
         properties = node.get("properties")
         more = node.get("additionalProperties", True if properties is None else None)
+        if (
+            properties is None
+            and len(patterns := [*node.get("patternProperties", {}).values()]) == 1
+        ):
+            more = patterns[0]  # of the keys, only the API server does not check the pattern
         if properties is not None:
             schema["properties"] = {
                 name: self.convert(part, (*path, name)) for name, part in properties.items()
@@ -294,6 +300,8 @@ class _Converter:
         if _is_beyond_re2(schema.get("pattern", "")):
             self._refuse(path, "pattern")
         form = schema.get("format")
+        if form == "password":
+            self._refuse(path, "secret")
         if form in _WITHOUT_MEANING:
             del schema["format"]
         elif form is not None and form not in _FORMATS:
@@ -351,9 +359,10 @@ class _Converter:
         tags: list[Any] = []
         for variant in variants:
             part = self.convert(variant, path)
-            rules += part.get(RULES, ())
             fields = part.get("properties", {})
             own = fields[tag]["enum"]
+            other = f"!(self.{escape(tag)} in {json.dumps(own)}) || "
+            rules += [{**rule, "rule": f"{other}({rule['rule']})"} for rule in part.get(RULES, ())]
             tags += own
             for name, schema in fields.items():
                 if name != tag and properties.setdefault(name, schema) != schema:
@@ -449,6 +458,17 @@ def find_part(schema: Schema, path: Sequence[str]) -> Schema | None:
         else:
             return None
     return schema
+
+
+def has_part(schema: Schema, path: Sequence[str]) -> bool:
+    """Return whether a schema can have a field, also where it preserves unknown ones."""
+    for number in range(len(path)):
+        around = find_part(schema, path[:number])
+        if around is None or (
+            around.get(PRESERVE) and path[number] not in around.get("properties", {})
+        ):
+            return around is not None
+    return find_part(schema, path) is not None
 
 
 def iterate_parts(

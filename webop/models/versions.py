@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.models.fitting import fit
+from webop.models.fitting import dump_whole, fit
 from webop.models.model import Definition, find_definition, list_models
 from webop.models.rules import PRESERVE
 
@@ -212,7 +212,7 @@ class Passage:
             kind = "nothing" if result is None else f"a {type(result).__name__}"
             raise ValueError(f"it must return a {target.__name__}, but returned {kind}")  # noqa: TRY004
         definition = get_definition(target)
-        content = drop_nulls(result.model_dump(mode="json", by_alias=True), _get_schema(target))
+        content = drop_nulls(dump_whole(result), _get_schema(target))
         head = {"apiVersion": definition.api_version, "kind": definition.kind}
         metadata = self._merge_metadata(result)
         others = {k: v for k, v in content.items() if k not in (*head, "metadata")}

@@ -128,6 +128,16 @@ def read_ages(operator: Operator) -> Values:
     return ages
 
 
+def read_misfits(operator: Operator) -> Values:
+    """Return the number of objects that do not fit their model, by resource."""
+    counts: Counter[Labels] = Counter()
+    for stream in list_streams(operator):
+        counts[stream.ctx.resource.plural_name,] += 0
+    for resource, _ in operator.context.counters.misfits.values():
+        counts[resource,] += 1
+    return counts
+
+
 def read_calls_in_flight(operator: Operator) -> Values:
     """Return the number of reviews in progress, by webhook."""
     calls = operator.webhooks.hosting.gate.calls
@@ -202,9 +212,7 @@ DEFINITIONS = (
     Definition(
         *("webop_objects_misfit", "gauge", ("resource",)),
         "Objects that do not fit the model of their handlers, which wait until they do.",
-        lambda operator: Counter(
-            (resource,) for resource, _ in operator.context.counters.misfits.values()
-        ),
+        read_misfits,
     ),
     Definition(
         *("webop_watches", "gauge", ("resource", "state")),

@@ -288,8 +288,9 @@ def _access_metadata(obj: Any) -> _DictMetadata | _ModelMetadata:
     if models is not None and hasattr(obj, "metadata"):
         return _ModelMetadata(obj, models)
     raise TypeError(
-        f"An object must be a dict, a pykube object, or a model of the kubernetes client, "
-        f"got {type(obj).__name__}."
+        "An object must be a dict, a pykube object, or a model of the kubernetes client, got "
+        f"{type(obj).__name__}. Of a pydantic model, pass obj.model_dump(mode='json', "
+        "exclude_none=True)."
     )
 
 
@@ -310,11 +311,18 @@ def _flatten(objs: Any) -> Iterator[Any]:
         yield objs
     elif isinstance(getattr(objs, "obj", None), MutableMapping):
         yield objs.obj
-    elif isinstance(objs, Iterable) and not isinstance(objs, (str, bytes)):
+    elif (
+        isinstance(objs, Iterable) and not isinstance(objs, (str, bytes)) and not _is_pydantic(objs)
+    ):
         for obj in objs:
             yield from _flatten(obj)
     else:
         yield objs
+
+
+def _is_pydantic(obj: Any) -> bool:
+    """Return whether this is an object of a pydantic class, which iterates over its fields."""
+    return hasattr(type(obj), "model_fields") and hasattr(obj, "model_dump")
 
 
 def _find_nested(obj: Any, paths: Iterable[tuple[str, ...]]) -> Iterator[Any]:

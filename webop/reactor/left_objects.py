@@ -77,8 +77,8 @@ def build_annotations(ctx: ResourceContext, body: Body, *, is_wanted: bool) -> d
 
 def _name_annotation(ctx: ResourceContext) -> str:
     """Return the name of the annotation; operators with other finalizers have others."""
-    finalizer = ctx.operator.settings.persistence.finalizer.rpartition("/")[2]
-    return f"{DEFAULT_PREFIX}/{f'selected-{finalizer}'[:_NAME_LIMIT]}"
+    prefix, _, name = ctx.operator.settings.persistence.finalizer.rpartition("/")
+    return f"{prefix or DEFAULT_PREFIX}/{f'selected-{name}'[:_NAME_LIMIT]}"
 
 
 def _has_left(

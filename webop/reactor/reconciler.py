@@ -229,7 +229,9 @@ class Reconciler:
 
     async def _report_misfit(self, obj: WatchedObject, cause: ChangeCause, problem: str) -> None:
         """Log once why an object does not fit its model, and write it into its conditions."""
-        misfits, found = self.ctx.operator.counters.misfits, (cause.resource.plural_name, problem)
+        # The reason can differ at each look, as that of a validator with the time in its text.
+        state = str(cause.body.meta.get("generation") or problem)
+        misfits, found = self.ctx.operator.counters.misfits, (cause.resource.plural_name, state)
         if misfits.get(obj.uid) == found:
             return
         misfits[obj.uid] = found

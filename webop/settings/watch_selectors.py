@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Annotated, Any, TypeAlias
 
+import pydantic
 from pydantic import PlainValidator
 
+from webop.models.model import build_selector
 from webop.objects.resources import Marker, Resource, ResourceFn, Selector, parse_selector
 
-SelectorKey: TypeAlias = str | Marker | ResourceFn | Selector | tuple[str | Marker, ...]
-"""Kinds, as decorators name them: ``"pods"``, ``("apps", "deployments")``, ``EVERYTHING``."""
+SelectorKey: TypeAlias = (
+    str | Marker | ResourceFn | Selector | tuple[str | Marker, ...] | type[pydantic.BaseModel]
+)
+"""Kinds, as decorators name them: ``"pods"``, ``("apps", "deployments")``, a model."""
 
 
 class SelectorMapping(MutableMapping[SelectorKey, str]):
     """The selectors of kinds.
 
     The keys are as the arguments of the decorators: a name, a tuple of group, version and name,
-    ``EVERYTHING``, or a function of a resource. Iteration yields them parsed. Several keys can
-    match the same kind.
+    ``EVERYTHING``, a model, or a function of a resource. Iteration yields them parsed. Several
+    keys can match the same kind.
     """
 
     __slots__ = ("_items",)
@@ -67,6 +71,8 @@ def _parse(key: SelectorKey) -> Selector:
     """
     if isinstance(key, Selector):
         return key
+    if isinstance(key, type) and issubclass(key, pydantic.BaseModel):
+        return build_selector(key)
     return parse_selector(*key) if isinstance(key, tuple) else parse_selector(key)
 
 

@@ -85,7 +85,7 @@ class CallCounters:
         durations: of the calls, by handler and type.
         failures: number of calls without success, by handler, type and outcome.
         errors: the type and the time of the last error, by handler and type.
-        misfits: the objects that do not fit their models, by uid: the resource and the reason.
+        misfits: the objects that do not fit their models, by uid: the resource and the generation.
     """
 
     __slots__ = ("durations", "errors", "failed", "failures", "misfits")

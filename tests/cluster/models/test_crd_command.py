@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import webop.testing
 from webop.controlplane.cluster import LocalCluster
 
 MODEL = """
@@ -123,3 +124,55 @@ async def test_files_without_models_and_models_that_cannot_be_said(folder: Folde
     assert code == 1
     assert "CrateSpec" in err or "Crate.spec.pair" in err
     assert "a tuple has a type for each place" in err
+
+
+VERSIONS = """
+    import webop
+
+    class OldSpec(webop.Struct):
+        size: int = 1
+
+    class NewSpec(webop.Struct):
+        count: int = 1
+
+    @webop.resource("{group}", "v1", kind="Crate", stored=False)
+    class Old(webop.Model):
+        spec: OldSpec
+
+    @webop.resource("{group}", "v2", kind="Crate")
+    class New(webop.Model):
+        spec: NewSpec
+
+    @webop.on.convert(Old, to=New)
+    def upgrade(old: Old) -> New:
+        return New(metadata=old.metadata, spec=NewSpec(count=old.spec.size))
+
+    @webop.on.convert(New, to=Old)
+    def downgrade(new: New) -> Old:
+        return Old(metadata=new.metadata, spec=OldSpec(size=new.spec.count))
+"""
+
+
+async def test_no_field_is_dropped_between_the_definition_and_the_start_of_the_operator(
+    folder: Folder, webop_cluster: LocalCluster
+) -> None:
+    folder.write(model=VERSIONS)
+    code, _, err = await folder.run("apply", "models.py")
+    assert code == 0, err
+    body = {"apiVersion": f"{folder.group}/v1", "kind": "Crate", "spec": {"size": 5}}
+    with pytest.raises(webop.testing.ClusterError, match="conversion webhook"):
+        webop_cluster.apply({**body, "metadata": {"name": "one"}})
+    code, _, err = await folder.run("apply", "models.py")  # it does not remove the address
+    assert code == 0, err
+    definition = webop_cluster.get(
+        "apiextensions.k8s.io/v1", "CustomResourceDefinition", f"crates.{folder.group}"
+    )
+    assert definition
+    assert definition["spec"]["conversion"]["strategy"] == "Webhook"
+
+
+async def test_a_column_without_a_field_is_refused(folder: Folder) -> None:
+    folder.write(model=MODEL.replace('".spec.size"', '".spec.sice"'))
+    code, _, err = await folder.run("models.py")
+    assert code == 1
+    assert "Crate has no field '.spec.sice'" in err

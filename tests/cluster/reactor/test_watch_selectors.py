@@ -409,7 +409,8 @@ async def test_a_selector_of_one_pod_in_a_hundred_spares_almost_all_bytes(
     one, everything = await measure("pods"), await measure("services")
     metadata = await measure("services", metadata_only=True)
     assert one[2] == {"pod-0"}
-    assert one[0] < everything[0] / 3  # the discovery is in both
+    # In both are the discovery, and the definitions of kinds, also of other tests.
+    assert everything[0] - one[0] > 99 * 3000
     assert one[1] < everything[1] / 20
     assert metadata[0] < everything[0]
     assert metadata[1] < everything[1]

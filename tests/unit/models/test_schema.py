@@ -318,6 +318,7 @@ def test_defaults_are_those_of_the_class(
         (bytes, "M.f: bytes have no form in JSON"),
         (dt.timedelta, "M.f: a timedelta is an ISO 8601 duration"),
         (dt.time, "M.f: Kubernetes has no format of times"),
+        (pydantic.SecretStr, "M.f: a secret is written as asterisks"),
         (list[int] | str, "M.f: Kubernetes knows no union"),
         (Part | S3, "M.f: Kubernetes knows no union"),
         (list[dict[str, tuple[int, str]]], "M.f[][key]: a tuple"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from webop.admission.configurations.conversions import build_conversion
 from webop.cli.commands.crd_migration import migrate
 from webop.cli.inspection import find_models
 from webop.cli.manifests.yaml_text import dump
@@ -24,6 +25,7 @@ from webop.models.crds import CRDS, build_crds
 from webop.models.versions import collect_versions
 
 _MANAGER = "webop-crd"
+_NOWHERE = "https://no-operator-yet.invalid/convert"
 _PATIENCE = 30.0  # seconds until a new kind is served
 
 _description_option = click.option(
@@ -82,7 +84,7 @@ def print_(
 
     The command imports the files, but calls no handlers. Without --check, it needs no cluster.
     """
-    definitions = _load(paths, modules, max_description)
+    definitions, _ = _load(paths, modules, max_description)
     if is_check:
         if not asyncio.run(_check(definitions)):
             click.get_current_context().exit(1)
@@ -108,12 +110,14 @@ def apply(
     If a definition would break stored objects or clients, or the API server refuses it, none is
     applied.
     """
-    asyncio.run(_apply(_load(paths, modules, max_description), is_forced=force))
+    definitions, converted = _load(paths, modules, max_description)
+    asyncio.run(_apply(definitions, converted, is_forced=force))
 
 
 def _load(
     paths: tuple[str, ...], modules: tuple[str, ...], max_description: int | None
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], set[str]]:
+    """Return the definitions, and the names of those that have converters."""
     if not paths and not modules:
         raise click.UsageError("Name the files or modules with the models: webop crd models.py")
     registry, _ = load_quietly(paths, modules)
@@ -123,10 +127,10 @@ def _load(
             f"There are no models in {', '.join((*paths, *modules))}: decorate their classes with "
             "@webop.resource(GROUP, VERSION)."
         )
-    kinds = collect_versions(registry.select_converters()).values()
-    if gaps := [gap for versions in kinds for gap in versions.find_gaps()]:
+    kinds = collect_versions(registry.select_converters())
+    if gaps := [gap for versions in kinds.values() for gap in versions.find_gaps()]:
         raise click.ClickException("\n".join(gaps))
-    return build_crds(models, max_description=max_description)
+    return build_crds(models, max_description=max_description), {*kinds}
 
 
 async def _check(definitions: Sequence[dict[str, Any]]) -> bool:
@@ -150,8 +154,12 @@ async def _check(definitions: Sequence[dict[str, Any]]) -> bool:
     return is_same
 
 
-async def _apply(definitions: Sequence[dict[str, Any]], *, is_forced: bool) -> None:
+async def _apply(
+    definitions: Sequence[dict[str, Any]], converted: set[str], *, is_forced: bool
+) -> None:
     async with connect_command() as client:
+        for wanted in definitions:  # the API server must accept all of them first
+            await _send(client, wanted, is_dry=True, is_forced=is_forced)
         problems = []
         for wanted in definitions:
             present = await _read(client, wanted)
@@ -164,13 +172,30 @@ async def _apply(definitions: Sequence[dict[str, Any]], *, is_forced: bool) -> N
                 f"Nothing was applied, because this would break:\n{listed}\nIf that is all right, "
                 "repeat the command with --force."
             )
-        for wanted in definitions:  # the API server must accept all of them first
-            await _send(client, wanted, is_dry=True, is_forced=is_forced)
         for wanted in definitions:
+            if wanted["metadata"]["name"] in converted:
+                await _prepare_conversion(client, wanted)
             await _send(client, wanted, is_dry=False, is_forced=is_forced)
             click.echo(f"{wanted['metadata']['name']}: applied")
         for wanted in definitions:
             await _wait_served(client, wanted)
+
+
+async def _prepare_conversion(client: Client, wanted: dict[str, Any]) -> None:
+    """Let requests in other versions fail until the operator runs and writes its address.
+
+    Otherwise, the API server would only change ``apiVersion``, and drop the fields that the other
+    version does not have.
+    """
+    conversion = build_conversion({"url": _NOWHERE}, is_patch=False)
+    present = await _read(client, wanted)
+    if present is None:
+        body = {**wanted, "spec": {**wanted["spec"], "conversion": conversion}}
+        await client.create(CRDS, None, body)
+    elif (present["spec"].get("conversion") or {}).get("strategy") != "Webhook":
+        await client.patch(
+            CRDS, None, wanted["metadata"]["name"], {"spec": {"conversion": conversion}}
+        )
 
 
 async def _read(client: Client, wanted: dict[str, Any]) -> dict[str, Any] | None:

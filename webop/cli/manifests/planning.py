@@ -261,9 +261,13 @@ def _add_conversions(
     request: Request,
     plan: Plan,
 ) -> list[str]:
-    """Add the address for conversions to definitions (``--ca``); return warnings."""
+    """Add the address for conversions to definitions; return warnings.
+
+    The operator adds its CA. Until then, requests in other versions fail. Without the address, the
+    API server would only change ``apiVersion``, and drop fields.
+    """
     names = collect_versions(registry.select_converters())
-    if request.ca is None or not names:
+    if plan.server is None or not names:
         return []
     if request.is_chart:
         text = "The CustomResourceDefinitions in the chart have no spec.conversion, because Helm "
@@ -276,13 +280,15 @@ def _add_conversions(
 
 
 def _build_client_config(request: Request, plan: Plan) -> WebhookClientConfig:
-    """Return where API servers call the operator (``--ca``)."""
-    if plan.server is None or request.ca is None:
+    """Return where API servers call the operator; with ``--ca``, and which CAs they trust."""
+    if plan.server is None:
         raise ConfigurationError("--ca is for webhooks behind a Service: use WebhookServiceServer.")
     service = WebhookClientConfigService(
         namespace=request.home, name=plan.service, port=plan.server.service_port
     )
     if plan.server.path:
         service["path"] = f"/{plan.server.path.strip('/')}"
-    bundle = base64.b64encode(request.ca.read_bytes()).decode()
-    return WebhookClientConfig(service=service, caBundle=bundle)
+    config = WebhookClientConfig(service=service)
+    if request.ca is not None:
+        config["caBundle"] = base64.b64encode(request.ca.read_bytes()).decode()
+    return config
