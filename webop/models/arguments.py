@@ -79,13 +79,16 @@ def parse_arguments(
         return ()
     hints: dict[str, Any] = {}
     for name in annotations:
+        if name == "return":
+            continue
         if name in SOURCES or model is not None:
-            hints[name] = _evaluate(function, name, is_needed=model is not None)
+            is_needed = name in SOURCES and model is not None
+            hints[name] = _evaluate(function, name, is_needed=is_needed)
     parts = {} if model is None else _list_parts(model)
     found = []
     for name, annotation in hints.items():
         plain, is_optional = split_optional(_strip(annotation))
-        if name == "return" or not _has_model(plain):
+        if not _has_model(plain):
             continue
         kind = _strip(plain)
         if name in SOURCES:

@@ -250,6 +250,13 @@ def test_an_annotation_that_cannot_be_evaluated_is_an_error_beside_a_class() -> 
         register(handle, Thing)
 
 
+def test_other_annotations_need_not_be_importable() -> None:
+    async def handle(spec: ThingSpec, logger: Nowhere, **_: Any) -> Nowhere: ...  # type: ignore[name-defined]  # noqa: F821
+
+    (handler,) = register(handle, Thing).select_resource_handlers()
+    assert [one.name for one in handler.arguments] == ["spec"]
+
+
 def test_a_class_and_a_kind_exclude_each_other() -> None:
     async def handle(**_: Any) -> None: ...
 
