@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from workspace_models import Workspace, WorkspaceSpec
+from workspace_v1beta1 import OldSpec, OldWorkspace
 
 import webop
+import webop.testing
 from webop.testing import AdmissionClient, ClusterError, LocalCluster, OperatorRunner, eventually
 
 FOLDER = Path(__file__).parent
@@ -72,6 +74,27 @@ def test_a_namespace_of_others_is_never_changed(
     ready = wait_for_ready(webop_cluster, "greedy")
     assert (ready.status, ready.reason) == ("False", "NamespaceExists")
     assert webop_cluster.get("v1", "ResourceQuota", "workspace", "kube-system") is None
+
+
+def test_both_versions_show_the_same_workspaces(
+    operator: OperatorRunner, webop_cluster: LocalCluster
+) -> None:
+    old = OldWorkspace(
+        metadata=webop.Metadata(name="lab"),
+        spec=OldSpec(namespace="lab", owner="me", size="1/2Gi"),
+    )
+    eventually(lambda: webop_cluster.apply(old), "the operator converts", timeout=30)
+    assert wait_for_ready(webop_cluster, "lab").status == "True"
+    new: Any = webop_cluster.get("example.com/v1", "Workspace", "lab")
+    assert new["spec"]["contact"] == "me"
+    assert new["spec"]["quota"] == {"cpu": "1", "memory": "2Gi", "pods": 20}
+    webop_cluster.apply(build("club", "club", contact="you", quota={"cpu": "4"}))
+    older: Any = webop_cluster.get("example.com/v1beta1", "Workspace", "club")
+    assert (older["spec"]["owner"], older["spec"]["size"]) == ("you", "4/4Gi")
+
+
+def test_conversions_lose_nothing() -> None:
+    webop.testing.check_round_trips(OldWorkspace, Workspace)
 
 
 def test_the_example_is_accepted(webop_cluster: LocalCluster) -> None:

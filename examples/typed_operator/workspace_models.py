@@ -8,8 +8,16 @@ import pydantic
 
 import webop
 
+Name = Annotated[
+    str,
+    pydantic.Field(max_length=63, pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$"),
+    webop.CEL("self == oldSelf", message="the namespace cannot be renamed"),
+]
+AMOUNT = "[-+.0-9A-Za-z]{1,20}"
 Quantity = Annotated[
-    str, pydantic.Field(max_length=20), webop.CEL("isQuantity(self)", message="must be a quantity")
+    str,
+    pydantic.Field(max_length=20, pattern=f"^{AMOUNT}$"),
+    webop.CEL("isQuantity(self)", message="must be a quantity"),
 ]
 
 
@@ -27,11 +35,7 @@ class Quota(webop.Struct):
 class WorkspaceSpec(webop.Struct):
     """The namespace that somebody wants."""
 
-    namespace: Annotated[
-        str,
-        pydantic.Field(max_length=63, pattern="^[a-z]([-a-z0-9]*[a-z0-9])?$"),
-        webop.CEL("self == oldSelf", message="the namespace cannot be renamed"),
-    ]
+    namespace: Name
     """The name of the namespace."""
     stage: Literal["test", "production"] = "test"
     contact: Annotated[str, pydantic.Field(max_length=200)] | None = None

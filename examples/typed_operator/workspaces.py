@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import workspace_v1beta1  # noqa: F401 - its functions convert older objects
 from workspace_models import Workspace, WorkspaceSpec, WorkspaceStatus
 
 import webop
