@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from tests.kit.cli_runner import invoke
 
@@ -36,16 +37,28 @@ def make(file: Path) -> str:
     before = Path.cwd()
     os.chdir(MADE[file])
     path = list(sys.path)
+    present = _remove_modules(MADE[file])  # their handlers are in other registries
     try:
         result = invoke(*shlex.split(command))
     finally:
         os.chdir(before)
         sys.path[:] = path
-        for name, module in list(sys.modules.items()):
-            if Path(getattr(module, "__file__", None) or "/").parent == MADE[file]:
-                del sys.modules[name]
+        _remove_modules(MADE[file])
+        sys.modules.update(present)
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def _remove_modules(folder: Path) -> dict[str, ModuleType]:
+    """Forget the imported modules of a folder, and return them."""
+    found = {
+        name: module
+        for name, module in sys.modules.items()
+        if Path(getattr(module, "__file__", None) or "/").parent == folder
+    }
+    for name in found:
+        del sys.modules[name]
+    return found
 
 
 def _find_commands(text: str) -> Iterator[str]:
