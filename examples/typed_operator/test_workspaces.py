@@ -93,6 +93,21 @@ def test_both_versions_show_the_same_workspaces(
     assert (older["spec"]["owner"], older["spec"]["size"]) == ("you", "4/4Gi")
 
 
+def test_both_versions_can_be_applied_in_turn_by_one_client(
+    operator: OperatorRunner, webop_cluster: LocalCluster
+) -> None:
+    old = OldWorkspace(
+        metadata=webop.Metadata(name="turn"),
+        spec=OldSpec(namespace="turn", owner="me", size="1/2Gi"),
+    )
+    eventually(lambda: webop_cluster.apply(old), "the operator converts", timeout=30)
+    old.spec.size = "2/2Gi"
+    webop_cluster.apply(old)
+    (stored,) = webop_cluster.apply(build("turn", "turn", contact="you", quota={"cpu": "4"}))
+    assert stored["spec"]["quota"]["cpu"] == "4"
+    assert stored["spec"]["contact"] == "you"
+
+
 def test_conversions_lose_nothing() -> None:
     webop.testing.check_round_trips(OldWorkspace, Workspace)
 

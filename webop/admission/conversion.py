@@ -126,6 +126,10 @@ class ConversionService:
         Raises:
             ConversionError: it cannot be converted.
         """
+        metadata = body["metadata"]
+        if not (metadata.get("name") or metadata.get("generateName")):
+            # Not an object, but the fields of one that an earlier server-side apply owned.
+            return {**body, "apiVersion": f"{request.group}/{request.version}"}
         path = self._find_path(request, body)
         counts = {each.id: count_abandoned(self._functions[each.id]) for each in path}
         entered = self._hosting.gate.enter(counts)
@@ -268,7 +272,8 @@ def _parse_request(payload: Mapping[str, Any]) -> _Request:
         for name in ("apiVersion", "kind"):
             if not isinstance(body.get(name), str):
                 raise ReviewError(f"{where}.{name} must be a string.")
-        if not isinstance(body.get("metadata"), dict):
+        body["metadata"] = body.get("metadata") or {}  # of fields: see _convert
+        if not isinstance(body["metadata"], dict):
             raise ReviewError(f"{where}.metadata must be an object.")
         if body["apiVersion"].rpartition("/")[0] != group:
             raise ReviewError(f"{where}.apiVersion must be of the group {group!r:.99}.")

@@ -195,6 +195,8 @@ class Passage:
         Raises:
             MisfitError: it does not fit.
         """
+        metadata = body.get("metadata") or {}  # of a server-side apply, with nulls
+        body = {**body, "metadata": {k: v for k, v in metadata.items() if v is not None}}
         model: pydantic.BaseModel = fit(source, body)
         return cls(body, model, _dump_metadata(model))
 
