@@ -52,7 +52,6 @@ class Struct(pydantic.BaseModel):
         validate_by_alias=True,
         validate_by_name=True,
         serialize_by_alias=True,
-        use_attribute_docstrings=True,
         defer_build=True,  # resource() builds; the import of webop must not
     )
 
@@ -143,6 +142,10 @@ class Model(Struct):
     api_version: str = ""
     kind: str = ""
     metadata: Metadata = Field(default_factory=Metadata)
+
+
+for _base in (Struct, OneOf, Model):  # only now: to read the source of a class is slow
+    _base.model_config["use_attribute_docstrings"] = True
 
 
 @dataclass(frozen=True, slots=True)
