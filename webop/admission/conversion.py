@@ -272,7 +272,8 @@ def _parse_request(payload: Mapping[str, Any]) -> _Request:
         for name in ("apiVersion", "kind"):
             if not isinstance(body.get(name), str):
                 raise ReviewError(f"{where}.{name} must be a string.")
-        body["metadata"] = body.get("metadata") or {}  # of fields: see _convert
+        if body.get("metadata") is None:  # of fields: see _convert
+            body["metadata"] = {}
         if not isinstance(body["metadata"], dict):
             raise ReviewError(f"{where}.metadata must be an object.")
         if body["apiVersion"].rpartition("/")[0] != group:
