@@ -272,9 +272,7 @@ def _parse_request(payload: Mapping[str, Any]) -> _Request:
         for name in ("apiVersion", "kind"):
             if not isinstance(body.get(name), str):
                 raise ReviewError(f"{where}.{name} must be a string.")
-        if body.get("metadata") is None:  # of fields: see _convert
-            body["metadata"] = {}
-        if not isinstance(body["metadata"], dict):
+        if not isinstance(body.setdefault("metadata", {}), dict):  # none: see _convert
             raise ReviewError(f"{where}.metadata must be an object.")
         if body["apiVersion"].rpartition("/")[0] != group:
             raise ReviewError(f"{where}.apiVersion must be of the group {group!r:.99}.")
