@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 GROUP = "versions.webop.dev"
 NAME = f"shops.{GROUP}"
+MANAGED = "auto.versions.webop.dev"  # of the operators that convert
 
 
 class AlphaSpec(webop.Struct):

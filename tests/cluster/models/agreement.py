@@ -74,7 +74,6 @@ class Maker:
 
     rng: random.Random
     count: int = 0
-    makers: dict[int, Make] = field(default_factory=dict)
 
     def make_type(self, depth: int = 0) -> tuple[Any, Make]:
         """Return a type, and what makes values of it."""

@@ -18,6 +18,7 @@ from tests.kit.managed_webhooks import KINDS, until
 from tests.kit.operators import Running, build_settings, eventually, operate
 from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import (
+    MANAGED,
     NAME,
     NewSpec,
     OldSpec,
@@ -43,19 +44,14 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 pytestmark = pytest.mark.xdist_group("shops")
-MANAGED = "auto.versions.webop.dev"
 Run = Callable[..., contextlib.AbstractAsyncContextManager[Running]]
 
 
 @pytest.fixture
-async def shops(client: Client, webop_namespace: str) -> AsyncIterator[Shops]:
+def shops(shops: Shops) -> Shops:
     # API servers answer with 500 if a conversion fails.
-    client.options = NetworkingSettings(error_backoffs=[])
-    async with open_shops(client, webop_namespace) as shops:
-        yield shops
-    for resource in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await client.delete(resource, None, MANAGED)
+    shops.client.options = NetworkingSettings(error_backoffs=[])
+    return shops
 
 
 @pytest.fixture

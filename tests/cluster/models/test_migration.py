@@ -14,10 +14,11 @@ from click.testing import Result
 
 import webop
 from tests.kit.cli_runner import invoke
-from tests.kit.managed_webhooks import KINDS, until
+from tests.kit.managed_webhooks import until
 from tests.kit.operators import CRDS, Running, build_settings, operate
 from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import (
+    MANAGED,
     NAME,
     ShopAlpha,
     Shops,
@@ -26,19 +27,16 @@ from tests.kit.versioned_shops import (
     declare,
     downgrade,
     downgrade_alpha,
-    open_shops,
     upgrade,
     upgrade_alpha,
 )
-from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
-from webop.errors import APIError, APINotFoundError
+from webop.errors import APIError
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 pytestmark = pytest.mark.xdist_group("shops")
-MANAGED = "auto.versions.webop.dev"
 MODELS = Path(__file__).parents[2] / "kit" / "versioned_shops.py"
 Run = Callable[..., Awaitable[Result]]
 
@@ -52,15 +50,6 @@ def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
         return asyncio.to_thread(invoke, "crd", "migrate", *map(str, args), env=variables)
 
     return call
-
-
-@pytest.fixture
-async def shops(client: Client, webop_namespace: str) -> AsyncIterator[Shops]:
-    async with open_shops(client, webop_namespace) as shops:
-        yield shops
-    for resource in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await client.delete(resource, None, MANAGED)
 
 
 @contextlib.asynccontextmanager

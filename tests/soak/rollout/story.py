@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import signal
 import ssl
 import time
@@ -27,6 +26,7 @@ from tests.kit.long_runs import Say
 from tests.kit.operators import Kind, connect
 from tests.soak.rollout.balancer import Balancer
 from tests.soak.rollout.replicas import HANDLERS, Plan, Replica
+from tests.soak.steady_load import SteadyLoad
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import build_certificate_self_signed
 
@@ -92,36 +92,16 @@ class Tally:
         )
 
 
-class Load:
-    """Creations at a steady rate, independent of the responses."""
+class Load(SteadyLoad[Tally]):
+    """Creations."""
 
     def __init__(self, stage: Stage, prefix: str, rate: float) -> None:
-        self.tally = Tally()
+        super().__init__(Tally(), rate)
         self._http, self._url, self._kind = stage.http, stage.url, stage.kind
-        self._prefix, self._rate = prefix, rate
+        self._prefix = prefix
 
-    @asynccontextmanager
-    async def run(self) -> AsyncIterator[Tally]:
-        """Create objects during a block; at its end, wait for all responses."""
-        stopping = asyncio.Event()
-        task = asyncio.create_task(self._run(stopping))
-        try:
-            yield self.tally
-        finally:
-            stopping.set()
-            await task
-
-    async def _run(self, stopping: asyncio.Event) -> None:
-        started, count = time.monotonic(), 0
-        async with asyncio.TaskGroup() as group:
-            while not stopping.is_set():
-                group.create_task(self._create(count))
-                count += 1
-                pause = started + count / self._rate - time.monotonic()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), max(0.0, pause))
-
-    async def _create(self, number: int) -> None:
+    async def act(self, number: int) -> None:
+        """Send one request, and count its result."""
         is_bad = number % 4 == 3
         name = f"{self._prefix}-{'bad' if is_bad else 'good'}-{number}"
         body = {

@@ -8,12 +8,10 @@ after another, and the Secret with their certificates is deleted, which causes a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +23,7 @@ from tests.kit.operators import CRDS
 from tests.kit.versioned_shops import GROUP, NAME, Shops
 from tests.soak.rollout.replicas import HANDLERS
 from tests.soak.rollout.story import Stage, Times
+from tests.soak.steady_load import SteadyLoad
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -55,36 +54,16 @@ class Tally:
         )
 
 
-class Load:
-    """Reads and writes at a steady rate, independent of the responses."""
+class Load(SteadyLoad[Tally]):
+    """Reads and writes."""
 
     def __init__(self, stage: Stage, rate: float) -> None:
-        self.tally = Tally()
-        self._http, self._namespace, self._rate = stage.http, stage.namespace, rate
+        super().__init__(Tally(), rate)
+        self._http, self._namespace = stage.http, stage.namespace
         self._made: list[tuple[str, int]] = []
 
-    @contextlib.asynccontextmanager
-    async def run(self) -> AsyncIterator[Tally]:
-        """Send requests during a block; at its end, wait for all responses."""
-        stopping = asyncio.Event()
-        task = asyncio.create_task(self._run(stopping))
-        try:
-            yield self.tally
-        finally:
-            stopping.set()
-            await task
-
-    async def _run(self, stopping: asyncio.Event) -> None:
-        started, count = time.monotonic(), 0
-        async with asyncio.TaskGroup() as group:
-            while not stopping.is_set():
-                group.create_task(self._act(count))
-                count += 1
-                pause = started + count / self._rate - time.monotonic()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), max(0.0, pause))
-
-    async def _act(self, number: int) -> None:
+    async def act(self, number: int) -> None:
+        """Send one request, and count its result."""
         version = ("v1", "v2")[number % 2]
         port = number % 60000 + 1
         verb = ("create", "read", "patch", "read")[number // 2 % 4]
