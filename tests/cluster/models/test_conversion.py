@@ -15,9 +15,10 @@ import pytest
 import webop
 from tests.kit.doctor_runs import Doctor
 from tests.kit.managed_webhooks import KINDS, until
-from tests.kit.operators import Running, build_settings, eventually, operate
+from tests.kit.operators import Running, build_settings, eventually, operate, undefine
 from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import (
+    GROUP,
     MANAGED,
     NAME,
     NewSpec,
@@ -73,7 +74,7 @@ async def test_the_definition_can_come_later(
     run: Run,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is the first test: later, the definition is there."""
+    await undefine(client, webop.Resource(GROUP, "v2", "shops", kind="Shop", namespaced=True))
     declare(registry)
     caplog.set_level(logging.INFO)
     async with run(registry):
