@@ -1,4 +1,4 @@
-"""Conversion reviews without a cluster, and where API servers are told to send them."""
+"""Conversion reviews without a cluster, and the address at which API servers send them."""
 
 from __future__ import annotations
 

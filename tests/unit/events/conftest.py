@@ -1,4 +1,4 @@
-"""A poster at work, for the tests of what is told about objects."""
+"""A running poster, for the tests of Events."""
 
 from __future__ import annotations
 
