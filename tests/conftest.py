@@ -64,6 +64,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=get_timeout, reverse=True)
 
 
+@pytest.fixture(autouse=True)
+def default_registry() -> Iterator[webop.OperatorRegistry]:
+    """Where the handlers of a test go by default: no other test has put any there."""
+    before, fresh = webop.get_default_registry(), webop.OperatorRegistry()
+    webop.set_default_registry(fresh)
+    yield fresh
+    webop.set_default_registry(before)
+
+
 @pytest.fixture
 def default_hangup() -> Iterator[None]:
     """Let the processes that a test starts heed SIGHUP, also if the tests run under nohup."""

@@ -15,7 +15,6 @@ import webop
 from tests.kit.operators import eventually
 from tests.kit.reviews import Lifespan, Site, build_review, connect, serve
 from webop.errors import ActivityError, ConfigurationError
-from webop.testing.registries import replace_default_registry
 
 
 @pytest.mark.feature("STA-01", "STA-04", "STA-05")
@@ -94,13 +93,12 @@ async def test_an_app_that_is_cancelled_twice_leaves_no_operator_behind(
 async def test_handlers_are_not_doubled_when_an_app_lives_twice(tmp_path: Path) -> None:
     file = tmp_path / "handlers_of_two_lives.py"
     file.write_text("import webop\nwebop.on.validate('x', id='check')(lambda **_: None)")
-    with replace_default_registry(webop.OperatorRegistry()):
-        app = webop.create_app(modules=str(file), namespaces="team-1", clusterwide=None)
-        for _ in range(2):
-            async with app.lifespan():
-                assert app.operator is not None
-                assert len(app.operator.context.registry) == 1
-                assert app.operator.options.scope.patterns == ("team-1",)
+    app = webop.create_app(modules=str(file), namespaces="team-1", clusterwide=None)
+    for _ in range(2):
+        async with app.lifespan():
+            assert app.operator is not None
+            assert len(app.operator.context.registry) == 1
+            assert app.operator.options.scope.patterns == ("team-1",)
 
 
 async def test_a_failed_cleanup_is_told_to_the_server(registry: webop.OperatorRegistry) -> None:

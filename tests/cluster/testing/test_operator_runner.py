@@ -8,7 +8,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
@@ -46,15 +45,6 @@ import webop
 def start(**_):
     raise webop.PermanentError('It cannot be started.')
 """
-
-
-@pytest.fixture(autouse=True)
-def own_registry() -> Iterator[None]:
-    """A default registry with nothing of other tests in it."""
-    original = webop.get_default_registry()
-    webop.set_default_registry(webop.OperatorRegistry())
-    yield
-    webop.set_default_registry(original)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -154,15 +153,6 @@ def test_a_handler_is_for_the_resources_of_its_selector_only(
     served = [s for s in registry.collect_selectors() if s.check(RESOURCE)]
     assert [h.id for h in registry.handlers_of(served).changes] == ["mine"]
     assert len(registry) == 2
-
-
-@pytest.fixture
-def default_registry() -> Iterator[webop.OperatorRegistry]:
-    previous = webop.get_default_registry()
-    fresh = webop.OperatorRegistry()
-    webop.set_default_registry(fresh)
-    yield fresh
-    webop.set_default_registry(previous)
 
 
 @pytest.mark.feature("HND-12", "EMB-11", "REF-49")

@@ -22,14 +22,13 @@ def fn(**_):
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[webop.OperatorRegistry]:
-    """A default registry of the test's own; imported modules are forgotten afterwards."""
-    previous, modules = webop.get_default_registry(), set(sys.modules)
+def registry(
+    monkeypatch: pytest.MonkeyPatch, default_registry: webop.OperatorRegistry
+) -> Iterator[webop.OperatorRegistry]:
+    """Where loaded handlers go; the modules that the test imports are forgotten afterwards."""
+    modules = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    fresh = webop.OperatorRegistry()
-    webop.set_default_registry(fresh)
-    yield fresh
-    webop.set_default_registry(previous)
+    yield default_registry
     for name in set(sys.modules) - modules:
         del sys.modules[name]
 

@@ -369,14 +369,10 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def default(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A default registry of the test's own, and the modules as they were."""
-    before = webop.get_default_registry()
+def default(default_registry: webop.OperatorRegistry) -> Any:
+    """The default registry; afterwards, the modules are as they were."""
     modules, path = dict(sys.modules), list(sys.path)
-    registry = webop.OperatorRegistry()
-    webop.set_default_registry(registry)
-    yield registry
-    webop.set_default_registry(before)
+    yield default_registry
     for name in sys.modules.keys() - modules.keys():
         del sys.modules[name]
     sys.path[:] = path
