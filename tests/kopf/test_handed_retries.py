@@ -261,9 +261,11 @@ def pending(name, **kwargs):
         await baton_objects.wait(
             "begun", lambda body: has_records(body, finished="success", pending="delayed")
         )
+        await relay.wait_for_call("rest", "pending", turn=2)
         await relay.pass_fence()
         await command.stop(swap.stop)
     async with relay.run(swap.first):
+        await relay.wait_for_call("rest", "pending", turn=3)
         await relay.wait_for_call("begun", "pending", turn=3)
         await baton_objects.wait_handled("begun")
         await relay.pass_fence()
