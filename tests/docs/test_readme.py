@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,20 +26,26 @@ pytestmark = pytest.mark.timeout(1200)
 
 _END = "the line has ended with "
 _PATIENCE = 600.0  # seconds; for one line
-# For machines without kubectl: "apply -f", with a real API server.
+# For machines without kubectl: "apply -f" and "get -f", with a real API server.
 _KUBECTL = """\
 #!{python}
 import sys, yaml
 from webop.testing import LocalCluster
 
-command, option, file = sys.argv[1:]
-assert (command, option) == ("apply", "-f"), sys.argv
+command, option, file = sys.argv[1:4]
+assert command in ("apply", "get") and option == "-f", sys.argv
 with sys.stdin if file == "-" else open(file) as stream:
     documents = [one for one in yaml.safe_load_all(stream) if one]
 assert documents, "error: no objects passed to apply"
+cluster = LocalCluster.attach("default")
 for one in documents:
-    LocalCluster.attach("default").apply(one)
-    print(one["kind"].lower() + "/" + one["metadata"]["name"], "created")
+    kind, metadata = one["kind"], one["metadata"]
+    if command == "get":
+        namespace = metadata.get("namespace")
+        print(yaml.dump(cluster.get(one["apiVersion"], kind, metadata["name"], namespace)))
+        continue
+    cluster.apply(one)
+    print(kind.lower() + "/" + metadata["name"], "created")
 """
 
 
@@ -106,10 +112,10 @@ def write_kubectl(folder: Path) -> None:
 
 
 @pytest.fixture
-def shell(
+def open_shell(
     tmp_path: Path, webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Shell]:
-    """A shell in an empty folder beside the clone, with a cache of its own for "webop cluster"."""
+) -> Iterator[Callable[[], Shell]]:
+    """Opens shells in an empty folder beside the clone; "webop cluster" has a cache of its own."""
     try:
         socket.create_connection(("pypi.org", 443), timeout=10).close()
     except OSError:
@@ -127,19 +133,40 @@ def shell(
     if shutil.which("kubectl") is None:
         write_kubectl(tmp_path / "bin")
         path = f"{tmp_path / 'bin'}:{path}"
-    opened = Shell(folder, {**os.environ, "PATH": path, "NO_COLOR": "1"})
+    opened = list[Shell]()
+
+    def open_one() -> Shell:
+        opened.append(Shell(folder, {**os.environ, "PATH": path, "NO_COLOR": "1"}))
+        return opened[-1]
+
     try:
-        yield opened
+        yield open_one
     finally:
-        opened.type("webop cluster stop")
-        opened.close()
+        opened[0].type("webop cluster stop")
+        for shell in opened:
+            shell.close()
 
 
-def find_lines() -> Iterator[str]:
-    """Yield the lines of the shell blocks after the first one, which runs the demo."""
+def find_blocks_to_type() -> list[list[str]]:
+    """Return the lines of the shell blocks after the first one, which runs the demo."""
     shells = [block for block in find_blocks(ROOT / "README.md") if block.language == "bash"]
-    for block in shells[1:]:
-        yield from block.code.replace("\\\n", " ").splitlines()
+    return [block.code.replace("\\\n", " ").splitlines() for block in shells[1:]]
+
+
+def type_block(shell: Shell, lines: list[str]) -> str:
+    """Type lines, the last of which may run the operator; return what the last one prints."""
+    printed = ""
+    for line in lines:
+        if line.startswith("webop run"):
+            printed = shell.type(line, until="The operator is running")
+            assert "The operator is running" in printed
+            continue
+        printed = shell.type(line)
+        # The doctor finds what is wrong: there are no nodes for the pods.
+        code = 1 if line.startswith("webop doctor") else 0
+        assert printed.rstrip().endswith(f"{_END}{code}"), f"{line}\n{printed}"
+        assert "Traceback" not in printed
+    return printed
 
 
 def get_handlers() -> Block:
@@ -168,25 +195,22 @@ def use(cluster: LocalCluster) -> None:
     eventually(is_handled, timeout=60)
 
 
-def test_the_readme_can_be_typed_in_an_empty_folder(shell: Shell, tmp_path: Path) -> None:
+def test_the_readme_can_be_typed_in_an_empty_folder(
+    open_shell: Callable[[], Shell], tmp_path: Path
+) -> None:
     folder = tmp_path / "my-operator"
     (folder / "handlers.py").write_text(get_handlers().code)
-    typed = []
-    for line in find_lines():
-        typed.append(line.split("#")[0].strip())
-        if line.startswith("webop run"):
-            printed = shell.type(line, until="The operator is running")
-            assert "The operator is running" in printed
-            use(LocalCluster.attach("default"))
-            shell.interrupt()
-            printed = shell.wait()
-        else:
-            printed = shell.type(line)
-        # The doctor finds what is wrong: there are no nodes for the pods.
-        code = 1 if line.startswith("webop doctor") else 0
-        assert printed.rstrip().endswith(f"{_END}{code}"), f"{line}\n{printed}"
-        assert "Traceback" not in printed
-    assert typed[-3].startswith("webop image")
+    run, apply, deploy = find_blocks_to_type()
+    shell = open_shell()
+    type_block(shell, run)
+    use(LocalCluster.attach("default"))
+    printed = type_block(open_shell(), apply)
+    assert "size: 1Gi" in printed
+    shell.interrupt()
+    printed = shell.wait()
+    assert printed.rstrip().endswith(f"{_END}0")
+    assert "Traceback" not in printed
+    type_block(shell, deploy)
     dockerfile = (folder / "Dockerfile").read_text()
     assert "--prefix=/operator wheels/*.whl\n" in dockerfile
     assert 'COPY ["handlers.py", "./"]' in dockerfile

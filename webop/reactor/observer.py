@@ -183,7 +183,17 @@ class Observer:
         if not self._operator.registry.select_resource_handlers():
             return  # the webhooks were logged already
         places = join_names(sorted(self._operator.cluster_view.namespaces or ()))
-        kinds = join_names(sorted(resource.name for resource, _ in self._streams))
+        watching, served = self._operator.settings.watching, {each for each, _ in self._streams}
+        chosen = {
+            each.name: " and ".join(watching.build_selectors(each).values()) for each in served
+        }
+        kinds = join_names(sorted(f"{name} ({by})" if by else name for name, by in chosen.items()))
+        for name, key in watching.list_unused({*served, NAMESPACES}) if served else ():
+            logger.warning(
+                "settings.watching.%s has the key %s, which matches no watched kind: it has no "
+                "effect.",
+                *(name, key),
+            )
         if not self._scope.clusterwide and not places:
             logger.warning(
                 "The operator is running, but no namespace matches %s. webop serves namespaces as "

@@ -14,13 +14,13 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from pydantic import Field, TypeAdapter
 
 from webop.objects.names import SUBDOMAIN
-from webop.objects.resources import Resource
+from webop.objects.resources import Resource, Selector
 from webop.objects.storage.diffbase import AnnotationsDiffBaseStorage, DiffBaseStorage
 from webop.objects.storage.progress import (
     AnnotationsProgressStorage,
@@ -183,6 +183,15 @@ class WatchingSettings(Section):
             "shardSelector": next(iter(shards), ""),
         }
         return {name: text for name, text in found.items() if text}
+
+    def list_unused(self, resources: Collection[Resource]) -> list[tuple[str, Selector]]:
+        """Return the keys that match none of some kinds, each with the name of its setting."""
+        return [
+            (name, key)
+            for name in ("label_selectors", "field_selectors", "shard_selectors")
+            for key in getattr(self, name)
+            if not any(map(key.check, resources))
+        ]
 
 
 class BatchingSettings(Section):

@@ -96,6 +96,23 @@ async def test_only_objects_in_the_selector_are_seen(
     assert not calls.of("old-out")
 
 
+@pytest.mark.feature("REF-50")
+async def test_the_start_shows_the_selectors_and_warns_of_a_key_that_matches_no_watched_kind(
+    run_operator: RunOperator, objects: Objects, memos: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    settings = choose()
+    settings.watching.field_selectors["widgets"] = "metadata.name!=x"
+    settings.watching.label_selectors["widgetz"] = "watched=yes"
+    settings.watching.label_selectors["ns"] = f"kubernetes.io/metadata.name={objects.namespace}"
+    async with run_operator(settings):
+        await eventually(lambda: "It serves" in caplog.text)
+    assert "widgets.v1.tests.webop.dev (watched=yes and metadata.name!=x) in" in caplog.text
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    (text,) = warnings
+    assert "label_selectors has the key widgetz, which matches no watched kind" in text
+
+
 @pytest.mark.feature("EVT-06")
 async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
     objects: Objects,

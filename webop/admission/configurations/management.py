@@ -231,8 +231,15 @@ class ConfigurationManager:
         async with self._adjusting:
             self._is_withdrawn = True
             if self._offer is not None:
-                plan = partial(self._plan, is_leaving=True, is_final=is_asked)
-                await self._shared.settle(plan)
+                decide = partial(self._plan, is_leaving=True, is_final=is_asked)
+                plan = await self._shared.settle(decide)
+                heir = plan[1].newest if plan is not None else None
+                if heir is not None and heir.address != self._offer.address:
+                    logger.info(
+                        "The webhooks %r lead to %s at %s. If it does not run any more, remove "
+                        "them: webop webhooks remove %s",
+                        *(self._name, heir.identity, heir.place, self._name),
+                    )
 
     async def _adjust(self, config: WebhookClientConfig) -> None:
         """Check and update the configurations, if something has changed or a check is due."""

@@ -18,7 +18,6 @@ from webop.objects.label_selectors import Requirement, parse_label_selector
 from webop.objects.resources import Resource
 from webop.reactor.cluster_changes import NAMESPACES
 
-_SETTINGS = ("label_selectors", "field_selectors", "shard_selectors")
 _REMEDY = "Change the filter of the handler, or settings.watching.label_selectors."
 
 
@@ -28,13 +27,10 @@ async def check_selectors(context: Context) -> list[Finding]:
     for resource in sorted(context.handled, key=lambda one: one.name):
         if selectors := watching.build_selectors(resource):
             findings += await _check_kind(context, resource, selectors)
-    known = {*context.handled, NAMESPACES}
-    for name in _SETTINGS if context.handled else ():
-        for key in getattr(watching, name):
-            if not any(key.check(resource) for resource in known):
-                text = f"settings.watching.{name} has a key for which there are no handlers"
-                remedy = "Write it as in the decorators of the handlers."
-                findings.append(warn(str(key), text, remedy))
+    unused = watching.list_unused({*context.handled, NAMESPACES}) if context.handled else ()
+    for name, key in unused:
+        text = f"settings.watching.{name} has a key for which there are no handlers"
+        findings.append(warn(str(key), text, "Write it as in the decorators of the handlers."))
     return findings
 
 
