@@ -178,9 +178,9 @@ class Controller:
             return
         # Handlers that have got an object get its deletion, also after a pause.
         is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
-        if event_type == "DELETED" and uid in self._vanished:  # they have got it
+        if event_type == "DELETED" and uid in self._vanished:  # they have got it, or will get it
             self._vanished.discard(uid)
-            obj.is_unshown = is_wanted = False
+            obj.is_unshown, is_wanted = obj.is_shown, False
         obj.is_unshown |= has_event_handlers and is_wanted
         obj.may_have_left = is_leaving
         if is_news:
