@@ -13,7 +13,7 @@ export WEBOP_KUBERNETES := $(KUBERNETES)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit lowest coverage parity reference manifests lint format bench wild rollout leadership simulate chaos fuzz docs clean
+.PHONY: help demo test test-unit lowest coverage parity reference manifests lint format bench wild rollout conversions leadership simulate chaos fuzz docs clean
 
 help: ## List the targets.
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -77,6 +77,9 @@ wild: $(VENV)/.installed ## Run public Kopf operators under Kopf and webop, and 
 
 rollout: $(VENV)/.installed ## Replace replicas and rotate certificates under load; count failures.
 	@$(BIN)/python -m tests.soak.rollout $(ARGS)
+
+conversions: $(VENV)/.installed ## Convert objects while replicas are replaced; migrate 5 000 objects, interrupted twice.
+	@$(BIN)/python -m tests.soak.versions $(ARGS)
 
 leadership: $(VENV)/.installed ## Stop, kill, freeze and disconnect leaders; check that one replica acts.
 	@$(BIN)/python -m tests.soak.leadership $(ARGS)
