@@ -115,8 +115,7 @@ def _build(argument: Argument, function: Any) -> None:
     """Build the validators now: later, an error would say that objects do not fit."""
     annotation = argument.annotation
     try:
-        adapter = build_adapter(annotation)
-        build(annotation, functools.partial(adapter.rebuild, raise_errors=True))
+        build(annotation, lambda: build_adapter(annotation).rebuild(raise_errors=True))
     except ConfigurationError as exc:
         text = f"{argument.name}: {getattr(annotation, '__name__', annotation)}"
         raise ConfigurationError(f"{text} of {_describe(function)}: {exc}") from exc

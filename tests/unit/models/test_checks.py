@@ -98,6 +98,14 @@ def test_an_argument_that_cannot_be_built_is_an_error_at_import(
     )
 
 
+def test_the_type_of_a_field_that_cannot_be_built_is_an_error_at_import(tmp_path: Path) -> None:
+    text = ARGUMENT.format(field="thing: Thing").replace(
+        "on.create(Pod)", "on.field(Pod, field='spec.parts')"
+    )
+    found = run(tmp_path, HEAD, text.replace("create(spec: Spec", "create(new: list[Spec]"))
+    assert re.search(r"new: list.* of create\(\): Spec\.thing: Unable to generate", found), found
+
+
 @pytest.mark.parametrize(
     ("field", "text"),
     [
