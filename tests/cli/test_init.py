@@ -228,6 +228,9 @@ def test_once_webop_is_in_an_index_nothing_needs_a_wheel_of_it(machine: Machine)
         (["shop", "--group", "shop"], "--group must be a lowercase DNS name with a dot"),
         (["shop", "--group", "Shop.example.com"], "--group must be a lowercase DNS name"),
         (["shop", "--group", "shop.k8s.io"], "only from Kubernetes itself"),
+        (["shop", "--group", "k8s.io"], "only from Kubernetes itself"),
+        (["shop", "--group", "kubernetes.io"], "only from Kubernetes itself"),
+        (["shop", "--group", "a.shop.kubernetes.io"], "only from Kubernetes itself"),
     ],
 )
 def test_names_that_cannot_work_are_refused_before_anything_is_written(

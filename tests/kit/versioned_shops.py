@@ -141,8 +141,8 @@ class Shops:
         await self.client.patch(CRDS, None, NAME, patch)
 
     async def wait_converted(self, version: str = "v1") -> None:
-        """Wait until API servers convert by the operator: they follow the definition at once."""
-        probe = {"v1": {"address": "a:1"}, "v1alpha1": {"url": "http://a:1"}}[version]
+        """Wait until API servers convert by the operator, which adds the port."""
+        probe = {"v1": {"address": "a"}, "v1alpha1": {"url": "http://a"}}[version]
         async with asyncio.timeout(30):
             while (await self.read_conversion())["strategy"] != "Webhook":
                 await asyncio.sleep(0.02)
@@ -155,8 +155,10 @@ class Shops:
                 }
                 with contextlib.suppress(APIError):
                     path = self.locate(version)
-                    await self.client.request("POST", path, body=body, params={"dryRun": "All"})
-                    return
+                    params = {"dryRun": "All"}
+                    made = await self.client.request("POST", path, body=body, params=params)
+                    if str(made["spec"]).count(":80"):
+                        return
                 await asyncio.sleep(0.02)
 
 

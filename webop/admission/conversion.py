@@ -13,8 +13,10 @@ function blocks the event loop.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Hashable, Mapping
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +34,7 @@ from webop.models.versions import Passage, Versions, collect_versions, get_defin
 from webop.objects.field_errors import build_causes, is_validation_error, summarize
 from webop.servers.hosting import Hosting
 from webop.servers.http.requests import compute_budget
+from webop.telemetry.tracing import NOT_TRACED, Description, open_span
 
 Json = dict[str, Any]
 
@@ -59,6 +62,7 @@ class _Request:
         version: that they must have.
         objects: in any versions.
         doing: the present object and the function, for messages.
+        failure: why they cannot be converted.
     """
 
     uid: str
@@ -66,6 +70,7 @@ class _Request:
     version: str
     objects: list[Json]
     doing: str = ""
+    failure: BaseException | None = None
 
 
 class ConversionService:
@@ -91,8 +96,14 @@ class ConversionService:
         self.kinds = collect_versions(handlers)
         self._functions = {handler.id: _name_argument(handler.fn) for handler in handlers}
 
-    async def __call__(self, payload: Mapping[str, Any]) -> Json:
+    async def __call__(
+        self, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> Json:
         """Serve one ConversionReview.
+
+        Args:
+            payload: the review as parsed from JSON.
+            headers: the HTTP headers of the request, for traces.
 
         Raises:
             ReviewError: this is not such a review, too many are being served (429), or only other
@@ -100,6 +111,14 @@ class ConversionService:
         """
         request = _parse_request(payload)
         current_poster.set(None)  # conversions have no effects
+        with open_span(_describe_span, request, headers) or NOT_TRACED as span:
+            response = await self._serve(request)
+            if span is not None:
+                span.conclude("error" if request.failure else "success", request.failure)
+            return response
+
+    async def _serve(self, request: _Request) -> Json:
+        """Convert the objects and build the response."""
         # A moment earlier than the deadline of the endpoint, which does not know the objects.
         budget = compute_budget(self._hosting.limits.review_timeout)
         limit = max(budget - _MARGIN, budget / 2)
@@ -111,13 +130,13 @@ class ConversionService:
                     converted.append(await self._convert(request, body))
                     await asyncio.sleep(0)  # long lists must not block other reviews
         except ConversionError as exc:
-            return self._fail(request, str(exc))
-        except TimeoutError:
+            return self._fail(request, str(exc), exc.__cause__ or exc)
+        except TimeoutError as exc:
             if not deadline.expired():
                 raise
             text = f"{request.doing} did not end within {limit:g} s, and was cancelled."
             self._log(request.group, text)
-            return self._fail(request, text)
+            return self._fail(request, text, exc)
         return _respond(request, {"status": "Success"}, converted)
 
     async def _convert(self, request: _Request, body: Json) -> Json:
@@ -135,10 +154,29 @@ class ConversionService:
         entered = self._hosting.gate.enter(counts)
         try:
             for handler in path:
-                body = await self._call(request, handler, body)
+                with self._count(handler):
+                    body = await self._call(request, handler, body)
         finally:
             self._hosting.gate.leave(entered)
         return body
+
+    @contextlib.contextmanager
+    def _count(self, handler: ConversionHandler) -> Iterator[None]:
+        """Count a call for metrics."""
+        counters, labels = self._operator.counters, (handler.id, handler.family)
+        began, outcome = time.monotonic(), "cancelled"
+        try:
+            yield
+            outcome = ""
+        except ConversionError as exc:
+            outcome = "failure"
+            cause = type(exc.__cause__ or exc).__name__  # messages can quote values of objects
+            counters.errors[labels] = cause, time.monotonic()
+            raise
+        finally:
+            counters.durations.add(time.monotonic() - began, *labels)
+            if outcome:
+                counters.failures[*labels, outcome] += 1
 
     def _find_path(self, request: _Request, body: Json) -> list[ConversionHandler]:
         """Return the functions to call.
@@ -205,7 +243,8 @@ class ConversionService:
         trace = failure and (type(failure), failure, skip_framework(failure))
         logger.log(logging.ERROR if is_first else logging.DEBUG, "%s", text, exc_info=trace)
 
-    def _fail(self, request: _Request, text: str) -> Json:
+    def _fail(self, request: _Request, text: str, failure: BaseException) -> Json:
+        request.failure = failure
         counters = self._hosting.counters
         counters.rejections[counters.find_label(PATH), "error"] += 1
         return _respond(request, {"status": "Failure", "message": text}, None)
@@ -225,6 +264,16 @@ def _respond(request: _Request, result: Json, converted: list[Json] | None) -> J
     if converted is not None:
         response["convertedObjects"] = converted
     return {"apiVersion": _API_VERSION, "kind": KIND, "response": response}
+
+
+def _describe_span(request: _Request, headers: Mapping[str, str] | None) -> Description:
+    attributes: dict[str, str | int | None] = {
+        "webop.review.webhook": PATH,
+        "webop.review.uid": request.uid,
+        "webop.review.version": f"{request.group}/{request.version}",
+        "webop.review.objects": len(request.objects),
+    }
+    return Description(f"review {PATH}", attributes, kind="SERVER", headers=headers)
 
 
 def _describe(request: _Request, body: Json) -> str:

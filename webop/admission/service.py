@@ -126,7 +126,7 @@ class AdmissionService:
                 being served (429).
         """
         if isinstance(request, dict) and request.get("kind") == conversion.KIND:
-            return await self.conversion(request)
+            return await self.conversion(request, headers)
         review = parse_review(request)
         # The server's tasks do not inherit it. A dry run must store nothing, so no Events either.
         current_poster.set(None if review.dryrun else self._operator.poster)

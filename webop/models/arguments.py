@@ -11,12 +11,13 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_origin, get_type_hints
 
 import pydantic
 
-from webop.errors import MisfitError
-from webop.models.fitting import fit
+from webop.errors import ConfigurationError, MisfitError
+from webop.models.checks import build, is_alias, iterate_classes
+from webop.models.fitting import build_adapter, fit
 from webop.models.model import is_model, split_optional
 
 SOURCES: Final = ("body", "spec", "status", "meta", "old", "new")
@@ -72,6 +73,7 @@ def parse_arguments(
 
     Raises:
         TypeError: an annotation cannot be evaluated, although the handler names a class.
+        ConfigurationError: a class has a field that pydantic has no validator for.
     """
     function = _find_function(fn)
     annotations = getattr(function, "__annotations__", None) or {}
@@ -88,7 +90,7 @@ def parse_arguments(
     found = []
     for name, annotation in hints.items():
         plain, is_optional = split_optional(_strip(annotation))
-        if not _has_model(plain):
+        if not any(iterate_classes(plain)):
             continue
         kind = _strip(plain)
         if name in SOURCES:
@@ -104,7 +106,19 @@ def parse_arguments(
             found.append(Argument(name, name, part, plain, is_optional))
         elif kind is model:
             found.append(Argument(name, "body", "", plain, is_optional))
+    for argument in found:
+        _build(argument, function)
     return tuple(found)
+
+
+def _build(argument: Argument, function: Any) -> None:
+    """Build the validators now: later, an error would say that objects do not fit."""
+    annotation = argument.annotation
+    try:
+        build(annotation, lambda: build_adapter(annotation).rebuild(raise_errors=True))
+    except ConfigurationError as exc:
+        text = f"{argument.name}: {getattr(annotation, '__name__', annotation)}"
+        raise ConfigurationError(f"{text} of {_describe(function)}: {exc}") from exc
 
 
 def convert_arguments(
@@ -158,7 +172,7 @@ def _strip(annotation: Any) -> Any:
     while True:
         if get_origin(annotation) is Annotated:
             annotation = annotation.__origin__
-        elif type(annotation).__name__ == "TypeAliasType":
+        elif is_alias(annotation):
             annotation = annotation.__value__
         else:
             return annotation
@@ -201,10 +215,3 @@ def _list_parts(model: type[pydantic.BaseModel]) -> dict[Any, str]:
         if info is not None:
             parts[_strip(split_optional(_strip(info.annotation))[0])] = name
     return parts
-
-
-def _has_model(annotation: Any) -> bool:
-    annotation = _strip(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        return True
-    return any(map(_has_model, get_args(annotation)))

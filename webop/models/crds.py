@@ -11,12 +11,13 @@ import pydantic
 from webop.errors import ConfigurationError
 from webop.models.model import Column, Definition, find_definition
 from webop.models.schema import Schema, build_schema, find_part, has_part, shorten_descriptions
-from webop.objects.resources import Resource
+from webop.objects.resources import Resource, is_protected
 
 CRDS: Final = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", kind="CustomResourceDefinition"
 )
 _is_plain = re.compile(r"(\.[A-Za-z_]\w*)+").fullmatch
+_APPROVAL: Final = "api-approved.kubernetes.io"
 _COLUMN_TYPES = ("string", "integer", "number", "boolean")
 
 
@@ -67,6 +68,12 @@ def _build_crd(
     metadata: dict[str, Any] = {"name": first.name}
     if annotations := dict(item for each in definitions for item in each.annotations.items()):
         metadata["annotations"] = annotations
+    if is_protected(first.group) and _APPROVAL not in annotations:
+        raise ConfigurationError(
+            f"API servers refuse definitions in the group {first.group!r} without the annotation "
+            f"{_APPROVAL}. Choose a domain of yours, or pass annotations= to @webop.resource() of "
+            f"{models[-1].__qualname__}."
+        )
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

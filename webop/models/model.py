@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticUndefined
 
 from webop.errors import ConfigurationError
+from webop.models.checks import build, check_fields
 from webop.objects.resources import Selector, guess_plural
 
 C = TypeVar("C", bound=pydantic.BaseModel)
@@ -52,6 +53,7 @@ class Struct(pydantic.BaseModel):
         validate_by_alias=True,
         validate_by_name=True,
         serialize_by_alias=True,
+        url_preserve_empty_path=True,  # "https://a" must not be written as "https://a/"
         defer_build=True,  # resource() builds; the import of webop must not
     )
 
@@ -292,7 +294,8 @@ def resource(  # noqa: PLR0913 - as many as a definition has
             info = model.model_fields.get(attribute)
             if info is not None and info.default in ("", PydanticUndefined):
                 info.default = value
-        model.model_rebuild(force=True)
+        build(model, lambda: model.model_rebuild(force=True))
+        check_fields(model)
         setattr(model, _DEFINITION, definition)
         _register(definition, model)
         return model

@@ -15,7 +15,12 @@ import pydantic
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import PydanticUndefined, core_schema, to_jsonable_python
+from pydantic_core import (
+    PydanticSerializationError,
+    PydanticUndefined,
+    core_schema,
+    to_jsonable_python,
+)
 
 from webop.errors import ConfigurationError
 from webop.models.costs import check_costs
@@ -67,6 +72,10 @@ _ADVICE: Final = {
     "dict[str, Any] at some depth",
     "secret": "a secret is written as asterisks. Use str, or the name of a Secret",
     "mixed": "an enum must have values of one type",
+    "nothing": "JSON has no form for this type. Use another one, or a pydantic.PrivateAttr for "
+    "what objects do not have",
+    "default": "the default does not fit the type, or has no form in JSON; API servers refuse it. "
+    "Use another default",
     "pattern": "the pattern uses what RE2, the expressions of Kubernetes, does not have. Leave out "
     "lookarounds and backreferences",
 }
@@ -91,9 +100,22 @@ class _Generator(GenerateJsonSchema):
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         """Return the schema with its default, if there is one."""
-        if self.get_default_value(schema) is PydanticUndefined:
+        default = self.get_default_value(schema)
+        if default is PydanticUndefined:
             return self.generate_inner(schema["schema"])
+        try:
+            self.encode_default(default)
+        except PydanticSerializationError:
+            return {_UNSUPPORTED: "default"}
         return super().default_schema(schema)
+
+    def handle_invalid_for_json_schema(
+        self,
+        schema: Any,  # noqa: ARG002
+        error_info: str,  # noqa: ARG002
+    ) -> JsonSchemaValue:
+        """Mark what has no form in JSON, such as a callable."""
+        return {_UNSUPPORTED: "nothing"}
 
     def encode_default(self, dft: Any) -> Any:
         """Return a default as the API server gets it: without fields that are None."""
@@ -226,6 +248,8 @@ class _Converter:
             return schema
         if kind == "null":
             self._refuse(path, "union")
+        if "default" in schema and not _has_type(schema["default"], kind):
+            self._refuse(path, "default")
         if kind == "object":
             self._add_properties(schema, node, path)
         elif kind == "array":
@@ -427,6 +451,11 @@ def _add_limits(schema: Schema, node: Schema) -> None:
 def _name_type(value: Any) -> str:
     names = {bool: "boolean", int: "integer", float: "number", str: "string"}
     return names.get(type(value), "object")
+
+
+def _has_type(value: Any, kind: str) -> bool:
+    found = "array" if isinstance(value, list) else _name_type(value)
+    return found == kind or (kind == "number" and found == "integer")
 
 
 def shorten_descriptions(schema: Schema, limit: int) -> Schema:

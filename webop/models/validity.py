@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 
-from webop.models.model import split_optional
+from webop.models.checks import iterate_classes
 from webop.objects.conditions import build_condition, find_condition
 
 VALID = "Valid"
@@ -21,12 +21,10 @@ _MISFIT, _FITS = "DoesNotFit", "Fits"
 def has_conditions(model: type[pydantic.BaseModel]) -> bool:
     """Return whether the status of a model has conditions."""
     info = model.model_fields.get("status")
-    status = None if info is None else split_optional(info.annotation)[0]
-    if not (isinstance(status, type) and issubclass(status, pydantic.BaseModel)):
-        return False
-    field = status.model_fields.get("conditions")
-    kind = None if field is None else split_optional(field.annotation)[0]
-    return bool(getattr(kind, "has_conditions", False))
+    statuses = [] if info is None else iterate_classes(info.annotation)
+    fields = [each.model_fields.get("conditions") for each in statuses]
+    kinds = (each for field in fields if field for each in iterate_classes(field.annotation))
+    return any(getattr(each, "has_conditions", False) for each in kinds)
 
 
 def is_marked_unfit(raw: Any) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+import orjson
 import pydantic
 
 from webop.errors import ConfigurationError
@@ -218,7 +219,12 @@ class Passage:
         head = {"apiVersion": definition.api_version, "kind": definition.kind}
         metadata = self._merge_metadata(result)
         others = {k: v for k, v in content.items() if k not in (*head, "metadata")}
-        return {**head, "metadata": metadata, **others}
+        found = {**head, "metadata": metadata, **others}
+        try:
+            orjson.dumps(found)  # else the whole response would fail, and name no object
+        except TypeError as exc:
+            raise ValueError(f"it returned an object that is not JSON: {exc}") from exc
+        return found
 
     def _merge_metadata(self, result: pydantic.BaseModel) -> Json:
         """Return the metadata of the source, with the labels and annotations of the result.

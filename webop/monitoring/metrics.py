@@ -59,8 +59,9 @@ def read_calls(operator: Operator) -> Values:
     registry, counted = operator.context.registry, operator.context.counters.count_outcomes()
     changes = (_name_outcomes(handler, "retry") for handler in registry.select_resource_handlers())
     reviews = (_name_outcomes(handler, "denied") for handler in registry.select_webhooks())
+    conversions = map(_name_outcomes, registry.select_converters())
     # Begin with 0: Prometheus would not see an increase in a series that begins with 1.
-    known = dict.fromkeys(chain.from_iterable((*changes, *reviews)), 0)
+    known = dict.fromkeys(chain.from_iterable((*changes, *reviews, *conversions)), 0)
     return {**known, **counted}
 
 
@@ -187,7 +188,8 @@ DEFINITIONS = (
     ),
     Definition(
         *("webop_handler_calls_total", "counter", ("handler", "type", "outcome")),
-        "Finished calls of handlers. Types: activity, change, daemon, event, index, timer, "
+        "Finished calls of handlers. Types: activity, change, conversion (its handler is the kind "
+        "and both versions: sites.example.com/v1-v2), daemon, event, index, timer, "
         "webhook. Outcomes: success; retry (it will be called again); failure (it will not); "
         "denied (a webhook denied the request); ignored (an error without consequences); "
         "cancelled. All sub-handlers of a handler count as one: parent/*.",

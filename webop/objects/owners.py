@@ -1,8 +1,8 @@
 """Set labels, names, namespaces and owners of the objects that handlers create.
 
-Called by handlers on objects that they are about to send to the cluster: dicts, objects of
-pykube, models of the kubernetes clients, or iterables of these. Whatever is not given is taken
-from the object that is being handled (chapter "Hierarchies" of the manual).
+Called by handlers on objects that they are about to send to the cluster: dicts, pydantic models,
+objects of pykube, models of the kubernetes clients, or iterables of these. Whatever is not given is
+taken from the object that is being handled (chapter "Hierarchies" of the manual).
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from webop.objects.fields import FieldSpec, ensure, parse_field, resolve
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from pydantic import BaseModel
 
 owner_of_the_moment: Final[ContextVar[Mapping[str, Any]]] = ContextVar("owner_of_the_moment")
 """The object that is being handled; set around the call of a handler."""
@@ -66,7 +68,7 @@ def label(
 
 def append_owner_reference(
     objs: Any,
-    owner: Mapping[str, Any] | None = None,
+    owner: Mapping[str, Any] | BaseModel | None = None,
     *,
     controller: bool | None = True,
     block_owner_deletion: bool | None = True,
@@ -96,7 +98,7 @@ def append_owner_reference(
             meta.set("ownerReferences", [*references, meta.build_reference(reference)])
 
 
-def remove_owner_reference(objs: Any, owner: Mapping[str, Any] | None = None) -> None:
+def remove_owner_reference(objs: Any, owner: Mapping[str, Any] | BaseModel | None = None) -> None:
     """Make objects no children of an owner any more.
 
     Args:
@@ -166,7 +168,7 @@ def adjust_namespace(objs: Any, namespace: str | None = None, *, forced: bool = 
 
 def adopt(
     objs: Any,
-    owner: Mapping[str, Any] | None = None,
+    owner: Mapping[str, Any] | BaseModel | None = None,
     *,
     forced: bool = False,
     strict: bool = False,
@@ -210,6 +212,9 @@ def _find_owner(owner: Any) -> Mapping[str, Any]:
         return owner
     if isinstance(wrapped := getattr(owner, "obj", None), Mapping):
         return wrapped
+    if _is_pydantic(owner):
+        dumped: dict[str, Any] = owner.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return dumped
     raise TypeError(f"An owner must be a body or a dict, got {type(owner).__name__}.")
 
 
@@ -273,6 +278,26 @@ class _ModelMetadata:
         )
 
 
+class _PydanticMetadata:
+    """``metadata`` of a pydantic model, such as a ``webop.Metadata``."""
+
+    def __init__(self, metadata: Any) -> None:
+        self._metadata = metadata
+
+    def get(self, key: str) -> Any:
+        return _read(self._metadata, key)
+
+    def set(self, key: str, value: Any) -> None:
+        validator = type(self._metadata).__pydantic_validator__  # dicts become what it has
+        validator.validate_assignment(self._metadata, _find_field(self._metadata, key), value)
+
+    def drop(self, key: str) -> None:
+        self.set(key, None)
+
+    def build_reference(self, reference: OwnerReference) -> Any:
+        return dict(reference)
+
+
 _ATTRIBUTES: Final = {
     "generateName": "generate_name",
     "ownerReferences": "owner_references",
@@ -281,16 +306,22 @@ _ATTRIBUTES: Final = {
 }
 
 
-def _access_metadata(obj: Any) -> _DictMetadata | _ModelMetadata:
+def _access_metadata(obj: Any) -> _DictMetadata | _ModelMetadata | _PydanticMetadata:
     if isinstance(obj, MutableMapping):
         return _DictMetadata(obj)
     models = _find_models(obj)
     if models is not None and hasattr(obj, "metadata"):
         return _ModelMetadata(obj, models)
+    if _is_pydantic(obj):
+        metadata = getattr(obj, "metadata", None)
+        if isinstance(metadata, MutableMapping):
+            return _DictMetadata({"metadata": metadata})
+        if _is_pydantic(metadata):
+            return _PydanticMetadata(metadata)
+        raise TypeError(f"The {type(obj).__name__} has no metadata. Set metadata={{}} or the like.")
     raise TypeError(
-        "An object must be a dict, a pykube object, or a model of the kubernetes client, got "
-        f"{type(obj).__name__}. Of a pydantic model, pass obj.model_dump(mode='json', "
-        "exclude_none=True)."
+        "An object must be a dict, a pydantic model, a pykube object, or a model of the kubernetes "
+        f"client, got {type(obj).__name__}."
     )
 
 
@@ -325,6 +356,16 @@ def _is_pydantic(obj: Any) -> bool:
     return hasattr(type(obj), "model_fields") and hasattr(obj, "model_dump")
 
 
+def _find_field(obj: Any, key: str) -> str:
+    """Return the name of a field of a pydantic model by its name in manifests."""
+    fields = type(obj).model_fields.items()
+    return next((name for name, info in fields if key in (info.alias, name)), key)
+
+
+def _read(obj: Any, key: str) -> Any:
+    return getattr(obj, _find_field(obj, key), None)
+
+
 def _find_nested(obj: Any, paths: Iterable[tuple[str, ...]]) -> Iterator[Any]:
     for path in paths:
         value = obj
@@ -333,6 +374,9 @@ def _find_nested(obj: Any, paths: Iterable[tuple[str, ...]]) -> Iterator[Any]:
                 value = value.get(key)
                 continue
             names: Mapping[str, str] = getattr(value, "attribute_map", {})
+            if not names and _is_pydantic(value):
+                value = _read(value, key)
+                continue
             attribute = next((attr for attr, name in names.items() if name == key), None)
             value = None if attribute is None else getattr(value, attribute)
         yield from _flatten(value)

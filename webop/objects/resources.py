@@ -26,6 +26,11 @@ def guess_plural(kind: str) -> str:
     return f"{stem}es" if re.search("([sxz]|[cs]h)$", name) else f"{stem}s"
 
 
+def is_protected(group: str) -> bool:
+    """Return whether definitions in a group need the approval of the Kubernetes community."""
+    return f".{group}".endswith((".k8s.io", ".kubernetes.io"))
+
+
 _NAMING = {"any_name", "version", "group"}
 
 

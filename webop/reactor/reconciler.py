@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from webop.calls.execution import deliver_results, execute
-from webop.calls.progress import Progress, fetch_states
+from webop.calls.progress import Progress, digest_essence, fetch_states
 from webop.calls.shared_options import CallOptions
 from webop.client.watch_events import parse_version
 from webop.context.indexes import index_object
@@ -230,7 +230,8 @@ class Reconciler:
     async def _report_misfit(self, obj: WatchedObject, cause: ChangeCause, problem: str) -> None:
         """Log once why an object does not fit its model, and write it into its conditions."""
         # The reason can differ at each look, as that of a validator with the time in its text.
-        state = str(cause.body.meta.get("generation") or problem)
+        # Without the subresource, the condition itself would be a new generation.
+        state = str(cause.patch.generation or _digest_content(cause.body))
         misfits, found = self.ctx.operator.counters.misfits, (cause.resource.plural_name, state)
         if misfits.get(obj.uid) == found:
             return
@@ -291,6 +292,11 @@ class Reconciler:
         During the pause, only the handlers of raw events are called.
         """
         return obj.open_work().pause.begin(self.ctx, obj, exc)
+
+
+def _digest_content(body: Body) -> str:
+    """Return a digest of an object without its status, which webop itself may write."""
+    return digest_essence({k: v for k, v in body.items() if k not in ("metadata", "status")})
 
 
 def _describe(cause: ChangeCause, work: Work) -> Description:

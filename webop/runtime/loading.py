@@ -18,11 +18,16 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import pydantic
+from pydantic.errors import PydanticErrorMixin
+
 from webop.errors import ConfigurationError
 from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.logs.escaping import describe_line
 
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGES = {Path(__file__).parents[1], Path(pydantic.__file__).parent}
+"""Errors in them are about a line that calls them."""
+
 _IMPORTING = {__file__, importlib.__file__}
 
 
@@ -155,6 +160,8 @@ def _import_file(file: Path, packages: list[Path]) -> None:
 def _explain(source: str, exc: BaseException) -> str:
     """Return the error and its line in the user's code, not in the import system."""
     what = traceback.format_exception_only(exc)[-1].strip()
+    if isinstance(exc, PydanticErrorMixin):
+        what = what.partition("\n\n")[0]  # then come addresses, and advice for authors of types
     return f"{source!r} cannot be imported: {what}{_locate(exc)}{_advise(exc)}"
 
 
@@ -177,7 +184,7 @@ def _locate(exc: BaseException) -> str:
         for frame in traceback.extract_tb(exc.__traceback__)
         if not (frame.filename.startswith("<") or frame.filename in _IMPORTING)
     ]
-    users = [frame for frame in own if not Path(frame.filename).is_relative_to(_PACKAGE)] or own
+    users = [frame for frame in own if not _PACKAGES & {*Path(frame.filename).parents}] or own
     if not users:
         return ""
     return f" {describe_line(users[-1].filename, users[-1].lineno, users[-1].line)}"

@@ -114,6 +114,18 @@ async def test_a_rule_that_does_not_compile_is_named_and_nothing_is_applied(fold
     assert (code, out) == (1, f"crates.{folder.group}: is not in the cluster\n")
 
 
+async def test_a_rule_that_does_not_compile_is_named_before_a_force_that_would_not_help(
+    folder: Folder,
+) -> None:
+    await folder.run("apply", "models.py")
+    folder.write('color: Annotated[str, webop.CEL("self.nope == 1")]')  # and breaks objects
+    for force in ([], ["--force"]):
+        code, out, err = await folder.run("apply", *force, "models.py")
+        assert (code, out) == (1, "")
+        assert "self.nope == 1" in err
+        assert "--force" not in err
+
+
 async def test_files_without_models_and_models_that_cannot_be_said(folder: Folder) -> None:
     (folder.path / "none.py").write_text("import webop\n")
     code, _, err = await folder.run("none.py")

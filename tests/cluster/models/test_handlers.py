@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from typing import Any
 
 import pydantic
@@ -148,6 +150,66 @@ async def test_an_object_that_does_not_fit_waits_until_it_does(
     errors = [record for record in caplog.records if "does not fit" in record.getMessage()]
     assert len(errors) == 1
     assert "spec.size" in errors[0].getMessage()
+
+
+class MoodySpec(webop.Struct):
+    size: int = 0
+
+    @pydantic.model_validator(mode="after")
+    def refuse(self) -> MoodySpec:
+        raise ValueError(f"not at {time.monotonic_ns()}")
+
+
+class MoodyStatus(webop.Struct):
+    conditions: webop.Conditions = Field(default_factory=webop.Conditions)
+
+
+@webop.resource("models.webop.dev", "v1")
+class Sullen(webop.Model):
+    spec: MoodySpec
+    status: MoodyStatus | None = None
+
+
+@webop.resource("models.webop.dev", "v1", status_subresource=False)
+class Plain(webop.Model):
+    spec: MoodySpec
+    status: MoodyStatus | None = None
+
+
+@pytest.mark.parametrize("model", [Sullen, Plain])
+async def test_a_reason_that_differs_each_time_does_not_write_the_object_for_ever(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    client: Client,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    model: type[webop.Model],
+) -> None:
+    name = model.__name__
+    kind = Kind("models.webop.dev", f"{name.lower()}s", name, has_status=model is Sullen)
+    webop_cluster.apply(model)
+    await kind.wait_served(client)
+    objects = Objects(client, kind, webop_namespace)
+    events: list[str] = []
+
+    @webop.on.create(model, registry=registry)
+    async def create(spec: MoodySpec, **_: Any) -> None: ...
+
+    @webop.on.event(model, registry=registry)
+    async def count(meta: Any, **_: Any) -> None:
+        events.append(meta["resourceVersion"])
+
+    async with run_operator():
+        await objects.create("moody", {"size": 1})
+        body = await objects.wait("moody", lambda body: body.get("status"))
+        (condition,) = body["status"]["conditions"]
+        assert (condition["type"], condition["status"]) == ("Valid", "False")
+        for number in range(3):
+            await objects.patch("moody", {"metadata": {"labels": {"a": str(number)}}})
+        await asyncio.sleep(1)
+        settled = len(events)
+        await asyncio.sleep(1)
+        assert len(events) == settled < 12
 
 
 async def test_deletion_goes_on_for_an_object_that_does_not_fit(

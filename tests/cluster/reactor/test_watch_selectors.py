@@ -351,6 +351,47 @@ async def test_objects_without_a_last_handled_state_are_found_by_their_former_la
         await objects.wait_gone("kept")
 
 
+async def test_operators_of_other_prefixes_have_notes_of_their_own(
+    objects: Objects, info: ConnectionInfo, calls: Calls
+) -> None:
+    def start(prefix: str, selector: str) -> Any:
+        registry, settings = webop.OperatorRegistry(), build_settings()
+        settings.watching.label_selectors["widgets"] = selector
+        settings.persistence.prefix = f"{prefix}.example.com"
+
+        @webop.daemon("widgets", registry=registry)
+        async def daemon(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
+            calls.note(f"daemon-{prefix}", kwargs)
+            await stopped.wait()
+
+        @webop.on.update("widgets", registry=registry)
+        async def update(**kwargs: Any) -> None:
+            calls.note(f"update-{prefix}", kwargs)
+
+        return operate(info, registry, settings, namespaces=[objects.namespace])
+
+    def read_notes(raw: Json) -> Json:
+        return {k: v for k, v in get_annotations(raw).items() if "/selected-" in k}
+
+    one, two = "one.example.com/selected-finalizer", "two.example.com/selected-finalizer"
+    async with start("one", "watched=yes"), start("two", "more=x"):
+        await objects.create("a", labels={**IN, "more": "x"})
+        await objects.wait("a", lambda raw: len(raw["metadata"].get("finalizers", ())) == 2)
+        await calls.wait("a", "daemon-one")
+        await calls.wait("a", "daemon-two")
+        notes = read_notes(await objects.get("a"))
+        assert notes == {one: '{"watched":"yes"}', two: '{"more":"x"}'}
+    await label(objects, "a", OUT)
+    async with start("one", "watched=yes"), start("two", "more=x"):
+        left = await objects.wait("a", lambda raw: len(raw["metadata"]["finalizers"]) == 1)
+        assert left["metadata"]["finalizers"] == ["two.example.com/finalizer"]
+        await calls.wait("a", "daemon-two", count=2)
+        assert read_notes(await objects.get("a")) == {two: '{"more":"x"}'}
+        await calls.wait("a", "update-two")
+    assert sorted(calls.handlers("a")) == ["daemon-one", *["daemon-two"] * 2, "update-two"]
+    await objects.patch("a", {"metadata": {"finalizers": None}})
+
+
 @pytest.mark.feature("SCP-13")
 async def test_selectors_of_namespaces_choose_among_the_served_ones(
     client: Client, objects: Objects, info: ConnectionInfo, calls: Calls

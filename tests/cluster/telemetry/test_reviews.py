@@ -13,6 +13,7 @@ import webop
 from tests.cluster.telemetry.conftest import Spans, get_id, get_parent, get_trace, is_failed, read
 from tests.kit.operators import build_settings
 from tests.kit.reviews import UID, build_object, build_review, connect, serve
+from tests.kit.versioned_shops import GROUP, declare
 from webop.logs import preserve
 
 TRACE, CALLER = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
@@ -132,6 +133,38 @@ async def test_the_outcomes_of_reviews_are_in_their_spans_and_no_messages_of_err
     assert [read(span)["webop_outcome"] for span in calls] == ["denied", "failure"]
     assert [is_failed(span) for span in calls] == [False, True]
     assert not [span for span in spans if span.events]
+    assert "secret" not in spans.text
+
+
+async def test_a_conversion_continues_the_trace_and_has_no_messages_of_errors(
+    registry: webop.OperatorRegistry, spans: Spans
+) -> None:
+    declare(registry)
+    body = {"apiVersion": f"{GROUP}/v1", "kind": "Shop", "metadata": {"name": "secret-name"}}
+    async with serve(registry=registry, settings=build_settings()) as site:
+        for address in ("a:1", 5, "secret:port"):
+            objects = [{**body, "spec": {"address": address}}]
+            request = {"uid": UID, "desiredAPIVersion": f"{GROUP}/v2", "objects": objects}
+            review = {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "ConversionReview",
+                "request": request,
+            }
+            await site.post(review, "/convert", traceparent=TRACEPARENT)
+    done, misfit, broken = spans.select("review convert")
+    assert (get_trace(done), get_parent(done)) == (TRACE, CALLER)
+    assert done.kind is trace.SpanKind.SERVER
+    assert read(done) == {
+        "webop_review_webhook": "convert",
+        "webop_review_uid": UID,
+        "webop_review_version": f"{GROUP}/v2",
+        "webop_review_objects": 1,
+        "webop_outcome": "success",
+    }
+    assert [read(span)["webop_outcome"] for span in (misfit, broken)] == ["error", "error"]
+    errors = [read(span)["error_type"] for span in (misfit, broken)]
+    assert errors == ["webop.errors.MisfitError", "ValueError"]
+    assert not spans.list_undocumented()
     assert "secret" not in spans.text
 
 

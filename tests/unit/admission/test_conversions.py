@@ -9,6 +9,9 @@ import pytest
 from asgi_lifespan import LifespanManager
 
 import webop
+from tests.kit.operators import build_settings
+from tests.kit.reviews import serve
+from tests.kit.scrapes import scrape
 from tests.kit.versioned_shops import GROUP, NAME, declare
 from webop.admission.configurations.conversions import choose_config
 
@@ -106,6 +109,32 @@ async def test_an_operator_without_a_server_cannot_convert(
     declare(registry)
     with pytest.raises(webop.ConfigurationError, match=f"There are converters .{NAME}., but no"):
         await webop.operator(registry=registry, clusterwide=True, standalone=True)
+
+
+async def test_the_calls_of_each_converter_are_in_the_metrics(
+    registry: webop.OperatorRegistry,
+) -> None:
+    declare(registry)
+    async with serve(registry=registry, settings=build_settings()) as site:
+        before = await scrape(site.http)
+        for review in (build(V1, V1), build(V1, BROKEN), build(V1, version=f"{GROUP}/v1alpha1")):
+            await site.post(review, "/convert")
+        after = await scrape(site.http)
+    total = "webop_handler_calls_total"
+    for versions, outcome, count in (
+        ("v1-v2", "success", 4),
+        ("v1-v2", "failure", 1),
+        ("v2-v1alpha1", "success", 1),
+        ("v2-v1alpha1", "failure", 0),
+        ("v1alpha1-v2", "success", 0),
+    ):
+        labels = {"handler": f"{NAME}/{versions}", "type": "conversion"}
+        assert before.get(total, **labels, outcome=outcome) == 0
+        assert after.get(total, **labels, outcome=outcome) == count
+    labels = {"handler": f"{NAME}/v1-v2", "type": "conversion"}
+    assert after.get("webop_handler_duration_seconds_count", **labels) == 5
+    rejected = {"webhook": "convert", "reason": "error"}
+    assert after.get("webop_webhook_rejections_total", **rejected) == 1
 
 
 URL, OTHER = "https://host/convert", "https://other/convert"

@@ -145,11 +145,6 @@ def test_a_pattern_of_keys_does_not_hide_the_type_of_the_values() -> None:
     assert found == {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
-def test_a_model_is_not_taken_for_a_list_of_its_fields() -> None:
-    with pytest.raises(TypeError, match=r"got Pump\. Of a pydantic model, pass"):
-        webop.label(Pump(), {"a": "b"})
-
-
 def test_what_clients_lose_is_named_beside_the_schema() -> None:
     (present,), (wanted,) = build_crds([Pump]), build_crds([Pump])
     version = present["spec"]["versions"][0]

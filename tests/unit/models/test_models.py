@@ -184,6 +184,23 @@ def test_paths_that_no_field_has_are_named() -> None:
         build_crds([Pathless])
 
 
+@pytest.mark.parametrize("group", ["k8s.io", "kubernetes.io", "shop.k8s.io", "a.b.kubernetes.io"])
+def test_a_definition_in_a_group_of_kubernetes_needs_its_approval(group: str) -> None:
+    def declare(kind: str, **options: Any) -> type[webop.Model]:
+        decorate = webop.resource(group, "v1", kind=kind, **options)
+        return decorate(type(kind, (webop.Model,), {}))
+
+    with pytest.raises(webop.ConfigurationError, match="without the annotation api-approved"):
+        build_crds([declare("Crate")])
+    approved = {"api-approved.kubernetes.io": "unapproved, a test"}
+    (crd,) = build_crds([declare("Barrel", annotations=approved)])
+    assert crd["metadata"]["annotations"] == approved
+
+
+def test_a_definition_in_a_group_that_only_looks_like_one_of_kubernetes_needs_none() -> None:
+    assert build_crds([webop.resource("my-k8s.io", "v1")(type("Crate", (webop.Model,), {}))])
+
+
 def test_exactly_one_version_is_stored() -> None:
     @webop.resource("stored.webop.dev", "v1", kind="Crate")
     class CrateV1(webop.Model):

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import kubernetes
+import pydantic
 import pykube
 import pytest
 
+import webop
+from webop.models.fitting import dump_set
 from webop.objects.body import Body
 from webop.objects.owners import (
     adjust_namespace,
@@ -320,3 +323,76 @@ def test_an_owner_that_does_not_exist_yet_cannot_be_referred_to() -> None:
 def test_other_classes_are_refused(handled: Body, function: Any, obj: Any) -> None:
     with pytest.raises(TypeError, match="must be a dict"):
         function(obj)
+
+
+class Template(webop.Struct):
+    metadata: dict[str, Any] = pydantic.Field(default_factory=dict)
+
+
+class JobSpec(webop.Struct):
+    pod_template: Template = pydantic.Field(default_factory=Template)
+
+
+class Job(webop.Model):
+    spec: JobSpec = pydantic.Field(default_factory=JobSpec)
+
+
+class Reference(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    uid: str
+
+
+class GeneratedMeta(pydantic.BaseModel):
+    """As packages of generated classes have it."""
+
+    name: str | None = None
+    generateName: str | None = None  # noqa: N815
+    namespace: str | None = None
+    labels: dict[str, str] | None = None
+    ownerReferences: list[Reference] | None = None  # noqa: N815
+
+
+class GeneratedJob(pydantic.BaseModel):
+    metadata: GeneratedMeta | None = pydantic.Field(default_factory=GeneratedMeta)
+
+
+class DictJob(pydantic.BaseModel):
+    metadata: dict[str, Any] = pydantic.Field(default_factory=dict)
+
+
+@pytest.mark.feature("HIE-01")
+@pytest.mark.parametrize("model", [Job, GeneratedJob, DictJob])
+def test_models_are_adopted_as_dicts_are(model: type[pydantic.BaseModel], handled: Body) -> None:
+    jobs = [model(), model()]
+    adopt(jobs)
+    adopt(jobs[1])
+    for job in jobs:
+        found = job.model_dump(mode="json", by_alias=True, exclude_defaults=True)["metadata"]
+        assert found == {
+            "generateName": "kopf-example-1-",
+            "namespace": "default",
+            "labels": {"somelabel": "somevalue"},
+            "ownerReferences": [REFERENCE],
+        }
+    harmonize_naming(jobs, "exact", forced=True, strict=True)
+    remove_owner_reference(jobs)
+    for job in jobs:
+        found = job.model_dump(mode="json", by_alias=True, exclude_none=True)["metadata"]
+        assert found["name"] == "exact"
+        assert "generateName" not in found
+        assert found["ownerReferences"] == []
+
+
+def test_what_a_model_got_is_applied() -> None:
+    job = Job()
+    adopt(job, owner=Job.model_validate(OWNER), nested="spec.podTemplate")
+    said = dump_set(job)
+    assert said["metadata"]["ownerReferences"][0]["uid"] == "uid1"
+    assert said["metadata"].keys() == {"generateName", "namespace", "labels", "ownerReferences"}
+    assert said["spec"]["podTemplate"]["metadata"]["labels"] == {"somelabel": "somevalue"}
+
+
+def test_a_model_without_metadata_is_named() -> None:
+    with pytest.raises(TypeError, match="The GeneratedJob has no metadata"):
+        label(GeneratedJob(metadata=None), {"a": "b"})

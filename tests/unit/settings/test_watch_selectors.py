@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 import kopf
 import pydantic
@@ -59,6 +59,33 @@ def test_a_key_means_the_kinds_that_it_means_in_kopf(key: Any) -> None:
     for resource in RESOURCES:
         known = KopfResource(**asdict(resource))
         assert ours.collect(resource) == theirs.collect(known), resource
+
+
+class Deployment(pydantic.BaseModel):
+    """As packages of generated classes have it."""
+
+    apiVersion: Literal["apps/v1"] = "apps/v1"  # noqa: N815
+    kind: Literal["Deployment"] = "Deployment"
+
+
+@pytest.mark.feature("REF-50")
+def test_a_class_as_a_key_means_its_kind_in_its_version() -> None:
+    @webop.resource("kopf.dev", "v1", kind="KopfExample")
+    class Example(webop.Model):
+        spec: dict[str, Any]
+
+    watching = webop.OperatorSettings().watching
+    watching.label_selectors[Example] = "a=1"
+    watching.label_selectors[Deployment] = "b=2"
+    found = {str(each): watching.build_selectors(each) for each in RESOURCES}
+    assert {name: each for name, each in found.items() if each} == {
+        "kopfexamples.v1.kopf.dev": {"labelSelector": "a=1"},
+        "deployments.v1.apps": {"labelSelector": "b=2"},
+    }
+    assert watching.label_selectors[Example] == "a=1"
+    assert Deployment in watching.label_selectors
+    with pytest.raises(ConfigurationError, match="Struct does not say of which kind it is"):
+        watching.label_selectors[webop.Struct] = "a=1"
 
 
 @pytest.mark.feature("REF-50")

@@ -20,7 +20,7 @@ import click
 from webop.cli.manifests.image import is_indexed
 from webop.controlplane.versions import parse_wanted
 from webop.objects.names import SUBDOMAIN, join_names
-from webop.objects.resources import guess_plural
+from webop.objects.resources import guess_plural, is_protected
 
 _LONGEST = 40  # characters of a name and of a kind: names of other objects are made of them
 _is_name = re.compile(rf"[a-z]([-a-z0-9]{{0,{_LONGEST - 2}}}[a-z0-9])?").fullmatch
@@ -133,7 +133,7 @@ def _check_group(group: str) -> None:
             f"--group must be a lowercase DNS name with a dot, {_LONGEST_GROUP} characters at most,"
             f" such as 'shop.example.com'; got {group!r}."
         )
-    if group.endswith((".k8s.io", ".kubernetes.io")):
+    if is_protected(group):
         raise click.BadParameter(
             f"--group: API servers accept kinds in {group!r} only from Kubernetes itself. Choose a "
             "domain of yours."

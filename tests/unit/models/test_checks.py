@@ -1,0 +1,200 @@
+"""Mistakes in classes are errors at import that name the class and the field."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pydantic
+import pytest
+from pydantic import AliasChoices, AliasGenerator, AliasPath, ConfigDict, Field
+from pydantic.alias_generators import to_camel, to_pascal
+
+import webop
+from tests.kit.cli_runner import invoke
+from webop.models.crds import build_crds
+from webop.models.fitting import dump, fit
+
+HEAD = """
+    from __future__ import annotations
+    from typing import Any, Callable, Literal
+    import pydantic
+    import webop
+
+    class Thing: ...
+    class A(webop.Struct):
+        type: str
+    class B(webop.Struct):
+        type: Literal["b"]
+    class Pod(pydantic.BaseModel):
+        apiVersion: str = "v1"
+        kind: str = "Pod"
+        spec: dict[str, Any]
+"""
+KIND = """
+    class Spec({base}):
+        size: int = 1
+        {field}
+
+    @webop.resource(f"a{{abs(hash(__file__))}}.webop.dev", "v1")  # each test has another one
+    class Widget(webop.Model):
+        inner: list[Spec]
+"""
+ARGUMENT = """
+    class Spec(webop.Struct):
+        {field}
+
+    @webop.on.create(Pod)
+    def create(spec: Spec, **_): ...
+"""
+
+
+def run(path: Path, *texts: str, command: str = "crd") -> str:
+    file = path / f"broken_{path.name}.py"
+    file.write_text("".join(map(textwrap.dedent, texts)))
+    result = invoke(command, str(file))
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert "errors.pydantic.dev" not in result.output
+    assert "site-packages" not in result.output
+    return " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("command", ["crd", "run"])
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("thing: Thing", "Spec.thing: Unable to generate .* Use a type with a form in JSON"),
+        ("thing: dict[str, Thing]", "Spec.thing: Unable to generate"),
+        ("thing: Nowhere", "Spec.thing: name 'Nowhere' is not defined. Define or import it"),
+        ("thing: A | B = pydantic.Field(discriminator='type')", "Spec.thing: Model 'A' needs"),
+        ("thing: str = pydantic.Field(pattern='(')", "Spec.thing: .*unclosed group"),
+        ("thing: int = pydantic.Field(1, default_factory=int)", "both default and default_factory"),
+        ("thing = pydantic.Field(1)", "'thing' requires a type annotation"),
+    ],
+)
+def test_an_error_of_pydantic_names_the_field_and_the_line(
+    field: str, text: str, command: str, tmp_path: Path
+) -> None:
+    found = run(tmp_path, HEAD, KIND.format(base="webop.Struct", field=field), command=command)
+    assert re.search(rf"{text}.*broken_\w+\.py, line \d+", found), found
+
+
+def test_a_class_that_cannot_be_built_is_named_by_its_own_line(tmp_path: Path) -> None:
+    found = run(tmp_path, HEAD, KIND.format(base="pydantic.BaseModel", field="thing: Thing"))
+    assert re.search(r"Thing'.*broken_\w+\.py, line \d+: class Spec\(", found), found
+
+
+@pytest.mark.parametrize("command", ["crd", "run"])
+@pytest.mark.parametrize("field", ["thing: Thing", "thing: list[Nowhere]"])
+def test_an_argument_that_cannot_be_built_is_an_error_at_import(
+    field: str, command: str, tmp_path: Path
+) -> None:
+    found = run(tmp_path, HEAD, ARGUMENT.format(field=field), command=command)
+    assert re.search(r"spec: Spec of create\(\): Spec\.thing: .*broken_\w+\.py, line \d+", found), (
+        found
+    )
+
+
+def test_the_type_of_a_field_that_cannot_be_built_is_an_error_at_import(tmp_path: Path) -> None:
+    text = ARGUMENT.format(field="thing: Thing").replace(
+        "on.create(Pod)", "on.field(Pod, field='spec.parts')"
+    )
+    found = run(tmp_path, HEAD, text.replace("create(spec: Spec", "create(new: list[Spec]"))
+    assert re.search(r"new: list.* of create\(\): Spec\.thing: Unable to generate", found), found
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("thing: int = 'x'", "the default does not fit the type"),
+        ("thing: list[str] = pydantic.Field('x')", "the default does not fit the type"),
+        ("thing: dict[str, Any] = pydantic.Field(Thing())", "or has no form in JSON"),
+        ("thing: Callable[[], int]", "JSON has no form for this type"),
+    ],
+)
+def test_what_no_definition_can_say_is_named_with_the_field(
+    field: str, text: str, tmp_path: Path
+) -> None:
+    found = run(tmp_path, HEAD, KIND.format(base="webop.Struct", field=field))
+    assert re.search(rf"Widget\.inner\[\]\.thing: .*{text}", found), found
+
+
+def declare(inner: type[pydantic.BaseModel]) -> type[pydantic.BaseModel]:
+    class Widget(webop.Model):
+        inner: dict[str, inner | None]  # type: ignore[valid-type]
+
+    Widget.model_fields["inner"].annotation = dict[str, inner | None]  # type: ignore[valid-type]
+    return webop.resource("checks.webop.dev", "v1", kind=inner.__name__)(Widget)
+
+
+class ReadOnly(webop.Struct):
+    field: str = Field("", validation_alias="other")
+
+
+class WriteOnly(webop.Struct):
+    field: str = Field("", serialization_alias="other")
+
+
+class Excluded(webop.Struct):
+    field: str = Field("", exclude=True)
+
+
+class Deep(webop.Struct):
+    field: str = Field("", validation_alias=AliasPath("field", 0))
+
+
+class TwoNames(pydantic.BaseModel):
+    model_config = ConfigDict(
+        alias_generator=AliasGenerator(validation_alias=to_camel, serialization_alias=to_pascal),
+        defer_build=True,
+    )
+
+    field: str = ""
+
+
+@pytest.mark.parametrize(
+    ("inner", "text"),
+    [
+        (ReadOnly, "ReadOnly.field is read as 'other', but written as 'field'"),
+        (WriteOnly, "WriteOnly.field is read as 'field', but written as 'other'"),
+        (Excluded, "Excluded.field has exclude=True"),
+        (Deep, "Deep.field is read as AliasPath"),
+        (TwoNames, "TwoNames.field is read as 'field', but written as 'Field'"),
+    ],
+)
+def test_a_field_that_would_be_lost_when_it_is_written_is_refused(
+    inner: type[pydantic.BaseModel], text: str
+) -> None:
+    with pytest.raises(webop.ConfigurationError, match=re.escape(text)):
+        declare(inner)
+
+
+class Same(webop.Struct):
+    generated_name: int
+    given: int = Field(alias="gi-ven")
+    both: int = Field(validation_alias="b", serialization_alias="b")
+    former: int = Field(validation_alias=AliasChoices("now", "before"), serialization_alias="now")
+
+
+def test_names_that_are_the_same_both_ways_are_written_as_they_were_read() -> None:
+    raw: dict[str, Any] = {"inner": {"x": {"generatedName": 1, "gi-ven": 2, "b": 3, "now": 4}}}
+    model = declare(Same)
+    version = build_crds([model])[0]["spec"]["versions"][0]
+    properties = version["schema"]["openAPIV3Schema"]["properties"]
+    assert (
+        properties["inner"]["additionalProperties"]["properties"].keys() == raw["inner"]["x"].keys()
+    )
+    assert dump(fit(model, raw))["inner"] == raw["inner"]
+
+
+class Linked(webop.Struct):
+    link: pydantic.AnyUrl
+    links: list[pydantic.HttpUrl]
+
+
+def test_an_address_without_a_path_is_written_as_it_was_read() -> None:
+    raw = {"inner": {"x": {"link": "https://x.example", "links": ["https://x.example?a"]}}}
+    assert dump(fit(declare(Linked), raw))["inner"] == raw["inner"]

@@ -1,0 +1,117 @@
+"""``type X = …`` means what X means, wherever a model or a handler names it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import Field
+from typing_extensions import TypeAliasType
+
+import webop
+from webop.models.arguments import parse_arguments
+from webop.models.crds import build_crds
+from webop.models.fitting import dump_set, fit
+from webop.models.validity import has_conditions
+
+
+class Part(webop.Struct):
+    weight: int = 1
+
+
+class Status(webop.Struct):
+    conditions: webop.Conditions = Field(default_factory=webop.Conditions)
+
+
+# As "type Parts = list[Part]" of Python 3.12.
+Parts = TypeAliasType("Parts", list[Part])
+Small = TypeAliasType("Small", Annotated[int, Field(ge=0, le=5)])
+Color = TypeAliasType("Color", Literal["red", "green"])
+Kept = TypeAliasType("Kept", webop.Conditions)
+
+
+class Spec(webop.Struct):
+    parts: Parts = Field(default_factory=list)
+    more_parts: Parts | None = None
+    small: Small = 3
+    color: Color = "red"
+    value: pydantic.JsonValue = None  # an alias that contains itself
+
+
+class PlainSpec(webop.Struct):
+    parts: list[Part] = Field(default_factory=list)
+    more_parts: list[Part] | None = None
+    small: int = Field(default=3, ge=0, le=5)
+    color: Literal["red", "green"] = "red"
+    value: Any = None
+
+
+SpecAlias = TypeAliasType("SpecAlias", Spec)
+StatusAlias = TypeAliasType("StatusAlias", Status | None)
+
+
+@webop.resource("alias.webop.dev", "v1")
+class Aliased(webop.Model):
+    spec: SpecAlias
+    status: StatusAlias = None
+
+
+@webop.resource("plain.webop.dev", "v1", kind="Aliased")
+class Plain(webop.Model):
+    spec: PlainSpec
+    status: Status | None = None
+
+
+AliasedAlias = TypeAliasType("AliasedAlias", Aliased)
+Endless = TypeAliasType("Endless", "dict[str, Endless]")
+
+
+def test_the_definition_is_the_same_as_without_aliases() -> None:
+    aliased, plain = (build_crds([each])[0]["spec"]["versions"] for each in (Aliased, Plain))
+    assert aliased == plain
+
+
+def test_arguments_are_found_behind_aliases() -> None:
+    def handler(
+        spec: SpecAlias, status: StatusAlias, old: SpecAlias, thing: AliasedAlias, **_: Any
+    ) -> None: ...
+
+    found = {each.name: each for each in parse_arguments(handler, Aliased)}
+    raw = {"spec": {"parts": [{"weight": 2}]}}
+    arguments = {**raw, "body": raw, "old": raw, "status": {}}
+    values = {name: each.convert(arguments) for name, each in found.items()}
+    spec = Spec(parts=[Part(weight=2)])
+    assert (values["spec"], values["old"], values["status"]) == (spec, spec, None)
+    assert values["thing"].spec == spec
+
+
+def test_values_of_fields_are_found_behind_aliases() -> None:
+    def handler(old: Parts, new: Parts | None, **_: Any) -> None: ...
+
+    old, new = parse_arguments(handler, Aliased, has_field=True)
+    assert old.convert({"old": [{"weight": 2}]}) == [Part(weight=2)]
+    assert new.convert({"new": None}) is None
+
+
+def test_an_alias_that_contains_itself_is_no_model() -> None:
+    def handler(spec: Endless, status: pydantic.JsonValue, **_: Any) -> None: ...
+
+    assert not parse_arguments(handler, Aliased)
+
+
+def test_conditions_are_found_behind_aliases() -> None:
+    class Other(webop.Struct):
+        conditions: Kept = Field(default_factory=webop.Conditions)
+
+    @webop.resource("other.webop.dev", "v1", kind="Aliased")
+    class Holder(webop.Model):
+        status: Other | None = None
+
+    assert has_conditions(Aliased)
+    assert has_conditions(Plain)
+    assert has_conditions(Holder)
+
+
+def test_objects_are_read_and_written_as_without_aliases() -> None:
+    raw = {"spec": {"parts": [{"weight": 2}], "small": 1, "value": {"a": [1]}}}
+    assert dump_set(fit(Aliased, raw))["spec"] == raw["spec"]
