@@ -1,4 +1,4 @@
-"""Run the tests of the example project ``access_grants`` as its users do."""
+"""Run the tests of examples as their users do: each in a process and a folder of its own."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from pathlib import Path
 
 import pytest
 
-_PROJECT = Path(__file__).parents[3] / "examples" / "access_grants"
+_EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 @pytest.mark.feature("TST-01", "TST-08")
-def test_the_tests_of_the_example_pass_in_a_folder_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["access_grants", "typed_operator"])
+def test_the_tests_of_the_example_pass_in_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
     """The folder has no access to this repository, only to the installed package."""
-    folder = tmp_path / "access_grants"
-    shutil.copytree(_PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
+    folder = tmp_path / name
+    shutil.copytree(_EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
     foreign = ("WEBOP_ADMISSION", "WEBOP_MODULES", "PYTEST", "KUBECONFIG")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    options = ["-p", "no:cacheprovider", "-W", "error"]
+    options += ["-o", "asyncio_default_fixture_loop_scope=function"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error"],
+        [sys.executable, "-m", "pytest", *options],
         cwd=folder,
         env=environment,
         capture_output=True,
