@@ -170,6 +170,9 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
     if (peering_name := options.get("peering_name")) is not None:
         settings.peering.name = peering_name
         settings.peering.mandatory = True
+    pages: list[str] = []  # for the banner
+    endpoints = _parse_endpoints(options).items()
+    services = [_build_service(*address, paths, pages) for address, paths in endpoints]
     return OperatorOptions(
         registry=options.get("registry"),
         settings=settings,
@@ -178,7 +181,7 @@ def build_options(options: EmbeddingOptions) -> OperatorOptions:
         vault=vault,
         scope=_build_scope(options),
         identity=options.get("identity"),
-        services=_build_services(_parse_endpoints(options)),
+        services=[*services, partial(showing_banner, pages=pages)],
     )
 
 
@@ -200,12 +203,8 @@ def _build_scope(options: EmbeddingOptions) -> Scope:
     return Scope(clusterwide or not patterns, patterns)
 
 
-Endpoints = Mapping[tuple[str, int], Mapping[str, str]]
-"""By hosts and ports: what they serve, and at which paths."""
-
-
-def _parse_endpoints(options: EmbeddingOptions) -> Endpoints:
-    """Return the endpoints of the probes, the metrics and the status page.
+def _parse_endpoints(options: EmbeddingOptions) -> dict[tuple[str, int], dict[str, str]]:
+    """Return the paths of the probes, the metrics and the status page, by hosts and ports.
 
     Ports of the loopback interface always serve the page, others only if they are its endpoint.
     """
@@ -229,13 +228,6 @@ def _parse_endpoints(options: EmbeddingOptions) -> Endpoints:
         if is_loopback(host):
             paths.setdefault("status", "/ui")
     return listeners
-
-
-def _build_services(endpoints: Endpoints) -> list[Any]:
-    """Return the services: one for each port, and the banner."""
-    pages: list[str] = []
-    services = [_build_service(*address, paths, pages) for address, paths in endpoints.items()]
-    return [*services, partial(showing_banner, pages=pages)]
 
 
 def _parse_endpoint(title: str, url: str, example: str) -> tuple[tuple[str, int], str]:

@@ -77,16 +77,18 @@ def _build_status(review: Review, error: Exception) -> dict[str, Any]:
 
     Details are added only with causes: of an "Invalid" with details, kubectl shows only the causes.
     """
-    status: dict[str, Any] = {
-        "message": describe_error(error),
-        "code": _get_code(error),
-    }
+    status: dict[str, Any] = {"message": describe_error(error), "code": 500}
     if isinstance(error, AdmissionError):
         # Subclasses that do not call the __init__() of AdmissionError lack its attributes.
+        code = getattr(error, "code", 500)
+        if isinstance(code, int) and 400 <= code <= 599:
+            status["code"] = code
         if reason := getattr(error, "reason", None):
             status["reason"] = _clean(reason)
         if causes := getattr(error, "causes", ()):
-            names = {"name": _get_name(review), "group": review.group, "kind": review.kind}
+            metadata = review.body.get("metadata") or {}
+            name = review.name or metadata.get("name") or metadata.get("generateName")
+            names = {"name": name, "group": review.group, "kind": review.kind}
             status["details"] = {key: value for key, value in names.items() if value}
             status["details"]["causes"] = [
                 {
@@ -102,13 +104,6 @@ def _build_status(review: Review, error: Exception) -> dict[str, Any]:
 def describe_error(error: BaseException) -> str:
     """Return why a request is denied: with the class of an exception that is no denial."""
     return _clean(describe(error) if str(error) else repr(error))
-
-
-def _get_name(review: Review) -> str | None:
-    if review.name:
-        return review.name
-    metadata = review.body.get("metadata") or {}
-    return metadata.get("name") or metadata.get("generateName")
 
 
 def _build_audit_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
@@ -142,12 +137,6 @@ def encode_patch(patch_ops: Sequence[Mapping[str, Any]]) -> str | None:
     if is_lossy(text, patch_ops):
         raise PatchError(f"{what}: JSON has no NaN and no infinity.")
     return base64.b64encode(text).decode("ascii")
-
-
-def _get_code(error: Exception) -> int:
-    """Return the HTTP status for an error: 500 unless it has a valid error code."""
-    code = getattr(error, "code", 500) if isinstance(error, AdmissionError) else 500
-    return code if isinstance(code, int) and 400 <= code <= 599 else 500
 
 
 def clean_line(text: object) -> str:

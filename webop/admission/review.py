@@ -111,21 +111,18 @@ class Review(NamedTuple):
             if present. A name that will be generated ends with an asterisk.
         """
         resource = f"{self.plural}.{self.group}" if self.group else self.plural
+        metadata = self.body.get("metadata") or {}
+        base = metadata.get("generateName")
         reference = {
             "uid": self.uid,
             "operation": self.operation,
             "resource": f"{resource}/{self.subresource}" if self.subresource else resource,
             "namespace": self.namespace,
-            "name": self.name or self._find_name(),
+            "name": self.name or metadata.get("name") or (f"{base}*" if base else None),
             "user": self.userinfo.get("username") or "an unknown user",
             "dry_run": self.dryrun,
         }
         return {key: value for key, value in reference.items() if value}
-
-    def _find_name(self) -> str | None:
-        metadata = self.body.get("metadata") or {}
-        base = metadata.get("generateName")
-        return metadata.get("name") or (f"{base}*" if base else None)
 
 
 def parse_review(payload: Mapping[str, Any]) -> Review:

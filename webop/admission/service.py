@@ -171,7 +171,8 @@ class AdmissionService:
                 exc.request = review.build_reference()
                 raise
             except (AdmissionError, PatchError) as exc:  # about the patch
-                errors, denying = [exc], _list_mutating(chosen)
+                errors = [exc]
+                denying = [each.id for each in chosen if each.reason is WebhookType.MUTATING]
             except asyncio.CancelledError:
                 log_interruption(cause.logger, review)
                 raise
@@ -358,10 +359,6 @@ class AdmissionService:
             name=review.name,
             namespace=review.namespace,
         )
-
-
-def _list_mutating(handlers: Iterable[WebhookHandler]) -> list[str]:
-    return [handler.id for handler in handlers if handler.reason is WebhookType.MUTATING]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -52,7 +52,12 @@ def build_times(options: LeadershipSettings) -> LeaseTimes:
     Raises:
         ConfigurationError: they contradict each other, or the name is not valid.
     """
-    _check_name(options.lease_name or "")
+    name = options.lease_name or ""
+    if len(name) > _MAX_NAME or not SUBDOMAIN.fullmatch(name):
+        raise ConfigurationError(
+            "settings.leadership.lease_name (or --lease) must have 1 to 253 characters: lower-case "
+            f"letters, digits, dashes and dots, got {name!r}."
+        )
     duration = math.ceil(options.lease_duration)
     end = duration - max(_MARGIN_SHARE * duration, _MIN_MARGIN)
     deadline, period = options.renew_deadline, options.retry_period
@@ -165,14 +170,6 @@ def _write(raw: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
         **raw,
         "spec": {**(raw.get("spec") or {}), **fields},
     }
-
-
-def _check_name(name: str) -> None:
-    if len(name) > _MAX_NAME or not SUBDOMAIN.fullmatch(name):
-        raise ConfigurationError(
-            "settings.leadership.lease_name (or --lease) must have 1 to 253 characters: lower-case "
-            f"letters, digits, dashes and dots, got {name!r}."
-        )
 
 
 def is_newer(version: str | None, raw: dict[str, Any] | None) -> bool:

@@ -199,7 +199,11 @@ def select_webhooks(
         for handler in handlers
         if (not handler.operations or cause.operation in handler.operations)
         and handler.subresource in ("*", cause.subresource)
-        and _may_run_on(handler, cause.operation)
+        and (  # mutating ones run on DELETE only if they ask for it and for nothing else
+            cause.operation != "DELETE"
+            or handler.reason is WebhookType.VALIDATING
+            or handler.operations == {"DELETE"}
+        )
         and matches(handler, cause)
     ]
     return found if len(found) < 2 else list(deduplicated(found))
@@ -217,15 +221,6 @@ def deduplicated(handlers: Iterable[H]) -> Iterator[H]:
 
 def _select_of(family: type[H], handlers: Iterable[Handler]) -> tuple[H, ...]:
     return tuple(handler for handler in handlers if isinstance(handler, family))
-
-
-def _may_run_on(handler: WebhookHandler, operation: str) -> bool:
-    """Return whether a handler runs on an operation; only explicit mutating ones run on DELETE."""
-    return (
-        operation != "DELETE"
-        or handler.reason is WebhookType.VALIDATING
-        or handler.operations == {"DELETE"}
-    )
 
 
 _default_registry: OperatorRegistry | None = None

@@ -62,7 +62,32 @@ class Reporter:
 
     async def build(self) -> Row:
         """Return the current report."""
-        return await _build_report(self._operator, self._since, self._recent.compute())
+        operator, growth = self._operator, self._recent.compute()
+        leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
+        return {
+            "version": __version__,
+            "time": _format(dt.datetime.now(dt.UTC)),
+            "operator": _identify(operator, self._since),
+            "acting": metrics.is_acting(operator),
+            "role": operator.describe_role(),
+            "not_ready": operator.list_obstacles(),
+            "lease": leadership and {"name": leadership[0], "is_held": leadership[1]},
+            "certificate_expires": None if expiry is None else _format(expiry),
+            "handlers": _limit(_list_handlers(operator, growth)),
+            "kinds": _limit(_list_kinds(operator)),
+            "objects": await _list_objects(operator),
+            "failed": _list_failed(operator),
+            "bounds": list(BOUNDS),
+            "webhooks": _limit(_list_webhooks(operator, growth)),
+            "loop_lag": {
+                "counts": [int(count) for count in operator.loop_lag.find()[:-1]],
+                "recent_counts": _restore(growth, "lag"),
+            },
+            "threads": [
+                {"id": name, "size": size, "busy": busy, "queued": queued}
+                for name, size, busy, queued in metrics.measure_pools(operator)
+            ],
+        }
 
 
 def _identify(operator: Operator, since: str) -> Row:
@@ -108,34 +133,6 @@ def _flatten(what: str, timings: Timings) -> dict[Labels, int]:
 def _restore(growth: Growth, *labels: str) -> list[int]:
     """Return the growth of a row of timings, by buckets."""
     return [growth[*labels, str(index)] for index in range(len(BOUNDS) + 1)]
-
-
-async def _build_report(operator: Operator, since: str, growth: Growth) -> Row:
-    leadership, expiry = operator.coordinator.leadership, operator.webhooks.hosting.expiry
-    return {
-        "version": __version__,
-        "time": _format(dt.datetime.now(dt.UTC)),
-        "operator": _identify(operator, since),
-        "acting": metrics.is_acting(operator),
-        "role": operator.describe_role(),
-        "not_ready": operator.list_obstacles(),
-        "lease": leadership and {"name": leadership[0], "is_held": leadership[1]},
-        "certificate_expires": None if expiry is None else _format(expiry),
-        "handlers": _limit(_list_handlers(operator, growth)),
-        "kinds": _limit(_list_kinds(operator)),
-        "objects": await _list_objects(operator),
-        "failed": _list_failed(operator),
-        "bounds": list(BOUNDS),
-        "webhooks": _limit(_list_webhooks(operator, growth)),
-        "loop_lag": {
-            "counts": [int(count) for count in operator.loop_lag.find()[:-1]],
-            "recent_counts": _restore(growth, "lag"),
-        },
-        "threads": [
-            {"id": name, "size": size, "busy": busy, "queued": queued}
-            for name, size, busy, queued in metrics.measure_pools(operator)
-        ],
-    }
 
 
 def build_command(verb: str, resource: str, *names: str, namespace: str | None = None) -> str:

@@ -90,7 +90,13 @@ class Diff(Sequence[DiffItem]):
     def items(self) -> tuple[DiffItem, ...]:
         """The differences."""
         if self._items is None:
-            self._items = tuple(_compare(get_raw(self._old), get_raw(self._new)))
+            old, new = get_raw(self._old), get_raw(self._new)
+            items: list[DiffItem] = []
+            if is_mapping(old) and is_mapping(new):
+                _collect(old, new, [], items)
+            elif old != new:
+                items.append(_build_item((), old, new))
+            self._items = tuple(items)
             self._old = self._new = None  # do not keep the objects in memory
         return self._items
 
@@ -135,15 +141,6 @@ def diff(old: Any, new: Any) -> Diff:
     found = Diff.__new__(Diff)
     found._items, found._old, found._new = None, old, new  # noqa: SLF001  as its constructor does
     return found
-
-
-def _compare(old: Any, new: Any) -> list[DiffItem]:
-    items: list[DiffItem] = []
-    if is_mapping(old) and is_mapping(new):
-        _collect(old, new, [], items)
-    elif old != new:
-        items.append(_build_item((), old, new))
-    return items
 
 
 def _collect(

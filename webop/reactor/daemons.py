@@ -120,11 +120,8 @@ class Daemon:
     _stages: Iterator[float] | None = None
 
     def __post_init__(self) -> None:
-        operator, body, is_sync = (
-            self.ctx.operator,
-            self.daemons.body,
-            not is_async(self.handler.fn),
-        )
+        operator, body = self.ctx.operator, self.daemons.body
+        is_sync = not is_async(self.handler.fn)
         self.cause = BackgroundCause(
             logger=ObjectLogger(body=body, settings=operator.settings),
             memo=operator.memos.recall(self.obj.uid),

@@ -118,7 +118,11 @@ def _loading(source: str, *folders: Path) -> Iterator[set[str]]:
         yield registry.files
     except (Exception, SystemExit) as exc:
         registry.restore(before)  # else a second try would skip the files
-        raise ConfigurationError(_explain(source, exc)) from exc
+        what = traceback.format_exception_only(exc)[-1].strip()
+        if isinstance(exc, PydanticErrorMixin):
+            what = what.partition("\n\n")[0]  # then come addresses, and advice for authors of types
+        text = f"{source!r} cannot be imported: {what}{_locate(exc)}{_advise(exc)}"
+        raise ConfigurationError(text) from exc
 
 
 def _is_package(folder: Path) -> bool:
@@ -157,14 +161,6 @@ def _import_file(file: Path, packages: list[Path]) -> None:
         raise
 
 
-def _explain(source: str, exc: BaseException) -> str:
-    """Return the error and its line in the user's code, not in the import system."""
-    what = traceback.format_exception_only(exc)[-1].strip()
-    if isinstance(exc, PydanticErrorMixin):
-        what = what.partition("\n\n")[0]  # then come addresses, and advice for authors of types
-    return f"{source!r} cannot be imported: {what}{_locate(exc)}{_advise(exc)}"
-
-
 def _advise(exc: BaseException) -> str:
     if isinstance(exc, ImportError) and "no known parent package" in str(exc):
         return ". Its folder is no package: add an __init__.py, or use -m package.module"
@@ -177,6 +173,7 @@ def _advise(exc: BaseException) -> str:
 
 
 def _locate(exc: BaseException) -> str:
+    """Return the line of the error in the user's code, not in the import system."""
     if isinstance(exc, SyntaxError) and exc.filename:
         return f" {describe_line(exc.filename, exc.lineno, exc.text)}"
     own = [

@@ -146,7 +146,9 @@ class Operator:
                     group.create_task(keeping, name="login")
                     await self._run_phases()
         except BaseExceptionGroup as failures:
-            failure = _unwrap(failures)
+            failure: BaseException = failures
+            while isinstance(failure, BaseExceptionGroup):  # one error is clearer than the group
+                failure = failure.exceptions[0]
             kind = failure.kind if isinstance(failure, WebopError) else type(failure).__name__
             self.problem = f"the operator has ended: {kind}"
             raise failure from None
@@ -291,11 +293,3 @@ def _find_only_namespace(scope: Scope) -> str | None:
     patterns = () if scope.clusterwide else scope.patterns
     names = [pattern for pattern in patterns if isinstance(pattern, str) and is_exact(pattern)]
     return names[0] if len(patterns) == len(names) == 1 else None
-
-
-def _unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a task group, which is clearer for users than the group."""
-    first: BaseException = group
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return first

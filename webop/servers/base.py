@@ -160,21 +160,12 @@ class BaseWebhookServer(abc.ABC):
             ConfigurationError: the server cannot start with these options.
         """
 
-    def __call__(self, fn: WebhookFn) -> AsyncIterator[WebhookClientConfig]:
+    async def __call__(self, fn: WebhookFn) -> AsyncIterator[WebhookClientConfig]:
         """Call a function for each review until the returned generator is closed.
 
         Raises:
             ConfigurationError: (on the first step) the server cannot start with these options.
         """
-        return self._run(fn)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._stop(set(self._tasks))
-
-    async def _run(self, fn: WebhookFn) -> AsyncGenerator[WebhookClientConfig, None]:
         configs: asyncio.Queue[WebhookClientConfig | None] = asyncio.Queue()
         is_taken = asyncio.Event()
 
@@ -200,6 +191,12 @@ class BaseWebhookServer(abc.ABC):
             await self._stop({task})
             self._tasks.discard(task)
             self._ending.discard(task)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stop(set(self._tasks))
 
     async def _stop(self, tasks: set[asyncio.Task[None]]) -> None:
         """Cancel each task once, as a second time would interrupt its cleanup; wait for all.

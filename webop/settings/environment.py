@@ -115,17 +115,13 @@ def _parse(section: type[Section], name: str, text: str) -> Any:
     """Return the value for a setting; the validator of the setting parses the rest."""
     text = text.strip()
     if name in _DELAYS:
-        return _parse_delays(text)
+        words = [] if text.lower() == "none" else text.split(",")
+        try:
+            return tuple(float(word) for word in words if word.strip())
+        except ValueError as exc:
+            raise ValueError("it must be seconds separated by commas, such as 1,2,5") from exc
     value = None if text.lower() in ("", "none") else text
     setter = find_setters(section).get(name)
     if setter is None:
         return value
     return pydantic.TypeAdapter(get_type_hints(setter.fget)["return"]).validate_python(value)
-
-
-def _parse_delays(text: str) -> tuple[float, ...]:
-    words = [] if text.lower() == "none" else text.split(",")
-    try:
-        return tuple(float(word) for word in words if word.strip())
-    except ValueError as exc:
-        raise ValueError("it must be seconds separated by commas, such as 1,2,5") from exc

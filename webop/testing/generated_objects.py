@@ -104,7 +104,11 @@ def _build_plain(schema: Schema) -> Strategy:
 
 def _build_integer(schema: Schema) -> Strategy:
     step = schema.get("multipleOf", 1)
-    low, high = _get_limits(schema, step)
+    bound = 2**31 - 1 if schema.get("format") == "int32" else _LARGEST
+    low, high = int(schema.get("minimum", -bound)), int(schema.get("maximum", bound))
+    low += int(schema.get("exclusiveMinimum", False))
+    high -= int(schema.get("exclusiveMaximum", False))
+    high = max(high, low + step)
     return st.integers(-(-low // step), high // step).map(lambda number: number * step)
 
 
@@ -116,14 +120,6 @@ def _build_number(schema: Schema) -> Strategy:
         exclude_max=schema.get("exclusiveMaximum", False),
         allow_nan=False,
     )
-
-
-def _get_limits(schema: Schema, step: int) -> tuple[int, int]:
-    bound = 2**31 - 1 if schema.get("format") == "int32" else _LARGEST
-    low, high = int(schema.get("minimum", -bound)), int(schema.get("maximum", bound))
-    low += int(schema.get("exclusiveMinimum", False))
-    high -= int(schema.get("exclusiveMaximum", False))
-    return low, max(high, low + step)
 
 
 def _build_object(schema: Schema) -> Strategy:

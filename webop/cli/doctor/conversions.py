@@ -32,10 +32,14 @@ async def check_conversions(context: Context) -> AsyncIterator[tuple[str, list[F
             yield title, [warn("definition", text, "Create it: webop crd apply FILES")]
             continue
         findings = [*judge_definition(definition, kind.models, kind.hub)]
-        if webhook := (definition["spec"].get("conversion") or {}).get("webhook"):
+        spec = definition["spec"]
+        if webhook := (spec.get("conversion") or {}).get("webhook"):
             findings += await check_trust(context, [webhook])
             if context.is_probing:
-                findings += await _read_all(context, [*_list_served(definition)])
+                group, plural = spec["group"], spec["names"]["plural"]
+                served = (each["name"] for each in spec["versions"] if each["served"])
+                kinds = [Resource(group, version, plural) for version in served]
+                findings += await _read_all(context, kinds)
         yield title, findings
 
 
@@ -68,13 +72,6 @@ def judge_definition(definition: Json, versions: Collection[str], hub: str) -> I
         text = f"objects may be stored as {join_names(sorted({*stored} - {storage}))}, too"
         command = f"webop crd migrate --name {definition['metadata']['name']}"
         yield note("storage", text, f"Before you remove an old version: {command}")
-
-
-def _list_served(definition: Json) -> Iterator[Resource]:
-    spec = definition["spec"]
-    for each in spec["versions"]:
-        if each["served"]:
-            yield Resource(spec["group"], each["name"], spec["names"]["plural"])
 
 
 async def _read_all(context: Context, resources: list[Resource]) -> list[Finding]:

@@ -38,7 +38,8 @@ async def _check_kind(
     context: Context, resource: Resource, selectors: Mapping[str, str]
 ) -> list[Finding]:
     namespace = next(iter(context.namespaces), None) if resource.namespaced else None
-    path, shown = resource.get_url(namespace=namespace), _show(selectors)
+    path = resource.get_url(namespace=namespace)
+    shown = " and ".join(f"{name}={text}" for name, text in selectors.items())
     try:
         await context.read(path, limit="1", **selectors)
     except APIForbiddenError:
@@ -82,7 +83,3 @@ def _excludes(requirement: Requirement, criterion: MetaCriterion) -> bool:
 
 def _describe(criterion: MetaCriterion) -> str:
     return f"webop.{criterion.name}" if isinstance(criterion, MetaFilterToken) else repr(criterion)
-
-
-def _show(selectors: Mapping[str, str]) -> str:
-    return " and ".join(f"{name}={text}" for name, text in selectors.items())
