@@ -82,7 +82,7 @@ async def test_a_label_that_is_removed_in_the_same_update_does_not_skip_its_hand
     @webop.on.validate(*site.names, id="x", labels={"tier": "gold"}, registry=registry)
     def check(spec: webop.Spec, **_: Any) -> None:
         if spec.get("bad"):
-            raise webop.AdmissionError("Meh!")
+            raise webop.AdmissionError("Meh!", code=400)  # a 500 would be tried again
 
     async with site.run(registry):
         await site.objects.create("one", labels={"tier": "gold"})

@@ -18,7 +18,9 @@ _EXAMPLES = Path(__file__).parents[3] / "examples"
 def test_the_tests_of_the_example_pass_in_a_folder_of_its_own(tmp_path: Path, name: str) -> None:
     """The folder has no access to this repository, only to the installed package."""
     folder = tmp_path / name
-    shutil.copytree(_EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache"))
+    shutil.copytree(
+        _EXAMPLES / name, folder, ignore=shutil.ignore_patterns("__pycache__", ".*_cache")
+    )
     foreign = ("WEBOP_ADMISSION", "WEBOP_MODULES", "PYTEST", "KUBECONFIG")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     options = ["-p", "no:cacheprovider", "-W", "error"]
