@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Hashable, Iterable, Iterator
 
-_TOPICS = 1000  # that are remembered, unless all are of the present minute
+_MINUTE = 60.0
 
 
 class Backoff:
@@ -65,12 +65,13 @@ class Backoff:
 
 
 class Once:
-    """Remembers the last message about each topic, so that it is not repeated."""
+    """Remembers messages, so that they are not repeated."""
 
-    __slots__ = ("_logged",)
+    __slots__ = ("_logged", "_warned")
 
     def __init__(self) -> None:
         self._logged: dict[Hashable, object] = {}
+        self._warned: dict[Hashable, float] = {}  # when, the oldest first
 
     def is_new(self, topic: Hashable, content: object = "logged") -> bool:
         """Return whether this differs from the last message about the topic; remember it."""
@@ -81,11 +82,13 @@ class Once:
 
     def choose_level(self, topic: Hashable) -> int:
         """Return the level of a message that can repeat: WARNING once a minute, otherwise DEBUG."""
-        minute = int(time.monotonic() // 60)
-        if len(self._logged) > _TOPICS:  # those of former minutes would be new anyway
-            self._logged = {key: value for key, value in self._logged.items() if value == minute}
-        is_new = self.is_new(topic, minute)
-        return logging.WARNING if is_new else logging.DEBUG
+        now, warned = time.monotonic(), self._warned
+        while warned and now - warned[oldest := next(iter(warned))] >= _MINUTE:
+            del warned[oldest]
+        if topic in warned:
+            return logging.DEBUG
+        warned[topic] = now
+        return logging.WARNING
 
     def forget(self, topic: Hashable) -> bool:
         """Return whether anything was logged about the topic, and forget it."""
