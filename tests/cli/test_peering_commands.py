@@ -16,7 +16,7 @@ from click.testing import Result
 import webop
 from tests.kit.cli_runner import invoke
 from tests.kit.operators import Objects, RunOperator, build_settings, eventually
-from tests.kit.peering_objects import Meeting, build_record, provide_peerings
+from tests.kit.peering_objects import PeeringObject, build_record, provide_peerings
 from webop.client.api import Client
 from webop.identities import detect_own_identity
 
@@ -35,8 +35,8 @@ def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
 
 
 @pytest.fixture
-def meeting(run: Run, client: Client, webop_namespace: str) -> Meeting:
-    return Meeting(client, webop_namespace, "mine")
+def shared(run: Run, client: Client, webop_namespace: str) -> PeeringObject:
+    return PeeringObject(client, webop_namespace, "mine")
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     run: Run,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -59,12 +59,12 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
     @webop.on.create("widgets", registry=registry, id="created")
     async def created(**_: object) -> None: ...
 
-    await meeting.create(vip=build_record(1000))
-    await meeting.write("vip", None)
+    await shared.create(vip=build_record(1000))
+    await shared.write("vip", None)
     where = ("-n", objects.namespace, "-P", "mine")
     settings = build_settings(peering={"priority": 5})
     async with run_operator(settings, standalone=False, identity="me", peering_name="mine"):
-        await meeting.wait(lambda records: "me" in records)
+        await shared.wait(lambda records: "me" in records)
         message = ("-m", "backup is running")
         result = await asyncio.to_thread(run, "freeze", *where, "-t600", *message, "--quiet")
         assert result.exit_code == 0, result.output
@@ -74,7 +74,7 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
         assert f"webop resume -n '{objects.namespace}' --peering mine --id {who}" in result.output
         text = f"Pausing in favour of {who} (priority 100, valid until "
         await eventually(lambda: text in caplog.text and ": backup is running" in caplog.text)
-        assert set(await meeting.read()) == {"me", who}
+        assert set(await shared.read()) == {"me", who}
 
         result = await asyncio.to_thread(run, "resume", *where, "--id", "other", "--quiet")
         assert result.exit_code == 0
@@ -84,7 +84,7 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
         result = await asyncio.to_thread(run, "resume", *where, "--quiet")
         assert f"Removed the record of {who} in the namespace" in result.output
         await eventually(lambda: "Resuming" in caplog.text)
-        assert set(await meeting.read()) == {"me"}
+        assert set(await shared.read()) == {"me"}
         result = await asyncio.to_thread(run, "freeze", *where, "-t5", "-p1", "-i", "x", "-q")
         assert "Paused operators: none now." in result.output
         assert "Not paused, because their priority is higher: me (5)." in result.output
@@ -93,11 +93,11 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
 
 @pytest.mark.feature("CLI-14", "CLI-15")
 async def test_names_and_messages_of_others_do_not_rewrite_what_the_terminal_shows(
-    run: Run, meeting: Meeting
+    run: Run, shared: PeeringObject
 ) -> None:
     forged = "x\x1b]0;y\x07\nforged"
-    await meeting.create(**{forged: {**build_record(5), "message": forged}})
-    where = ("-n", meeting.namespace, "-P", "mine", "-q")
+    await shared.create(**{forged: {**build_record(5), "message": forged}})
+    where = ("-n", shared.namespace, "-P", "mine", "-q")
     for command in (("resume",), ("freeze", "-t5"), ("freeze", "-t5", "-p1")):
         result = await asyncio.to_thread(run, *command, *where)
         assert result.exit_code == 0, result.output
@@ -107,9 +107,9 @@ async def test_names_and_messages_of_others_do_not_rewrite_what_the_terminal_sho
 
 @pytest.mark.feature("CLI-14", "CLI-15", "CLI-03")
 async def test_the_options_come_from_the_environment_as_well(
-    run: Run, meeting: Meeting, client: Client, webop_namespace: str
+    run: Run, shared: PeeringObject, client: Client, webop_namespace: str
 ) -> None:
-    await meeting.create()
+    await shared.create()
     variables = {
         "ALL_NAMESPACES": "1",
         "PEERING": "mine",
@@ -123,7 +123,7 @@ async def test_the_options_come_from_the_environment_as_well(
     env = {**base, **{f"WEBOP_FREEZE_{name}": value for name, value in variables.items()}}
     result = await asyncio.to_thread(invoke, "freeze", "-n", webop_namespace, env=env)
     assert result.exit_code == 0, result.output
-    record = (await meeting.read())["somebody"]
+    record = (await shared.read())["somebody"]
     assert (record["priority"], record["lifetime"], record["message"]) == (666, 60, "why")
     env = {
         **base,
@@ -132,27 +132,27 @@ async def test_the_options_come_from_the_environment_as_well(
     }
     result = await asyncio.to_thread(invoke, "resume", "-Pmine", "-q", env=env)
     assert result.exit_code == 0, result.output
-    assert await meeting.read() == {}
+    assert await shared.read() == {}
 
 
 @pytest.mark.feature("CLI-14", "CLI-15", "PEE-05")
 async def test_the_operators_of_the_whole_cluster_have_their_own_object(
     run: Run, client: Client, webop_namespace: str
 ) -> None:
-    meeting = Meeting(client, None, webop_namespace)
-    result = await asyncio.to_thread(run, "freeze", "-A", "-P", meeting.name, "-t60", "-q")
+    shared = PeeringObject(client, None, webop_namespace)
+    result = await asyncio.to_thread(run, "freeze", "-A", "-P", shared.name, "-t60", "-q")
     assert result.exit_code == 1
-    assert f"There is no peering '{meeting.name}' cluster-wide." in result.output
-    assert f"kind: ClusterKopfPeering, metadata: {{name: {meeting.name}}}" in result.output
-    await meeting.create()
+    assert f"There is no peering '{shared.name}' cluster-wide." in result.output
+    assert f"kind: ClusterKopfPeering, metadata: {{name: {shared.name}}}" in result.output
+    await shared.create()
     try:
-        arguments = ("-A", "-P", meeting.name, "-i", "x", "-q")
+        arguments = ("-A", "-P", shared.name, "-i", "x", "-q")
         assert (await asyncio.to_thread(run, "freeze", *arguments, "-t60")).exit_code == 0
-        assert set(await meeting.read()) == {"x"}
+        assert set(await shared.read()) == {"x"}
         assert (await asyncio.to_thread(run, "resume", *arguments)).exit_code == 0
-        assert await meeting.read() == {}
+        assert await shared.read() == {}
     finally:
-        await meeting.delete()
+        await shared.delete()
 
 
 @pytest.mark.parametrize(

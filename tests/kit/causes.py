@@ -1,4 +1,4 @@
-"""Occasions as the reactor and the admission see them, made of two states of an object."""
+"""Causes as the reactor and the admission see them, made of two states of an object."""
 
 from __future__ import annotations
 

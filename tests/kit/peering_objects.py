@@ -65,7 +65,7 @@ def provide_peerings(cluster: LocalCluster) -> None:
 
 
 @dataclass
-class Meeting:
+class PeeringObject:
     """One peering object, by the word of the API server; cluster-wide without a namespace."""
 
     client: Client
@@ -127,18 +127,18 @@ def build_record(priority: int, lifetime: float = 3600, **more: Any) -> Json:
 class Boss:
     """Makes the operator pause, and resume."""
 
-    def __init__(self, meeting: Meeting, log: pytest.LogCaptureFixture) -> None:
-        self.meeting = meeting
+    def __init__(self, shared: PeeringObject, log: pytest.LogCaptureFixture) -> None:
+        self.shared = shared
         self.log = log
 
     async def pause(self) -> None:
         """Make it pause, and wait until it does."""
         before = self.log.text.count("Pausing")
-        await self.meeting.write("boss", build_record(100))
+        await self.shared.write("boss", build_record(100))
         await eventually(lambda: self.log.text.count("Pausing") > before, "the pause")
 
     async def resume(self) -> None:
         """Let it resume, and wait until it does."""
         before = self.log.text.count("Resuming")
-        await self.meeting.write("boss", None)
+        await self.shared.write("boss", None)
         await eventually(lambda: self.log.text.count("Resuming") > before, "the end of it")

@@ -23,7 +23,7 @@ from tests.kit.operators import (
     is_handled,
     operate,
 )
-from tests.kit.peering_objects import Meeting, provide_peerings
+from tests.kit.peering_objects import PeeringObject, provide_peerings
 from tests.kit.processes import Command
 from tests.kopf.relay import KOPF, WEBOP, Relay
 from webop.identities import detect_own_identity
@@ -52,7 +52,7 @@ class Story:
     ) -> None:
         self.relay = relay
         self.objects = objects
-        self.meeting = Meeting(objects.client, objects.namespace, "mine")
+        self.shared = PeeringObject(objects.client, objects.namespace, "mine")
         self.calls = Calls()
         self.log = log
         self.registry = webop.OperatorRegistry()
@@ -124,7 +124,7 @@ _PAUSING, _RESUMING = "Pausing operations in favour of", "Resuming operations"
 
 @pytest.mark.feature("PEE-01", "PEE-02", "PEE-03", "PEE-12", "PEE-14", "PEE-15", "D-20", "CLI-14")
 async def test_kopf_gives_way_to_webop(story: Story) -> None:
-    await story.meeting.create()
+    await story.shared.create()
     async with story.relay.run(KOPF, "--peering=mine") as kopf:
         await story.objects.create("one")
         await story.relay.wait_for_call("one", "created", turn=1)
@@ -169,7 +169,7 @@ async def test_kopf_gives_way_to_webop(story: Story) -> None:
 
 @pytest.mark.feature("PEE-01", "PEE-02", "PEE-04", "PEE-14", "CLI-14", "CLI-15", "PEE-18")
 async def test_webop_gives_way_to_kopf(story: Story) -> None:
-    await story.meeting.create()
+    await story.shared.create()
     async with story.operate(priority=0):
         await story.objects.create("one")
         await story.calls.wait("one")
@@ -183,7 +183,7 @@ async def test_webop_gives_way_to_kopf(story: Story) -> None:
             assert "Resuming" not in story.log.text
             await eventually(lambda: "Resuming" in story.log.text)
         await story.calls.wait("three")
-        (own,) = await story.meeting.wait(lambda records: len(records) == 1, "the dead are cleaned")
+        (own,) = await story.shared.wait(lambda records: len(records) == 1, "the dead are cleaned")
         assert re.fullmatch(r"[^@]+@[^/]+/\d+/\w+", own)
 
         await story.run_kopf("freeze", "--lifetime=600")

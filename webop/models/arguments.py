@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, get_origin, get_type_hints
 import pydantic
 
 from webop.errors import ConfigurationError, MisfitError
-from webop.models.checks import build, is_alias, iterate_classes
+from webop.models.annotations import build, is_alias, iterate_classes
 from webop.models.fitting import build_adapter, fit
 from webop.models.model import is_model, split_optional
 

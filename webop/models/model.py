@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticUndefined
 
 from webop.errors import ConfigurationError
-from webop.models.checks import build, check_fields
+from webop.models.annotations import build, check_fields
 from webop.objects.resources import Selector, guess_plural
 
 C = TypeVar("C", bound=pydantic.BaseModel)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 
-from webop.models.checks import iterate_classes
+from webop.models.annotations import iterate_classes
 from webop.objects.conditions import build_condition, find_condition
 
 VALID = "Valid"

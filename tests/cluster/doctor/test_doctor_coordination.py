@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.doctor_runs import Doctor
 from tests.kit.managed_webhooks import Site
-from tests.kit.peering_objects import Meeting, build_record, define_peerings
+from tests.kit.peering_objects import PeeringObject, build_record, define_peerings
 from webop.cli.doctor.records import judge_lease, judge_peers
 from webop.coordination.requests import LEASES
 
@@ -95,8 +95,8 @@ async def test_leases_and_peerings_that_keep_an_operator_from_acting_are_named(
     assert absent.find(f"Lease {place}/{place}").level == "warning"
     line = absent.find(f"peering {place}")
     assert (line.level, "kubectl create -f" in line.remedy) == ("failure", True)
-    meeting = Meeting(site.client, place, place)
-    await meeting.create(boss=build_record(100))
+    shared = PeeringObject(site.client, place, place)
+    await shared.create(boss=build_record(100))
     renewed = (NOW - dt.timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     spec = {"holderIdentity": "gone", "leaseDurationSeconds": 15, "renewTime": renewed}
     await site.client.create(LEASES, place, {"metadata": {"name": place}, "spec": spec})

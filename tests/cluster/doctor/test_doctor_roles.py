@@ -21,7 +21,7 @@ import webop
 from tests.kit.doctor_runs import Doctor, Report
 from tests.kit.managed_webhooks import KINDS, until
 from tests.kit.operators import Kind, Objects, Running, operate
-from tests.kit.peering_objects import Meeting, define_peerings
+from tests.kit.peering_objects import PeeringObject, define_peerings
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APINotFoundError
@@ -148,7 +148,7 @@ class Case:
 
     async def run(self) -> None:
         """Run the operator until it has handled an object, or failed for what it lacks."""
-        await Meeting(self.client, self.place, self.place).create()
+        await PeeringObject(self.client, self.place, self.place).create()
         await self.objects.create("one")
         config = yaml.safe_load(self.cluster.kubeconfig_for(self.place).read_text())
         user = config["users"][0]["user"]

@@ -17,6 +17,7 @@ from tests.kit.operators import (
     Kind,
     Objects,
     RunOperator,
+    build_settings,
     eventually,
 )
 from webop.client.api import Client
@@ -76,7 +77,40 @@ async def wait_noticed(objects: Objects, index: Names) -> None:
         await asyncio.sleep(0.1)
 
 
-CHANGES = pytest.mark.parametrize("change", [gain_status, prefer_next_version])
+@pytest.mark.parametrize("change", [gain_status, prefer_next_version])
+async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_called_again(
+    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects, change: Change
+) -> None:
+    crowd, index = Crowd(), Names(registry, ducks.kind.crd_name)
+    released = asyncio.Event()
+
+    @webop.on.update(ducks.kind.crd_name, registry=registry, id="slow")
+    async def slow(name: str, **_: Any) -> str:
+        with crowd.enter(f"handler of {name}"):
+            await released.wait()
+            return "done"
+
+    @webop.daemon(ducks.kind.crd_name, registry=registry, id="daemon")
+    async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
+        with crowd.enter(f"daemon of {name}"):
+            await stopped.wait()
+
+    async with run_operator(build_settings(batching={"exit_timeout": 0.2})):
+        await ducks.create("one", {"a": 1})
+        await ducks.wait_handled("one")
+        await ducks.patch("one", {"spec": {"a": 2}})
+        await eventually(lambda: crowd.present.total() == 2, "they run")
+        await change_kind(ducks, change)
+        await wait_noticed(ducks, index)
+        released.set()
+        await ducks.wait_handled("one")
+        await eventually(lambda: crowd.present["daemon of one"] == 1, "the daemon runs")
+        await ducks.delete("one")
+        await ducks.wait_gone("one")
+    assert crowd.entries["handler of one"] == 1
+    # With another version, it starts again: its body and its patches are of that version.
+    assert crowd.entries["daemon of one"] == 1 + (change is prefer_next_version)
+    assert set(crowd.most.values()) == {1}
 
 
 async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_own_one(

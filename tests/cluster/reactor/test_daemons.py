@@ -378,3 +378,41 @@ async def test_a_daemon_that_is_yet_to_begin_does_not_hold_its_object(
         await objects.delete("one")
         await objects.wait_gone("one", timeout=5)
     assert not calls.of("one")
+
+
+@pytest.mark.feature("ERR-01", "DMN-22")
+async def test_a_daemon_or_handler_that_cancels_itself_has_failed_and_is_called_again(
+    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+) -> None:
+    async def cancel(what: str, retry: int) -> None:
+        timeline.note(f"{what} {retry}")
+        task = asyncio.current_task()
+        assert task is not None
+        if retry == 0:
+            task.cancel()
+            await asyncio.sleep(0)
+        if retry == 1:
+            raise GeneratorExit
+
+    @webop.daemon("widgets", registry=registry, id="daemon", backoff=0.1)
+    async def daemon(retry: int, stopped: webop.DaemonStopped, **_: Any) -> None:
+        await cancel("daemon", retry)
+        await stopped.wait()
+
+    @webop.timer("widgets", registry=registry, id="timer", backoff=0.1, interval=0.1)
+    async def timer(retry: int, **_: Any) -> None:
+        await cancel("timer", retry)
+
+    @webop.on.create("widgets", registry=registry, id="create", backoff=0.1)
+    async def create(retry: int, **_: Any) -> None:
+        await cancel("create", retry)
+
+    async with run_operator():
+        await objects.create("one")
+        for what in ("daemon", "create", "timer"):
+            await timeline.wait(f"{what} 2")
+        await timeline.wait("timer 0", 2)
+        await objects.wait_handled("one")

@@ -22,7 +22,7 @@ from tests.kit.operators import (
 )
 
 
-@pytest.mark.parametrize("occasion", ["patch", "daemon"])
+@pytest.mark.parametrize("moment", ["patch", "daemon"])
 async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_handlers(
     registry: webop.OperatorRegistry,
     relayed: Relay,
@@ -30,7 +30,7 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
-    occasion: str,
+    moment: str,
 ) -> None:
     """The records of the handlers go with the finalizer, however many requests it takes."""
     ended, reached = asyncio.Event(), asyncio.Event()
@@ -38,10 +38,10 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
     @webop.on.delete("widgets", registry=registry, id="deleted", when=is_no_fence)
     async def deleted(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("deleted", kwargs)
-        if occasion == "patch":
+        if moment == "patch":
             patch.metadata.labels["deleted"] = "yes"
 
-    if occasion == "daemon":
+    if moment == "daemon":
 
         @webop.daemon("widgets", registry=registry, id="daemon", when=is_no_fence)
         async def daemon(**_: Any) -> None:
@@ -62,7 +62,7 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
         await objects.wait_handled("one")
         await objects.delete("one")
         await calls.wait("one", "deleted")
-        if occasion == "daemon":
+        if moment == "daemon":
             await objects.wait("one", lambda body: get_progress(body).get("deleted"))
             ended.set()
         await reached.wait()

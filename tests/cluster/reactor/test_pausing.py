@@ -22,7 +22,7 @@ from tests.kit.operators import (
     eventually,
     get_progress,
 )
-from tests.kit.peering_objects import Boss, Meeting, provide_peerings
+from tests.kit.peering_objects import Boss, PeeringObject, provide_peerings
 from tests.kit.timeline import Timeline
 from webop.client.api import Client
 from webop.handlers.stopping import AsyncDaemonStopped
@@ -43,9 +43,9 @@ def _kinds(webop_cluster: LocalCluster) -> None:
 @pytest.fixture
 async def boss(client: Client, objects: Objects, caplog: pytest.LogCaptureFixture) -> Boss:
     caplog.set_level(logging.INFO, "webop.coordination")
-    meeting = Meeting(client, objects.namespace)
-    await meeting.create()
-    return Boss(meeting, caplog)
+    shared = PeeringObject(client, objects.namespace)
+    await shared.create()
+    return Boss(shared, caplog)
 
 
 @pytest.fixture

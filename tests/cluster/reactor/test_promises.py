@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-class Witness:
+class Recorder:
     """Two handlers of creations and updates; they are slow, and fail now and then."""
 
     def __init__(self, registry: webop.OperatorRegistry, seed: int) -> None:
@@ -59,7 +59,7 @@ class Witness:
 async def test_one_object_is_never_handled_twice_at_once_and_its_last_state_is_always_handled(
     registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster, seed: int
 ) -> None:
-    witness = Witness(registry, seed)
+    recorder = Recorder(registry, seed)
     dice = random.Random(seed)
 
     async def live(number: int) -> None:
@@ -80,9 +80,9 @@ async def test_one_object_is_never_handled_twice_at_once_and_its_last_state_is_a
             await living
             for number in range(OBJECTS):
                 await objects.wait_handled(f"o{number}")
-    assert witness.violations == []
+    assert recorder.violations == []
     names = [f"o{number}" for number in range(OBJECTS)]
-    last = {(name, key): witness.successes[name, key][-1] for name in names for key in "ab"}
+    last = {(name, key): recorder.successes[name, key][-1] for name in names for key in "ab"}
     assert last == dict.fromkeys(last, CHANGES)
-    for values in witness.successes.values():
+    for values in recorder.successes.values():
         assert values == sorted(values)

@@ -37,7 +37,7 @@ async def site(webop_cluster: LocalCluster, webop_namespace: str) -> AsyncIterat
                 await client.delete(resource, None, found.name)
 
 
-class Witness:
+class Recorder:
     """Handlers that take down what they are given; the same twice, for the two ways."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def compare(site: Site, answer: httpx.Response, result: AdmissionResult) -> None
 
 
 async def test_the_client_is_like_a_real_api_server(site: Site) -> None:
-    real, tested = Witness(), Witness()
+    real, tested = Recorder(), Recorder()
     namespace = site.objects.namespace
     path = _KIND.resource.get_url(namespace=namespace)
     head: Json = {"apiVersion": _KIND.resource.api_version, "kind": _KIND.kind}

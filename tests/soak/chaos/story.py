@@ -30,11 +30,11 @@ from tests.soak.chaos.invariants import (
     measure_growth,
     read_lines,
 )
+from tests.soak.chaos.life_recorder import LifeRecorder
 from tests.soak.chaos.link import Link, Weather
 from tests.soak.chaos.plan import ENDS, LINK_FAULTS, PROCESS_FAULTS, Fault
 from tests.soak.chaos.replicas import DURATION, LEASE, Fleet, Place, read_clock
 from tests.soak.chaos.users import Users
-from tests.soak.chaos.witness import Witness
 from tests.soak.rollout.balancer import Balancer
 from tests.soak.rollout.story import SECRET, SECRETS, SERVICES
 from webop.objects.resources import Resource
@@ -82,7 +82,7 @@ class Stage:
     http: httpx.AsyncClient
     fleet: Fleet
     users: Users
-    witness: Witness
+    recorder: LifeRecorder
     began: float = field(default_factory=read_clock)
     told: list[tuple[float, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -200,11 +200,11 @@ async def set_up(
         await client.create(SERVICES, namespace, service)
         fleet = Fleet(cluster, namespace, KIND, folder, balancer, has_lease)
         url = KIND.resource.get_url(namespace=namespace)
-        users, witness = Users(http, url, KIND, times.seed), Witness(http, url)
-        stage = Stage(cluster, http, fleet, users, witness)
+        users, recorder = Users(http, url, KIND, times.seed), LifeRecorder(http, url)
+        stage = Stage(cluster, http, fleet, users, recorder)
         async with fleet.run(times.replicas, times.seed):
             await fleet.wait_ready(60)
-            stage.watching = asyncio.create_task(witness.watch())
+            stage.watching = asyncio.create_task(recorder.watch())
             try:
                 yield stage
             finally:
@@ -264,7 +264,7 @@ async def _calm_down(stage: Stage, times: Times, say: Say) -> float:
 async def _report_progress(stage: Stage, say: Say) -> None:
     while True:
         await asyncio.sleep(_PROGRESS)
-        lives = stage.witness.lives.values()
+        lives = stage.recorder.lives.values()
         lines = sum(path.stat().st_size for path in stage.fleet.folder.glob("*.lines"))
         say(
             f"{sum(life.gone is None for life in lives)} objects ({len(lives)} created), "
@@ -307,7 +307,7 @@ async def _list_unsettled(stage: Stage) -> list[str]:
 
 async def _check_indexes(stage: Stage) -> None:
     """Check that the index of each replica has as many objects as the cluster."""
-    count = sum(life.gone is None for life in stage.witness.lives.values())
+    count = sum(life.gone is None for life in stage.recorder.lives.values())
     resource = (KIND.group, "v1", KIND.plural)
     body = build_object({"counts": True})
     review = build_review(body, resource=resource, kind=KIND.kind)
@@ -333,7 +333,7 @@ def collect(stage: Stage) -> Evidence:
         for place in stage.fleet.places
         for text in place.surprises
     ]
-    return Evidence(calls, stage.witness.lives, processes, stage.fleet.has_lease)
+    return Evidence(calls, stage.recorder.lives, processes, stage.fleet.has_lease)
 
 
 def _read_terms(log: str) -> list[float]:
@@ -354,7 +354,7 @@ def find_idle_daemons(stage: Stage, evidence: Evidence) -> list[Violation]:
         if call.handler == "follow" and not call.outcome and call.who not in dead
     }
     wanted = {
-        life.uid for life in stage.witness.lives.values() if life.gone is None and life.is_followed
+        life.uid for life in stage.recorder.lives.values() if life.gone is None and life.is_followed
     }
     return [
         Violation(
@@ -403,7 +403,7 @@ def summarize(stage: Stage, evidence: Evidence, took: float) -> list[str]:
         "faults of connections": ways,
         "reviews without a replica": stage.fleet.balancer.refused,
         "calm until settled": f"{took:.1f} s",
-        "gaps in the watch": stage.witness.gaps,
+        "gaps in the watch": stage.recorder.gaps,
     }
     for process in evidence.processes.values():
         for name, trend in measure_growth(process).items():

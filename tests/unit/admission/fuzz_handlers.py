@@ -9,7 +9,7 @@ import webop
 
 
 @dataclass
-class Jury:
+class RecordedHandlers:
     """Handlers that never fail, and what they have been asked in the request of the moment."""
 
     registry: webop.OperatorRegistry = field(default_factory=webop.OperatorRegistry)

@@ -34,7 +34,7 @@ from tests.kit.hostile_requests import (
     generate_spoilt_bodies,
     generate_spoilt_streams,
 )
-from tests.unit.admission.fuzz_handlers import Jury
+from tests.unit.admission.fuzz_handlers import RecordedHandlers
 from webop.objects.json_text import cut
 from webop.servers.http.listener import Listener
 from webop.testing.results import apply_json_patch
@@ -119,15 +119,15 @@ class _Errors(logging.Handler):
 class Fuzzer:
     """Sends requests to one app, and judges the answers."""
 
-    def __init__(self, app: Any, jury: Jury, errors: _Errors) -> None:
+    def __init__(self, app: Any, recorded: RecordedHandlers, errors: _Errors) -> None:
         self.report = Report()
         self.app = app
-        self.jury = jury
+        self.recorded = recorded
         self.errors = errors
 
     async def send(self, request: Request) -> None:
         """Send one request as an ASGI server does, and judge the answer."""
-        self.jury.clear()
+        self.recorded.clear()
         began = time.perf_counter()
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -145,7 +145,7 @@ class Fuzzer:
 
     async def send_stream(self, host: str, port: int, stream: bytes) -> None:
         """Write bytes to a socket, and judge what comes back until the other side closes."""
-        self.jury.clear()
+        self.recorded.clear()
         began = time.perf_counter()
         answer = b""
         with contextlib.suppress(OSError):
@@ -172,7 +172,7 @@ class Fuzzer:
         self._judge_log(stream)
         if any(status >= b"500" and status != b"505" for status in statuses):  # a spoilt version
             self.report.note("a 5xx at a socket", repr(answer[:500]), stream)
-        if b'"allowed":true' in answer and not (self.jury.called or self.jury.declined):
+        if b'"allowed":true' in answer and not (self.recorded.called or self.recorded.declined):
             self.report.note("allowed, but unjudged, at a socket", repr(answer[:500]), stream)
 
     def _note_time(self, began: float, request: object) -> None:
@@ -207,7 +207,7 @@ class Fuzzer:
             response = answer["response"]
             allowed, uid = response["allowed"], response["uid"]
             code = response.get("status", {}).get("code")
-            if allowed is False and code in (400, 413) and not self.jury.called:
+            if allowed is False and code in (400, 413) and not self.recorded.called:
                 if f'"uid":"{uid}"' not in request.body[:512].decode("latin-1").replace(" ", ""):
                     yield "a denial of a wrong review has another uid", text
                 return  # the content is wrong; nobody needs to read it whole
@@ -219,9 +219,9 @@ class Fuzzer:
             yield "the answer is of another kind", text
         if uid != sent["request"]["uid"] or not uid:
             yield "the answer has another uid", text
-        if allowed is True and not (self.jury.called or self.jury.declined):
+        if allowed is True and not (self.recorded.called or self.recorded.declined):
             yield "allowed, but unjudged", text
-        if allowed is not True and not self.jury.refused:
+        if allowed is not True and not self.recorded.refused:
             yield f"refused, but by no handler: {response['status']['message'][:60]}", text
         yield from _judge_parts(response, sent["request"].get("object"))
 
@@ -313,15 +313,15 @@ def generate(count: int, number: int) -> Iterator[Request]:
 @contextlib.asynccontextmanager
 async def open_fuzzer() -> AsyncIterator[Fuzzer]:
     """Run an app with the handlers, and listen to its log."""
-    errors, jury = _Errors(), Jury()
+    errors, recorded = _Errors(), RecordedHandlers()
     root = logging.getLogger()
     level = root.level
     root.addHandler(errors)
     root.setLevel(logging.INFO)
     try:
-        app = webop.create_app(registry=jury.registry, modules=(), clusterwide=True)
+        app = webop.create_app(registry=recorded.registry, modules=(), clusterwide=True)
         async with LifespanManager(app):
-            yield Fuzzer(app, jury, errors)
+            yield Fuzzer(app, recorded, errors)
     finally:
         root.removeHandler(errors)
         root.setLevel(level)

@@ -103,6 +103,6 @@ async def test_the_judge_notices_errors_in_the_log_and_from_the_app() -> None:
 async def judge(app: Any) -> set[str]:
     """Send a valid review to an app, and return what is wrong with the answer."""
     async with open_fuzzer() as fuzzer:
-        other = Fuzzer(app, fuzzer.jury, fuzzer.errors)
+        other = Fuzzer(app, fuzzer.recorded, fuzzer.errors)
         await other.send(Request(REVIEW))
     return set(other.report.findings)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import threading
 import traceback
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -283,3 +285,17 @@ async def test_a_cancelled_call_waits_for_its_thread_once(count: int) -> None:
     released.set()
     with pytest.raises(asyncio.CancelledError):
         await calling
+
+
+def test_functions_of_deleted_objects_are_forgotten() -> None:
+    """Sub-handlers are often closures, which hold the object."""
+
+    def make(held: list[int]) -> Callable[[], list[int]]:
+        return lambda: held
+
+    fn = make([1])
+    assert not is_async(fn)
+    reference = weakref.ref(fn)
+    del fn
+    gc.collect()
+    assert reference() is None

@@ -79,7 +79,7 @@ class Bench:
         return cause
 
     def build_cause(self, **stanzas: Any) -> ResourceCause:
-        """Return the occasion of an event."""
+        """Return the cause of an event."""
         body = Body(build_body(**stanzas))
         return ResourceCause(
             logger=logging.getLogger("test"),

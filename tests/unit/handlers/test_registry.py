@@ -1,4 +1,4 @@
-"""Which handlers are called for which occasions, and in which order."""
+"""Which handlers are called for which causes, and in which order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def everything(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
         (DELETED, OLD, True, ["delete", "optional", "deleted"]),
     ],
 )
-def test_occasions_select_their_handlers(
+def test_causes_select_their_handlers(
     everything: webop.OperatorRegistry, new: Any, old: Any, initial: bool, expected: list[str]
 ) -> None:
     assert select_ids(everything, build_change(new, old, initial=initial)) == expected

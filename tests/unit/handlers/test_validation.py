@@ -234,7 +234,7 @@ def declare_twice(first: Any, second: Any) -> list[str]:
         ((webop.daemon, {}), (webop.timer, {"interval": 1})),
     ],
 )
-def test_two_functions_with_one_id_for_one_occasion_are_suspicious(first: Any, second: Any) -> None:
+def test_two_functions_with_one_id_for_one_cause_are_suspicious(first: Any, second: Any) -> None:
     (text,) = declare_twice(first, second)
     assert text.startswith("Two handlers for kex have the id 'fn")
     assert text.count(__file__) == 2

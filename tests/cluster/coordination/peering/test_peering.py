@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.cluster.coordination.meetings.pauses import stay_out
+from tests.cluster.coordination.peering.pauses import stay_out
 from tests.kit.operators import (
     Calls,
     Objects,
@@ -18,7 +18,7 @@ from tests.kit.operators import (
     eventually,
 )
 from tests.kit.peering_objects import (
-    Meeting,
+    PeeringObject,
     build_record,
 )
 from webop.client.auth.vault import ConnectionInfo, Vault
@@ -30,19 +30,22 @@ from webop.runtime.operator import Operator, OperatorOptions
 @pytest.mark.feature("PEE-01", "PEE-13", "PEE-15", "PEE-16", "CFG-06", "CFG-10", "CFG-11", "D-21")
 @pytest.mark.parametrize("stealth", [False, True])
 async def test_an_operator_keeps_a_record_and_removes_it_at_the_end(
-    run_operator: RunOperator, meeting: Meeting, log: pytest.LogCaptureFixture, stealth: bool
+    run_operator: RunOperator,
+    shared: PeeringObject,
+    log: pytest.LogCaptureFixture,
+    stealth: bool,
 ) -> None:
-    await meeting.create()
+    await shared.create()
     peering = {"stealth": stealth, "lifetime": 2, "priority": 7}
     settings = build_settings(peering=peering)
     async with run_operator(settings, standalone=False, identity="me"):
-        records = await meeting.wait(lambda records: "me" in records)
+        records = await shared.wait(lambda records: "me" in records)
         record = records["me"]
         assert (record["priority"], record["lifetime"]) == (7, 2)
         assert set(records) == {"me"}
         assert set(record) == {"priority", "lifetime", "lastseen"}
-        await meeting.wait(lambda records: records["me"]["lastseen"] > record["lastseen"])
-    assert await meeting.read() == {}
+        await shared.wait(lambda records: records["me"]["lastseen"] > record["lastseen"])
+    assert await shared.read() == {}
     assert ("Keep-alive" in log.text) is not stealth
     assert "Pausing" not in log.text
     assert "belongs to the peering 'default'" in log.text
@@ -51,44 +54,44 @@ async def test_an_operator_keeps_a_record_and_removes_it_at_the_end(
 @pytest.mark.feature("PEE-02", "PEE-14", "CFG-08", "D-20")
 async def test_it_pauses_for_a_higher_priority_until_that_one_is_gone_or_dead(
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
 ) -> None:
     dead = build_record(999, lifetime=-5)
-    await meeting.create(boss=build_record(100, message="maintenance"), dead=dead)
+    await shared.create(boss=build_record(100, message="maintenance"), dead=dead)
     async with run_operator(standalone=False, identity="me"):
         await stay_out(objects, calls, log)
-        await meeting.wait(lambda records: set(records) == {"me", "boss"}, "the dead are cleaned")
+        await shared.wait(lambda records: set(records) == {"me", "boss"}, "the dead are cleaned")
         assert "in favour of boss (priority 100, valid until" in log.text
         assert "UTC): maintenance" in log.text
-        await meeting.write("boss", build_record(100, message="maintenance"))
-        await meeting.write("boss", None)
+        await shared.write("boss", build_record(100, message="maintenance"))
+        await shared.write("boss", None)
         await calls.wait("ignored")
         assert log.text.count("Pausing") == log.text.count("Resuming") == 1
 
-        await meeting.write("boss", build_record(100, lifetime=2))
+        await shared.write("boss", build_record(100, lifetime=2))
         await eventually(lambda: log.text.count("Pausing") == 2, "the pause")
         await eventually(lambda: log.text.count("Resuming") == 2, "the end of the dead boss")
         await objects.create("later", labels={"x": "y"})
         await calls.wait("later")
-        await meeting.write("low", build_record(-1))
-        await meeting.wait(lambda records: set(records) >= {"me", "low"})
+        await shared.write("low", build_record(-1))
+        await shared.wait(lambda records: set(records) >= {"me", "low"})
         await objects.pass_fence()
     assert log.text.count("Pausing") == 2
-    assert set(await meeting.read()) <= {"low", "boss"}
+    assert set(await shared.read()) <= {"low", "boss"}
 
 
 @pytest.mark.feature("PEE-03", "D-20")
 async def test_with_the_same_priority_all_pause_and_warn(
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
 ) -> None:
-    await meeting.create()
+    await shared.create()
     async with (
         run_operator(standalone=False, identity="one", beside=True) as one,
         run_operator(standalone=False, identity="two", beside=True),
@@ -105,22 +108,22 @@ async def test_with_the_same_priority_all_pause_and_warn(
 @pytest.mark.feature("PEE-03", "PEE-02")
 async def test_operators_with_shards_pause_only_for_a_higher_priority(
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
 ) -> None:
-    await meeting.create()
+    await shared.create()
     settings = build_settings()
     settings.watching.shard_selectors["widgets"] = (
         "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"
     )
     async with run_operator(settings, standalone=False, identity="one"):
-        await meeting.write("two", build_record(0))
+        await shared.write("two", build_record(0))
         await objects.create("a", labels={"x": "y"})
         await calls.wait("a")
         assert "Pausing" not in log.text
-        await meeting.write("boss", build_record(100))
+        await shared.write("boss", build_record(100))
         await eventually(lambda: "in favour of boss" in log.text, "the pause")
         assert "two" not in log.text
 
@@ -128,12 +131,12 @@ async def test_operators_with_shards_pause_only_for_a_higher_priority(
 @pytest.mark.feature("PEE-12", "PEE-04", "CFG-08")
 async def test_the_next_one_takes_over_and_priorities_can_change(
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
 ) -> None:
-    await meeting.create()
+    await shared.create()
     one, two = (build_settings(peering={"priority": n, "lifetime": 4}) for n in (1, 2))
     async with (
         run_operator(one, standalone=False, identity="one", beside=True),
@@ -151,12 +154,15 @@ async def test_the_next_one_takes_over_and_priorities_can_change(
 
 @pytest.mark.feature("PEE-10", "CFG-09")
 async def test_standalone_operators_have_nothing_to_do_with_it(
-    run_operator: RunOperator, meeting: Meeting, objects: Objects, log: pytest.LogCaptureFixture
+    run_operator: RunOperator,
+    shared: PeeringObject,
+    objects: Objects,
+    log: pytest.LogCaptureFixture,
 ) -> None:
-    await meeting.create(boss=build_record(100))
+    await shared.create(boss=build_record(100))
     async with run_operator(standalone=True, identity="me"):
         await objects.pass_fence()
-    assert set(await meeting.read()) == {"boss"}
+    assert set(await shared.read()) == {"boss"}
     assert "peering" not in log.text
 
 
@@ -164,7 +170,7 @@ async def test_standalone_operators_have_nothing_to_do_with_it(
 async def test_the_record_stays_until_the_work_has_ended(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
 ) -> None:
     ended = asyncio.Event()
@@ -174,34 +180,34 @@ async def test_the_record_stays_until_the_work_has_ended(
     async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
         await stopped.wait()
         await ended.wait()
-        records.append(await meeting.read())
+        records.append(await shared.read())
 
-    await meeting.create()
+    await shared.create()
     async with run_operator(standalone=False, identity="me", beside=True) as running:
         await objects.create("one")
         await objects.wait("one", lambda body: body["metadata"].get("finalizers"))
-        await meeting.wait(lambda records: "me" in records)
+        await shared.wait(lambda records: "me" in records)
         stopping = asyncio.create_task(running.stop())
         await asyncio.sleep(0.1)
-        assert set(await meeting.read()) == {"me"}
+        assert set(await shared.read()) == {"me"}
         ended.set()
         await stopping
     assert [set(record) for record in records] == [{"me"}]
-    assert await meeting.read() == {}
+    assert await shared.read() == {}
 
 
 @pytest.mark.feature("PEE-15")
 async def test_at_sigterm_others_take_over_at_once_while_webhooks_are_served_on(
     registry: webop.OperatorRegistry,
     info: ConnectionInfo,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     log: pytest.LogCaptureFixture,
 ) -> None:
     @webop.on.validate("widgets", registry=registry, id="validated")
     async def validated(**_: Any) -> None: ...
 
-    await meeting.create()
+    await shared.create()
     operator = Operator(
         OperatorOptions(
             registry=registry,
@@ -213,9 +219,9 @@ async def test_at_sigterm_others_take_over_at_once_while_webhooks_are_served_on(
         )
     )
     running = asyncio.create_task(operator.run())
-    await meeting.wait(lambda records: "me" in records)
+    await shared.wait(lambda records: "me" in records)
     retiring = asyncio.create_task(operator.retire())
-    await meeting.wait(lambda records: not records)
+    await shared.wait(lambda records: not records)
     assert not retiring.done()
     for task in (retiring, running):
         task.cancel()
@@ -225,7 +231,7 @@ async def test_at_sigterm_others_take_over_at_once_while_webhooks_are_served_on(
 @pytest.mark.feature("PEE-12", "PEE-13")
 async def test_replicas_that_share_a_lease_are_one_peer(
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
@@ -239,29 +245,29 @@ async def test_replicas_that_share_a_lease_are_one_peer(
     }
     one, two = (build_settings(leadership=lease) for _ in range(2))
     ours = f"lease/{objects.namespace}/ours"
-    await meeting.create()
+    await shared.create()
     async with (
         run_operator(one, standalone=False, identity="one", beside=True) as first,
         run_operator(two, standalone=False, identity="two", beside=True) as second,
     ):
         await objects.create("first", labels={"x": "y"})
         await calls.wait("first")
-        before = await meeting.wait(lambda records: ours in records)
+        before = await shared.wait(lambda records: ours in records)
         is_first = (await read_holder(objects)).startswith("one")
         await (first if is_first else second).stop()
-        await meeting.wait(lambda records: records[ours]["lastseen"] > before[ours]["lastseen"])
+        await shared.wait(lambda records: records[ours]["lastseen"] > before[ours]["lastseen"])
         await objects.create("second", labels={"x": "y"})
         await calls.wait("second")
-        assert set(await meeting.read()) == {ours}
+        assert set(await shared.read()) == {ours}
         assert "Pausing" not in log.text
-        await meeting.write("boss", build_record(100))
+        await shared.write("boss", build_record(100))
         await eventually(lambda: "Pausing in favour of boss" in log.text)
         await objects.create("third", labels={"x": "y"})
         await asyncio.sleep(0.2)
         assert not calls.of("third")
-        await meeting.write("boss", None)
+        await shared.write("boss", None)
         await calls.wait("third")
-    assert set(await meeting.read()) == {ours}
+    assert set(await shared.read()) == {ours}
     assert len(calls) == 3
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import webop
 from tests.kit.operators import Calls
-from tests.kit.peering_objects import Meeting, provide_peerings
+from tests.kit.peering_objects import PeeringObject, provide_peerings
 from webop.client.api import Client
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ def _kinds(webop_cluster: LocalCluster) -> None:
 
 
 @pytest.fixture
-def meeting(client: Client, webop_namespace: str) -> Meeting:
+def shared(client: Client, webop_namespace: str) -> PeeringObject:
     """The peering object of the namespace of the test, which is yet to be created."""
-    return Meeting(client, webop_namespace)
+    return PeeringObject(client, webop_namespace)
 
 
 @pytest.fixture

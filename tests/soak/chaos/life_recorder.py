@@ -18,7 +18,7 @@ _PAUSE = 0.2  # seconds between two attempts to watch
 _SILENCE = 15.0  # seconds; the API server can be stopped
 
 
-class Witness:
+class LifeRecorder:
     """Follows the objects of a namespace by a watch.
 
     Attributes:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.cluster.coordination.meetings.pauses import stay_out
+from tests.cluster.coordination.peering.pauses import stay_out
 from tests.kit.operators import (
     CRDS,
     Calls,
@@ -18,7 +18,7 @@ from tests.kit.operators import (
 )
 from tests.kit.peering_objects import (
     PEERINGS,
-    Meeting,
+    PeeringObject,
     build_peering_crds,
     build_record,
     define_peerings,
@@ -30,13 +30,13 @@ from webop.client.api import Client
 @pytest.mark.feature("PEE-07", "PEE-09", "CFG-07", "D-62")
 async def test_a_peering_that_must_be_there_is_waited_for_and_joined_at_once(
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
 ) -> None:
-    mine = Meeting(meeting.client, meeting.namespace, "mine")
-    await meeting.create(boss=build_record(100))  # the boss of others
+    mine = PeeringObject(shared.client, shared.namespace, "mine")
+    await shared.create(boss=build_record(100))  # the boss of others
     async with run_operator(standalone=False, peering_name="mine", identity="me"):
         await stay_out(objects, calls, log)
         assert "kubectl create -f - <<< '{apiVersion: kopf.dev/v1, kind: KopfPeering" in log.text
@@ -49,20 +49,20 @@ async def test_a_peering_that_must_be_there_is_waited_for_and_joined_at_once(
         await mine.create()
         await mine.wait(lambda records: "me" in records)
         await objects.pass_fence()
-    assert set(await meeting.read()) == {"boss"}
+    assert set(await shared.read()) == {"boss"}
 
 
 @pytest.mark.feature("PEE-08", "PEE-11", "CFG-06", "D-62")
 @pytest.mark.parametrize("name", ["default", "custom"])
 async def test_a_peering_that_may_be_absent_is_joined_as_soon_as_it_appears(
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
     name: str,
 ) -> None:
-    meeting.name = name
+    shared.name = name
     settings = build_settings(peering={"name": name})
     async with run_operator(settings, standalone=False, identity="me"):
         await objects.pass_fence()
@@ -73,10 +73,10 @@ async def test_a_peering_that_may_be_absent_is_joined_as_soon_as_it_appears(
         assert record.getMessage().startswith("Default peering object") is (name == "default")
         assert record.levelno == (logging.INFO if name == "default" else logging.WARNING)
         expires = time.time() + 3
-        await meeting.create(boss=build_record(100, lifetime=3))
-        await meeting.wait(lambda records: "me" in records)
+        await shared.create(boss=build_record(100, lifetime=3))
+        await shared.wait(lambda records: "me" in records)
         await stay_out(objects, calls, log)
-        await meeting.delete()  # the boss is there all the same, until the record expires
+        await shared.delete()  # the boss is there all the same, until the record expires
         await calls.wait("ignored")
         assert time.time() >= expires
     assert "Resuming" in log.text
@@ -86,23 +86,23 @@ async def test_a_peering_that_may_be_absent_is_joined_as_soon_as_it_appears(
 async def test_operators_of_namespaces_are_paused_if_any_of_them_says_so(
     client: Client,
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
 ) -> None:
-    await meeting.create()
+    await shared.create()
     patterns = [objects.namespace, f"{objects.namespace}-*"]
     async with run_operator(standalone=False, identity="me", namespaces=patterns):
         await objects.pass_fence()
         name = f"{objects.namespace}-other"
-        other = Meeting(client, name)
+        other = PeeringObject(client, name)
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
         await client.request("POST", "/api/v1/namespaces", body=namespace)
         await other.create(boss=build_record(100))
         await stay_out(objects, calls, log)
         await other.wait(lambda records: "me" in records)
-        await meeting.wait(lambda records: "me" in records)
+        await shared.wait(lambda records: "me" in records)
         body = await client.request("DELETE", f"/api/v1/namespaces/{name}")
         body["spec"]["finalizers"] = []  # what the controller manager would do
         await client.request("PUT", f"/api/v1/namespaces/{name}/finalize", body=body)
@@ -113,13 +113,13 @@ async def test_operators_of_namespaces_are_paused_if_any_of_them_says_so(
 async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
     client: Client,
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
 ) -> None:
-    await meeting.create(boss=build_record(100))
-    wide = Meeting(client, None, objects.namespace)
+    await shared.create(boss=build_record(100))
+    wide = PeeringObject(client, None, objects.namespace)
     await wide.create(boss=build_record(100))
     try:
         async with run_operator(
@@ -133,7 +133,7 @@ async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
             await wide.write("boss", None)
             await calls.wait("ignored")
             assert set(await wide.read()) == {"me"}
-        assert set(await meeting.read()) == {"boss"}
+        assert set(await shared.read()) == {"boss"}
     finally:
         await wide.delete()
 
@@ -142,12 +142,12 @@ async def test_operators_of_the_whole_cluster_have_a_kind_of_their_own(
 async def test_kinds_come_and_go(
     client: Client,
     run_operator: RunOperator,
-    meeting: Meeting,
+    shared: PeeringObject,
     objects: Objects,
     calls: Calls,
     log: pytest.LogCaptureFixture,
 ) -> None:
-    mandatory = Meeting(client, objects.namespace, "mine")
+    mandatory = PeeringObject(client, objects.namespace, "mine")
     await undefine_peerings(client)
     async with run_operator(standalone=False, identity="free", beside=True):
         await objects.create("first", labels={"x": "y"})
@@ -156,8 +156,8 @@ async def test_kinds_come_and_go(
         async with run_operator(standalone=False, identity="me", peering_name="mine", beside=True):
             await eventually(lambda: "is paused: there is no kind KopfPeering" in log.text)
             await define_peerings(client)
-            await meeting.create()
-            await meeting.wait(lambda records: "free" in records)
+            await shared.create()
+            await shared.wait(lambda records: "free" in records)
             await eventually(lambda: "is paused: there is no peering object 'mine'" in log.text)
             await mandatory.create()
             await mandatory.wait(lambda records: "me" in records)
@@ -178,7 +178,7 @@ async def test_the_legacy_group_serves_as_well_and_so_does_a_status_endpoint(
     log: pytest.LogCaptureFixture,
 ) -> None:
     await undefine_peerings(client)
-    legacy = Meeting(client, objects.namespace, group="zalando.org", has_status=True)
+    legacy = PeeringObject(client, objects.namespace, group="zalando.org", has_status=True)
     await define_peerings(client, "zalando.org", has_status=True)
     try:
         await legacy.create(boss=build_record(100))

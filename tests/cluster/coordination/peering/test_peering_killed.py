@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.operators import Objects
-from tests.kit.peering_objects import Meeting
+from tests.kit.peering_objects import PeeringObject
 from tests.kit.processes import HANDLERS, Workshop
 
 if TYPE_CHECKING:
@@ -23,21 +23,21 @@ def live_long(settings, **_):
 
 @pytest.mark.feature("PEE-14", "PEE-18")
 async def test_a_container_that_restarts_goes_on_with_the_record_of_its_killed_predecessor(
-    webop_cluster: LocalCluster, workshop: Workshop, meeting: Meeting, objects: Objects
+    webop_cluster: LocalCluster, workshop: Workshop, shared: PeeringObject, objects: Objects
 ) -> None:
-    args = (workshop.write(_HANDLERS), "-n", str(meeting.namespace), "--peering=default")
+    args = (workshop.write(_HANDLERS), "-n", str(shared.namespace), "--peering=default")
     variables = {"KUBECONFIG": str(webop_cluster.kubeconfig), "POD_ID": "operator-0"}
-    await meeting.create()
+    await shared.create()
     async with workshop.start(*args, **variables) as command:
         await objects.create("first")
         await command.wait_for("created first")
-        (killed,) = await meeting.read()
+        (killed,) = await shared.read()
         await command.stop(signal.SIGKILL)
-    assert list(await meeting.read()) == [killed]
+    assert list(await shared.read()) == [killed]
     async with workshop.start(*args, **variables) as command:
         await objects.create("second")
         await command.wait_for("created second")
-        assert list(await meeting.read()) == [killed]
+        assert list(await shared.read()) == [killed]
         assert "Pausing" not in command.output
         assert await command.stop() == 0
-    assert await meeting.read() == {}
+    assert await shared.read() == {}

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import webop
-from tests.cluster.coordination.meetings.pauses import stay_out
+from tests.cluster.coordination.peering.pauses import stay_out
 from tests.kit.http_relay import relay
 from tests.kit.operators import (
     Calls,
@@ -24,7 +24,7 @@ from tests.kit.operators import (
     operate,
 )
 from tests.kit.peering_objects import (
-    Meeting,
+    PeeringObject,
     build_record,
 )
 from tests.kit.tcp_proxy import Proxy, intercept
@@ -39,18 +39,21 @@ LOST = {"error_backoffs": [0.05] * 20, "request_timeout": 2}
 
 
 async def test_garbage_in_the_status_is_told_once_and_ignored(
-    run_operator: RunOperator, meeting: Meeting, objects: Objects, log: pytest.LogCaptureFixture
+    run_operator: RunOperator,
+    shared: PeeringObject,
+    objects: Objects,
+    log: pytest.LogCaptureFixture,
 ) -> None:
-    await meeting.create(kopf={"progress": {}}, x="text", y={"priority": "high"})  # type: ignore[arg-type]
+    await shared.create(kopf={"progress": {}}, x="text", y={"priority": "high"})  # type: ignore[arg-type]
     async with run_operator(standalone=False, identity="me"):
         await objects.pass_fence()
-        await meeting.write("z", {"priority": 1, "lastseen": "yesterday"})
+        await shared.write("z", {"priority": 1, "lastseen": "yesterday"})
         await eventually(lambda: "'z'" in log.text)
         await objects.pass_fence()
     for identity in ("kopf", "x", "y", "z"):
         assert log.text.count(f"Ignoring the record of {identity!r}") == 1
     assert "Traceback" not in log.text
-    assert set(await meeting.read()) == {"kopf", "x", "y", "z"}
+    assert set(await shared.read()) == {"kopf", "x", "y", "z"}
 
 
 class TestWithoutTheServer:
@@ -68,12 +71,12 @@ class TestWithoutTheServer:
         self,
         run_operator: RunOperator,
         proxy: Proxy,
-        meeting: Meeting,
+        shared: PeeringObject,
         objects: Objects,
         calls: Calls,
         log: pytest.LogCaptureFixture,
     ) -> None:
-        await meeting.create(boss=build_record(100, lifetime=3))
+        await shared.create(boss=build_record(100, lifetime=3))
         settings = build_settings(networking=LOST, peering={"lifetime": 2})
         async with run_operator(settings, standalone=False, identity="me"):
             await stay_out(objects, calls, log)
@@ -83,7 +86,7 @@ class TestWithoutTheServer:
             await eventually(lambda: "Resuming" in log.text)
             proxy.is_refusing = False
             await calls.wait("ignored")
-            await meeting.wait(lambda records: set(records) == {"me"})
+            await shared.wait(lambda records: set(records) == {"me"})
         warnings = [r for r in log.records if "Cannot renew the record" in r.getMessage()]
         assert [r.levelno for r in warnings].count(logging.WARNING) == 1
 
@@ -92,7 +95,7 @@ class TestWithoutTheServer:
 async def test_a_record_that_is_lost_while_it_is_renewed_is_written_again(
     webop_cluster: LocalCluster,
     registry: webop.OperatorRegistry,
-    meeting: Meeting,
+    shared: PeeringObject,
     log: pytest.LogCaptureFixture,
 ) -> None:
     async def meddle(request: httpx.Request) -> httpx.Response | None:
@@ -100,19 +103,19 @@ async def test_a_record_that_is_lost_while_it_is_renewed_is_written_again(
         if request.method != "PATCH" or "kopfpeerings" not in request.url.path or not is_first:
             return None
         response = await relayed.pass_on(request)
-        await meeting.write("me", None)
-        await meeting.write("third", "text")
+        await shared.write("me", None)
+        await shared.write("third", "text")
         await eventually(lambda: "'third'" in log.text, "the event")
         return response
 
-    await meeting.create()
+    await shared.create()
     async with relay(webop_cluster) as relayed:
         relayed.meddle = meddle
         options: Any = {"beside": True, "standalone": False, "identity": "me"}
-        async with operate(relayed.info, registry, namespaces=[meeting.namespace], **options):
+        async with operate(relayed.info, registry, namespaces=[shared.namespace], **options):
             await eventually(lambda: "'third'" in log.text, "the event")
             start = time.monotonic()
-            await meeting.wait(lambda records: "me" in records)
+            await shared.wait(lambda records: "me" in records)
             assert time.monotonic() - start < 8
 
 
@@ -164,33 +167,33 @@ class TestWithFewRights:
     async def test_without_the_right_to_look_it_says_which_one_and_goes_on(
         self,
         run_operator: RunOperator,
-        meeting: Meeting,
+        shared: PeeringObject,
         objects: Objects,
         log: pytest.LogCaptureFixture,
     ) -> None:
-        await meeting.create()
-        await grant(meeting.client, objects.namespace, [])
+        await shared.create()
+        await grant(shared.client, objects.namespace, [])
         async with run_operator(standalone=False, identity="me"):
             await objects.pass_fence()
             assert "cannot be read, falling back to the standalone mode" in log.text
             assert "Grant the verb 'list' on 'kopfpeerings'" in log.text
-            await grant(meeting.client, objects.namespace, [*READING, "patch"])
-            await meeting.wait(lambda records: "me" in records)
+            await grant(shared.client, objects.namespace, [*READING, "patch"])
+            await shared.wait(lambda records: "me" in records)
 
     @pytest.mark.feature("CFG-07")
     async def test_if_it_must_be_there_it_acts_only_when_it_may_write(
         self,
         run_operator: RunOperator,
-        meeting: Meeting,
+        shared: PeeringObject,
         objects: Objects,
         calls: Calls,
         log: pytest.LogCaptureFixture,
     ) -> None:
-        await meeting.create()
-        await grant(meeting.client, objects.namespace, READING)
+        await shared.create()
+        await grant(shared.client, objects.namespace, READING)
         async with run_operator(standalone=False, identity="me", peering_name="default"):
             await stay_out(objects, calls, log)
             assert "Grant the verb 'patch' on 'kopfpeerings'" in log.text
-            await grant(meeting.client, objects.namespace, [*READING, "patch"])
+            await grant(shared.client, objects.namespace, [*READING, "patch"])
             await calls.wait("ignored")
-        assert await meeting.read() == {}
+        assert await shared.read() == {}

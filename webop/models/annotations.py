@@ -1,4 +1,4 @@
-"""Check classes at import; errors name the class and the field.
+"""Find classes in annotations, and check their fields at import; errors name class and field.
 
 Pydantic's own errors name at best the type. Pure.
 """
