@@ -174,7 +174,7 @@ class Controller:
             obj = self._objects[uid] = WatchedObject(self, uid, raw, needs_resume=needs_resume)
         is_news = self._is_news(obj, event_type, version)
         obj.confirmed = self.listing
-        if not is_news and not (has_event_handlers and version == obj.version):
+        if not is_news and (obj.is_gone or not has_event_handlers or version != obj.version):
             return
         # Handlers that have got an object get its deletion, also after a pause.
         is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
@@ -396,6 +396,7 @@ class Controller:
             if obj.is_unshown and not self.holds:
                 obj.is_unshown, obj.is_shown = False, not obj.is_gone
                 await self._reconciler.show_event(obj)
+                await self._read_body(obj)  # a later state can have come
             if obj.may_have_left and not self.holds:
                 return await self._reconciler.release(obj)
             if obj.is_gone or self.holds - {Hold.STOPPING}:
