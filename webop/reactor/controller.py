@@ -451,7 +451,7 @@ class Controller:
         if task.cancelled() or task.exception() is not None:
             if task.cancelled():
                 obj.leave_work()  # others can have continued
-            if obj.is_dirty:
+            if obj.is_dirty or obj.is_unshown:
                 self.enqueue(obj)
             else:  # a new task would end in the same way; if a pause begins, a list follows
                 self._let_go(obj)
