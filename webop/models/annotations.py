@@ -31,8 +31,8 @@ def iterate_classes(annotation: Any, known: set[Any] | None = None) -> Iterator[
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         yield annotation
     elif is_alias(annotation):
-        if annotation.__name__ not in known:
-            known.add(annotation.__name__)
+        if annotation not in known:
+            known.add(annotation)
             yield from iterate_classes(annotation.__value__, known)
     else:
         for part in get_args(annotation):

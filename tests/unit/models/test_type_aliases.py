@@ -9,6 +9,7 @@ from pydantic import Field
 from typing_extensions import TypeAliasType
 
 import webop
+from webop.models.annotations import iterate_classes
 from webop.models.arguments import parse_arguments
 from webop.models.crds import build_crds
 from webop.models.fitting import dump_set, fit
@@ -115,3 +116,8 @@ def test_conditions_are_found_behind_aliases() -> None:
 def test_objects_are_read_and_written_as_without_aliases() -> None:
     raw = {"spec": {"parts": [{"weight": 2}], "small": 1, "value": {"a": [1]}}}
     assert dump_set(fit(Aliased, raw))["spec"] == raw["spec"]
+
+
+def test_two_aliases_of_one_name_are_not_taken_for_one() -> None:
+    plain, other = TypeAliasType("Thing", str), TypeAliasType("Thing", Part)
+    assert [*iterate_classes(plain | other)] == [Part]
