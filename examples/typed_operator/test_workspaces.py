@@ -40,6 +40,15 @@ def operator(
         yield it
 
 
+def apply_old(cluster: LocalCluster, name: str) -> OldWorkspace:
+    """Apply a workspace of the old version, as soon as the operator converts it."""
+    old = OldWorkspace(
+        metadata=webop.Metadata(name=name), spec=OldSpec(namespace=name, owner="me", size="1/2Gi")
+    )
+    eventually(lambda: cluster.apply(old), "the operator converts", timeout=30)
+    return old
+
+
 def wait_for_ready(cluster: LocalCluster, name: str, *, generation: int = 1) -> webop.Condition:
     """Return the condition Ready when it is of this generation."""
 
@@ -79,11 +88,7 @@ def test_a_namespace_of_others_is_never_changed(
 def test_both_versions_show_the_same_workspaces(
     operator: OperatorRunner, webop_cluster: LocalCluster
 ) -> None:
-    old = OldWorkspace(
-        metadata=webop.Metadata(name="lab"),
-        spec=OldSpec(namespace="lab", owner="me", size="1/2Gi"),
-    )
-    eventually(lambda: webop_cluster.apply(old), "the operator converts", timeout=30)
+    apply_old(webop_cluster, "lab")
     assert wait_for_ready(webop_cluster, "lab").status == "True"
     new: Any = webop_cluster.get("example.com/v1", "Workspace", "lab")
     assert new["spec"]["contact"] == "me"
@@ -96,11 +101,7 @@ def test_both_versions_show_the_same_workspaces(
 def test_both_versions_can_be_applied_in_turn_by_one_client(
     operator: OperatorRunner, webop_cluster: LocalCluster
 ) -> None:
-    old = OldWorkspace(
-        metadata=webop.Metadata(name="turn"),
-        spec=OldSpec(namespace="turn", owner="me", size="1/2Gi"),
-    )
-    eventually(lambda: webop_cluster.apply(old), "the operator converts", timeout=30)
+    old = apply_old(webop_cluster, "turn")
     old.spec.size = "2/2Gi"
     webop_cluster.apply(old)
     (stored,) = webop_cluster.apply(build("turn", "turn", contact="you", quota={"cpu": "4"}))

@@ -163,20 +163,17 @@ class ConversionService:
     @contextlib.contextmanager
     def _count(self, handler: ConversionHandler) -> Iterator[None]:
         """Count a call for metrics."""
-        counters, labels = self._operator.counters, (handler.id, handler.family)
-        began, outcome = time.monotonic(), "cancelled"
+        began, how, error = time.monotonic(), "cancelled", ""
         try:
             yield
-            outcome = ""
+            how = ""
         except ConversionError as exc:
-            outcome = "failure"
-            cause = type(exc.__cause__ or exc).__name__  # messages can quote values of objects
-            counters.errors[labels] = cause, time.monotonic()
+            # The type only: messages can quote values of objects.
+            how, error = "failure", type(exc.__cause__ or exc).__name__
             raise
         finally:
-            counters.durations.add(time.monotonic() - began, *labels)
-            if outcome:
-                counters.failures[*labels, outcome] += 1
+            labels, seconds = (handler.id, handler.family), time.monotonic() - began
+            self._operator.counters.add(seconds, labels, how, error)
 
     def _find_path(self, request: _Request, body: Json) -> list[ConversionHandler]:
         """Return the functions to call.

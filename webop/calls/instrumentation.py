@@ -68,12 +68,9 @@ def record_end(
     handler, options = invocation.handler, invocation.options
     counters, status = options.counters, options.status
     labels = _name(handler, options), handler.family
-    counters.durations.add(seconds, *labels)
     how = "" if outcome is DONE else _name_failure(handler, outcome)
-    if how:
-        counters.failures[*labels, how] += 1
-        if failure is not None and how != "denied":
-            counters.errors[labels] = _name_error(failure), time.monotonic()
+    error = "" if failure is None or how in ("", "denied") else _name_error(failure)
+    counters.add(seconds, labels, how, error)
     if how == "failure" or (counters.failed.calls and outcome is not CANCELLED):
         _record_failed(invocation, failure if how == "failure" else None)
     if status is not None:

@@ -20,6 +20,7 @@ from pydantic_core import PydanticUndefined
 
 from webop.errors import ConfigurationError
 from webop.models.annotations import build, check_fields
+from webop.objects.fields import find_attribute
 from webop.objects.resources import Selector, guess_plural
 
 C = TypeVar("C", bound=pydantic.BaseModel)
@@ -417,12 +418,13 @@ def build_selector(model: type[pydantic.BaseModel]) -> Selector:
 
 def _find_default(model: type[pydantic.BaseModel], alias: str) -> str | None:
     """Return the default of a field, or the only value that it can have."""
-    for name, info in model.model_fields.items():
-        if alias in (name, info.alias):
-            values = get_args(info.annotation)
-            default = values[0] if info.default is PydanticUndefined and values else info.default
-            return default if isinstance(default, str) and default else None
-    return None
+    name = find_attribute(model, alias)
+    if name is None:
+        return None
+    info = model.model_fields[name]
+    values = get_args(info.annotation)
+    default = values[0] if info.default is PydanticUndefined and values else info.default
+    return default if isinstance(default, str) and default else None
 
 
 def split_optional(annotation: Any) -> tuple[Any, bool]:

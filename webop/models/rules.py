@@ -22,6 +22,7 @@ from pydantic import Field, JsonValue
 from pydantic_core import core_schema as core
 
 from webop.errors import ConfigurationError
+from webop.objects.fields import find_attribute
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -154,10 +155,8 @@ class ListKeys(_Marker):
 def _read(item: Any, key: str) -> Any:
     """Return a field by its name in JSON."""
     if isinstance(item, pydantic.BaseModel):
-        fields = type(item).model_fields.items()
-        return next(
-            (getattr(item, name) for name, info in fields if key in (info.alias, name)), None
-        )
+        name = find_attribute(type(item), key)
+        return None if name is None else getattr(item, name)
     return item.get(key) if isinstance(item, Mapping) else None
 
 

@@ -66,6 +66,12 @@ def _check_keys(path: FieldPath) -> FieldPath:
     return path
 
 
+def find_attribute(model: Any, key: str) -> str | None:
+    """Return the name of a field of a pydantic class by its name in JSON; None if it has none."""
+    fields = model.model_fields.items()
+    return next((name for name, info in fields if key in (info.alias, name)), None)
+
+
 def resolve(mapping: Mapping[str, Any] | None, path: FieldPath, default: Any = None) -> Any:
     """Return the value at the path, or the default if there is none.
 

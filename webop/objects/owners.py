@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from webop.objects.body import OwnerReference, build_owner_reference
-from webop.objects.fields import FieldSpec, ensure, parse_field, resolve
+from webop.objects.fields import FieldSpec, ensure, find_attribute, parse_field, resolve
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -288,8 +288,10 @@ class _PydanticMetadata:
         return _read(self._metadata, key)
 
     def set(self, key: str, value: Any) -> None:
-        validator = type(self._metadata).__pydantic_validator__  # dicts become what it has
-        validator.validate_assignment(self._metadata, _find_field(self._metadata, key), value)
+        model = type(self._metadata)
+        name = find_attribute(model, key) or key
+        # Dicts become what it has.
+        model.__pydantic_validator__.validate_assignment(self._metadata, name, value)
 
     def drop(self, key: str) -> None:
         self.set(key, None)
@@ -356,14 +358,9 @@ def _is_pydantic(obj: Any) -> bool:
     return hasattr(type(obj), "model_fields") and hasattr(obj, "model_dump")
 
 
-def _find_field(obj: Any, key: str) -> str:
-    """Return the name of a field of a pydantic model by its name in manifests."""
-    fields = type(obj).model_fields.items()
-    return next((name for name, info in fields if key in (info.alias, name)), key)
-
-
 def _read(obj: Any, key: str) -> Any:
-    return getattr(obj, _find_field(obj, key), None)
+    """Return a field of a pydantic model, which can also be one that its class does not have."""
+    return getattr(obj, find_attribute(type(obj), key) or key, None)
 
 
 def _find_nested(obj: Any, paths: Iterable[tuple[str, ...]]) -> Iterator[Any]:

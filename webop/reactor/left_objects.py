@@ -19,7 +19,7 @@ from webop.objects.body import Body
 from webop.objects.fields import resolve
 from webop.objects.json_text import load
 from webop.objects.label_selectors import Requirement, matches_labels, parse_label_selector
-from webop.objects.storage.keys import DEFAULT_PREFIX, MARKER
+from webop.objects.storage.keys import DEFAULT_PREFIX, build_marker
 from webop.reactor.resource_context import ResourceContext
 
 logger = logging.getLogger(__name__)
@@ -72,10 +72,8 @@ def build_annotations(ctx: ResourceContext, body: Body, *, is_wanted: bool) -> d
         return {}
     labels = body.meta.labels
     noted = {one.key: labels[one.key] for one in requirements if one.key in labels}
-    prefix = key.partition("/")[0]
-    # The mark of storages: other operators do not take the note for a change of the object.
-    mark = {} if prefix.startswith("kopf.") else {f"{prefix}/{MARKER}": "yes"}
-    return {key: encode_body(noted).decode(), **mark}
+    # With the mark, other operators do not take the note for a change of the object.
+    return {key: encode_body(noted).decode(), **build_marker(key.partition("/")[0])}
 
 
 def _name_annotation(ctx: ResourceContext) -> str:

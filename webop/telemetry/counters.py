@@ -7,6 +7,7 @@ prometheus-client (including labels).
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
 from typing import NamedTuple
@@ -85,7 +86,7 @@ class CallCounters:
         durations: of the calls, by handler and type.
         failures: number of calls without success, by handler, type and outcome.
         errors: the type and the time of the last error, by handler and type.
-        misfits: the objects that do not fit their models, by uid: the resource and the generation.
+        misfits: the objects that do not fit their models, by uid: the resource and the state.
     """
 
     __slots__ = ("durations", "errors", "failed", "failures", "misfits")
@@ -96,6 +97,21 @@ class CallCounters:
         self.failures: Counter[Labels] = Counter()
         self.errors: dict[Labels, tuple[str, float]] = {}
         self.misfits: dict[str, tuple[str, str]] = {}
+
+    def add(self, seconds: float, labels: tuple[str, str], how: str = "", error: str = "") -> None:
+        """Count a call of a handler of a type.
+
+        Args:
+            seconds: how long it took.
+            labels: the handler and the type.
+            how: why it did not succeed; empty if it did.
+            error: the type of the error; empty for none.
+        """
+        self.durations.add(seconds, *labels)
+        if how:
+            self.failures[*labels, how] += 1
+        if error:
+            self.errors[labels] = error, time.monotonic()
 
     def count_outcomes(self) -> Counter[Labels]:
         """Return the number of calls, by handler, type and outcome."""

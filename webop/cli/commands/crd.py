@@ -160,11 +160,11 @@ async def _apply(
     async with connect_command() as client:
         for wanted in definitions:  # the API server must accept all of them first
             await _send(client, wanted, is_dry=True, is_forced=is_forced)
-        problems = []
+        problems, found = [], dict[str, dict[str, Any] | None]()
         for wanted in definitions:
-            present = await _read(client, wanted)
+            name = wanted["metadata"]["name"]
+            present = found[name] = await _read(client, wanted)
             if present is not None:
-                name = wanted["metadata"]["name"]
                 problems += [f"{name}: {problem}" for problem in compare(present, wanted)]
         if problems and not is_forced:
             listed = "\n".join(problems)
@@ -173,22 +173,24 @@ async def _apply(
                 "repeat the command with --force."
             )
         for wanted in definitions:
-            if wanted["metadata"]["name"] in converted:
-                await _prepare_conversion(client, wanted)
+            name = wanted["metadata"]["name"]
+            if name in converted:
+                await _prepare_conversion(client, wanted, found[name])
             await _send(client, wanted, is_dry=False, is_forced=is_forced)
-            click.echo(f"{wanted['metadata']['name']}: applied")
+            click.echo(f"{name}: applied")
         for wanted in definitions:
             await _wait_served(client, wanted)
 
 
-async def _prepare_conversion(client: Client, wanted: dict[str, Any]) -> None:
+async def _prepare_conversion(
+    client: Client, wanted: dict[str, Any], present: dict[str, Any] | None
+) -> None:
     """Let requests in other versions fail until the operator runs and writes its address.
 
     Otherwise, the API server would only change ``apiVersion``, and drop the fields that the other
     version does not have.
     """
     conversion = build_conversion({"url": _NOWHERE}, is_patch=False)
-    present = await _read(client, wanted)
     if present is None:
         body = {**wanted, "spec": {**wanted["spec"], "conversion": conversion}}
         await client.create(CRDS, None, body)

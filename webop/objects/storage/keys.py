@@ -75,6 +75,11 @@ def find_managed_prefixes(annotations: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{prefix}/" for prefix in prefixes)
 
 
+def build_marker(prefix: str) -> dict[str, str]:
+    """Return the annotation that marks the prefix of an operator; those of Kopf have none."""
+    return {} if prefix.startswith("kopf.") else {f"{prefix}/{MARKER}": "yes"}
+
+
 class EssenceCleaning:
     """The base of storages, which make essences of objects in one of their methods.
 
@@ -223,8 +228,7 @@ class AnnotationNaming:
 
         The prefixes that begin with ``kopf.`` are never marked.
         """
-        if self.prefix.startswith("kopf."):
-            return
-        path = ("metadata", "annotations", f"{self.prefix}/{MARKER}")
-        if resolve(body, path) is None and resolve(patch, path) is None:
-            ensure(patch, path, "yes")
+        for name, value in build_marker(self.prefix).items():
+            path = ("metadata", "annotations", name)
+            if resolve(body, path) is None and resolve(patch, path) is None:
+                ensure(patch, path, value)
