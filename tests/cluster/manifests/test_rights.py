@@ -191,8 +191,10 @@ async def collect_evidence(
     for document in deployed.documents:
         cluster.apply(document)
     cluster.apply(beside)
+    definitions = load(beside, folder).find("CustomResourceDefinition")
     namespace = cluster.create_namespace()
     async with administer(cluster) as admin, recording(cluster) as recorder:
+        await wait_for_owners(admin, namespace, definitions)
         try:
             async with run_as_pod(deployed, admin, recorder, folder, find_free_port()):
                 if deployed.find("Service"):
@@ -208,6 +210,44 @@ async def collect_evidence(
         requests = list(recorder.requests)
         forbidden = await take_away(admin, deployed, requests)
     return Evidence(requests, forbidden)
+
+
+async def wait_for_owners(admin: Admin, namespace: str, definitions: list[Json]) -> None:
+    """Wait until objects of new kinds can be owners.
+
+    The check of ``blockOwnerDeletion`` looks for new kinds every 30 s, and refuses others.
+    """
+    kinds = [
+        (f"{spec['group']}/{spec['versions'][0]['name']}", spec["names"]["kind"])
+        for spec in (definition["spec"] for definition in definitions)
+    ]
+    place = f"{_API}/namespaces/{namespace}"
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}
+    await admin.create(f"{place}/roles", {"metadata": {"name": "owned"}, "rules": [rule]})
+    group = "rbac.authorization.k8s.io"
+    await admin.create(
+        f"{place}/rolebindings",
+        {
+            "metadata": {"name": "owned"},
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "owned"},
+            "subjects": [{"kind": "User", "apiGroup": group, "name": namespace}],
+        },
+    )
+    for version, kind in kinds:
+        owner = {"apiVersion": version, "kind": kind, "name": "owner", "uid": "1"}
+        references = [{**owner, "blockOwnerDeletion": True}]
+        child = {"metadata": {"name": "owned", "ownerReferences": references}}
+
+        async def is_known(child: Json = child) -> bool:
+            answer = await admin.client.post(
+                f"/api/v1/namespaces/{namespace}/configmaps",
+                params={"dryRun": "All"},
+                headers={"Impersonate-User": namespace},
+                json=child,
+            )
+            return "set finalizers" in answer.text  # it found the kind, and whom this is forbidden
+
+        await admin.until(is_known, f"the kind {kind} as an owner")
 
 
 def list_forbidden(requests: list[Asked]) -> list[str]:

@@ -46,6 +46,20 @@ def test_a_request_is_told_in_the_words_of_rbac(method: str, path: str, expected
 
 @pytest.mark.feature("D-56")
 @pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("if an ownerReference refers to a resource you can't set finalizers on", "Grant the verb"),
+        ("in this case because cannot find RESTMapping for APIVersion a.dev/v1", "Try again"),
+    ],
+)
+def test_a_new_kind_of_owner_is_not_told_as_a_missing_right(reason: str, advice: str) -> None:
+    content = orjson.dumps({"kind": "Status", "message": f"cannot set blockOwnerDeletion {reason}"})
+    attempt = parse_attempt("POST", "/api/v1/namespaces/ns/configmaps")
+    assert advice in str(build_status_error(attempt, 403, {}, content))
+
+
+@pytest.mark.feature("D-56")
+@pytest.mark.parametrize(
     ("method", "path", "advice"),
     [
         (

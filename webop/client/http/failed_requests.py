@@ -169,6 +169,12 @@ def _split_path(path: str) -> tuple[str, list[str]]:
 
 
 def _advise(attempt: Attempt, text: str) -> str:
+    if "cannot find RESTMapping" in text:
+        return (
+            "The API server does not know the owner's kind for its check of 'blockOwnerDeletion' "
+            "yet; it looks for new kinds every 30 s. Try again, or use "
+            "append_owner_reference(..., block_owner_deletion=False)."
+        )
     if "blockOwnerDeletion" in text:
         return (
             "Grant the verb 'update' on the subresource 'finalizers' of the owner's kind to the "
