@@ -54,9 +54,6 @@ class ObjectController(Protocol):
     def begin(self, obj: WatchedObject) -> None:
         """Start the work on an object, if there is any: its turn has come."""
 
-    def begin_indexing(self, obj: WatchedObject) -> None:
-        """Start to index an object, and do no other work on it."""
-
     def describe_state(self, obj: WatchedObject) -> str:
         """Return the state of an object in the words of the metrics."""
 
@@ -335,11 +332,6 @@ class WatchedObject:
         if self.work is None:
             self.work = Work()
         return self.work
-
-    def leave_work(self) -> None:
-        """Forget the work on it, except which states handlers have seen: others can continue it."""
-        cycle = (self.work or NOTHING).cycle
-        self.work = None if cycle is None else Work(Cycle(cycle.essences))
 
     @property
     def _pauses(self) -> list[Pause]:
