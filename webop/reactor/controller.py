@@ -303,7 +303,7 @@ class Controller:
             return
         if Hold.PAUSED in self.holds and not (obj.is_unshown or obj.is_unindexed):
             obj.may_have_left = False  # the active operator releases it
-            obj.work = None
+            obj.leave_work()
             self._let_go(obj)
             return
         # Event handlers and indexers do not wait for the end of a pause, except to read the body.
@@ -438,7 +438,7 @@ class Controller:
         if task.cancelled() or task.exception() is not None:
             self._indexing.discard(obj)
             if task.cancelled():
-                obj.work = None  # others can have continued
+                obj.leave_work()  # others can have continued
             if obj.is_dirty or obj.is_unshown or obj.is_unindexed:
                 self.enqueue(obj)
             else:  # a new task would end in the same way; if a pause begins, a list follows

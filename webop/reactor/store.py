@@ -333,6 +333,11 @@ class WatchedObject:
             self.work = Work()
         return self.work
 
+    def leave_work(self) -> None:
+        """Forget the work on it, except which states handlers have seen: others can continue it."""
+        cycle = (self.work or NOTHING).cycle
+        self.work = None if cycle is None else Work(Cycle(cycle.essences))
+
     @property
     def _pauses(self) -> list[Pause]:
         work = self.work or NOTHING
