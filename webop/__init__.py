@@ -27,6 +27,7 @@ from webop.client.auth.logins import (
     login_with_service_account,
 )
 from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault
+from webop.context.children import Children, SyncChildren
 from webop.context.indexes import Index, Store
 from webop.context.memos import Memo
 from webop.errors import (
@@ -40,6 +41,7 @@ from webop.errors import (
     APIStatusError,
     APITimeoutError,
     APIUnprocessableError,
+    ChildConflictError,
     ConfigurationError,
     HandlerRetriesError,
     HandlerTimeoutError,
@@ -61,6 +63,7 @@ from webop.events.loggers import (
 from webop.handlers.filters import all_, any_, none_, not_
 from webop.handlers.model import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason
 from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
+from webop.handlers.retries import Again, Backoff, again
 from webop.handlers.stopping import (
     AsyncDaemonStopped,
     DaemonStopped,
@@ -125,7 +128,7 @@ from webop.objects.storage.progress import (
     SmartProgressStorage,
     StatusProgressStorage,
 )
-from webop.on import daemon, index, register, subhandler, timer
+from webop.on import daemon, index, reconcile, register, subhandler, timer
 from webop.servers.base import (
     Headers,
     Operation,
@@ -206,6 +209,7 @@ __all__ = [
     "ActivityError",
     "AdmissionCause",
     "AdmissionError",
+    "Again",
     "AiohttpSession",
     "Annotations",
     "AnnotationsDiffBaseStorage",
@@ -213,8 +217,11 @@ __all__ = [
     "AsyncClient",
     "AsyncDaemonStopperChecker",
     "Atomic",
+    "Backoff",
     "Body",
     "BodyEssence",
+    "ChildConflictError",
+    "Children",
     "Column",
     "Condition",
     "Conditions",
@@ -279,6 +286,7 @@ __all__ = [
     "StatusProgressStorage",
     "Store",
     "Struct",
+    "SyncChildren",
     "SyncClient",
     "SyncDaemonStopperChecker",
     "TemporaryError",
@@ -302,6 +310,7 @@ __all__ = [
     "__version__",
     "adjust_namespace",
     "adopt",
+    "again",
     "all_",
     "any_",
     "append_owner_reference",
@@ -330,6 +339,7 @@ __all__ = [
     "not_",
     "on",
     "operator",
+    "reconcile",
     "register",
     "remove_owner_reference",
     "resource",

@@ -11,6 +11,7 @@
     │   └── MisfitError            the object does not fit the model of the handler
     └── WebopError                 webop's own errors
         ├── ConfigurationError     a wrong option, module or setting; says what to do
+        ├── ChildConflictError     a child of a reconciler belongs to another object
         ├── ActivityError          a startup, login, cleanup or probe handler failed for good
         ├── ClusterError           a local control plane is missing, unstartable or unreachable
         │   └── SourceError        one source of its binaries does not have them
@@ -136,6 +137,10 @@ class WebopError(Exception):
 
 class ConfigurationError(WebopError):
     """An option, a module or a setting is wrong. The message says what to do."""
+
+
+class ChildConflictError(WebopError):
+    """A reconciler applies a child that belongs to another object or reconciler."""
 
 
 class ActivityError(WebopError):

@@ -19,12 +19,15 @@ from webop.handlers.model import (
     Activity,
     ActivityHandler,
     ChangeHandler,
+    ChildHandler,
     ConversionHandler,
     DaemonHandler,
     EventHandler,
     Handler,
     IndexHandler,
+    MappingHandler,
     Reason,
+    ReconcileHandler,
     ResourceHandler,
     TimerHandler,
     WebhookHandler,
@@ -38,6 +41,7 @@ from webop.handlers.options import (
     DaemonOptions,
     DeleteOptions,
     EventOptions,
+    ReconcileOptions,
     RegisterOptions,
     ResourcePart,
     ResumeOptions,
@@ -50,6 +54,7 @@ from webop.handlers.options import (
     spell_out,
 )
 from webop.handlers.registry import OperatorRegistry, get_default_registry
+from webop.handlers.retries import Backoff
 from webop.handlers.validation import (
     check_converter,
     check_metadata_only,
@@ -59,7 +64,7 @@ from webop.handlers.validation import (
 from webop.models.arguments import parse_arguments
 from webop.models.model import build_selector, find_class
 from webop.models.versions import check_pair, get_definition
-from webop.objects.resources import parse_selector
+from webop.objects.resources import Selector, parse_selector
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -192,6 +197,75 @@ def daemon(*resource: ResourcePart, **options: Unpack[DaemonOptions]) -> Callabl
 def timer(*resource: ResourcePart, **options: Unpack[TimerOptions]) -> Callable[[F], F]:
     """Call the function at intervals while an object exists (chapter "Timers")."""
     return _register(TimerHandler, TimerOptions, resource, options)
+
+
+@spell_out()
+def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> Callable[[F], F]:
+    """Call the function whenever the state of an object, or of its children, can be wrong.
+
+    It gets the newest state, and makes the cluster agree with it::
+
+        @webop.reconcile(Website, owns=["deployments.apps", "services"])
+        async def build(spec: WebsiteSpec, children: webop.Children, **_):
+            await children.apply(deployment(spec))
+            await children.apply(service(spec))
+            await children.prune()
+
+    Each call is for all changes since the last one; the argument ``because`` names them (page
+    "Desired state"). webop stores nothing on the object.
+
+    Raises:
+        TypeError: an option is unknown or wrong.
+    """
+    parsed = parse_options("reconcilers", options, ReconcileOptions)
+    name, registry = parsed.pop("id", None), parsed.pop("registry", None)
+    keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
+    if resource and is_handler(resource[0]):
+        raise TypeError(
+            "@webop.reconcile needs a kind in parentheses, such as "
+            "@webop.reconcile('databases.example.com')."
+        )
+    model = find_class(resource, keywords)
+    selector = parse_selector(*resource, **keywords) if model is None else build_selector(model)
+    watches = {_select_kind(kind): fn for kind, fn in parsed.pop("watches", {}).items()}
+    owns = tuple(map(_select_kind, parsed.pop("owns", ())))
+    reads = tuple(map(_select_kind, parsed.pop("reads", ())))
+    if others := [str(one) for one in reads if one not in owns]:
+        raise TypeError(f"reads= has {others[0]}, which is not in owns=.")
+    for one in (*owns, *watches):
+        if not one.is_specific:
+            raise TypeError(f"owns= and watches= take single kinds, got {one}.")
+    parsed.setdefault("backoff", Backoff())
+
+    def decorator(fn: F) -> F:
+        check_signature(fn, ReconcileHandler)
+        full_id = build_id(fn, id=name)
+        typed: dict[str, Any] = {"model": model, "arguments": parse_arguments(fn, model)}
+        mine = ReconcileHandler(
+            id=full_id, fn=fn, selector=selector, owns=owns, reads=reads, **typed, **parsed
+        )
+        _append(mine, registry)
+        for kind in owns:
+            key = f"{full_id}/{kind}"
+            is_cut = kind not in reads
+            child = ChildHandler(id=key, fn=fn, selector=kind, parent=full_id, metadata_only=is_cut)
+            _append(child, registry)
+        for kind, mapping in watches.items():
+            check_signature(mapping, MappingHandler)
+            key = f"{full_id}/{kind}"
+            _append(MappingHandler(id=key, fn=mapping, selector=kind, parent=full_id), registry)
+        return fn
+
+    return decorator
+
+
+def _select_kind(kind: Any) -> Selector:
+    """Return the selector of a kind by its name, as in decorators and in the client, or model."""
+    if isinstance(kind, type):
+        return build_selector(kind)
+    if isinstance(kind, str):
+        return parse_selector(*kind.split("/"))
+    raise TypeError(f"A kind must be a name such as 'deployments.apps', or a model, got {kind!r}.")
 
 
 @spell_out()

@@ -21,7 +21,7 @@ from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.requests import Call
 from webop.embedding import EmbeddingOptions
 from webop.errors import APIConflictError, APINotFoundError, APITooManyRequestsError
-from webop.handlers.model import ChangeHandler
+from webop.handlers.model import ChangeHandler, ChildHandler, MappingHandler
 from webop.objects.resources import Resource
 from webop.settings import NetworkingSettings
 
@@ -433,8 +433,10 @@ def is_no_fence(labels: Mapping[str, str], **_: Any) -> bool:
 
 
 def _declare_fences(registry: webop.OperatorRegistry) -> None:
-    is_enough = all(handler.metadata_only for handler in registry.select_resource_handlers())
-    for selector in registry.collect_selectors():
+    handlers = registry.select_resource_handlers()
+    is_enough = all(handler.metadata_only for handler in handlers)
+    others = {one.selector for one in handlers if isinstance(one, ChildHandler | MappingHandler)}
+    for selector in registry.collect_selectors() - others:
         registry.append(
             ChangeHandler(
                 id="fence",

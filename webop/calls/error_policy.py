@@ -23,6 +23,7 @@ from webop.errors import (
     WebopError,
 )
 from webop.handlers.model import ActivityHandler, ErrorsMode, Handler, WebhookHandler
+from webop.handlers.retries import choose_pause
 from webop.logs.escaping import describe_line
 from webop.objects.field_errors import is_validation_error
 from webop.settings.sections import find_setting_problem
@@ -117,7 +118,8 @@ def classify_failure(
     if mode is ErrorsMode.PERMANENT:
         text = f"{handler} failed for good: {reason}"
         return Outcome(final=True, exception=exc, message=text, is_unexpected=is_unexpected)
-    delay = default_backoff if handler.backoff is None else handler.backoff
+    pauses = default_backoff if handler.backoff is None else handler.backoff
+    delay = choose_pause(pauses, attempt.retries)
     return _classify_retry(handler, exc, attempt, delay=delay, verb="failed")
 
 

@@ -185,6 +185,8 @@ def _build_kwargs(
         client = client.share(choose_queue(handler), is_dry=is_dry)
         current_client.set(client)
         kwargs["client"] = client if is_async(handler.fn) else client.sync
+    if isinstance(cause, ResourceCause) and cause.children and not is_async(handler.fn):
+        kwargs["children"] = cause.children.sync
     if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
         inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()
         if path := handler.field or inherited:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from webop.context.activity import Pausing
+from webop.context.children import ChildStore, Names
 from webop.context.cluster_view import ClusterView
 from webop.context.indexes import Indexes
 from webop.context.memos import Memos
@@ -34,3 +35,9 @@ class OperatorContext:
     indices: Indexes = field(default_factory=Indexes)
     pausing: Pausing = field(default_factory=Pausing)
     counters: CallCounters = field(default_factory=CallCounters)
+    children: ChildStore = field(default_factory=ChildStore)
+
+    @property
+    def child_names(self) -> Names:
+        """The labels and the annotation of the children of reconcilers."""
+        return Names.build(self.settings.persistence.prefix)

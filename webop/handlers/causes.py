@@ -82,6 +82,7 @@ class ResourceCause(Cause):
     resource: Resource
     body: Body
     patch: Patch
+    children: Any = None  # those of a kind with a reconciler
 
     @property
     def is_deleted(self) -> bool:
@@ -102,7 +103,9 @@ class ResourceCause(Cause):
         body = self.body
         meta = body.meta
         fields = meta.raw
+        more = {} if self.children is None else {"children": self.children}
         return {
+            **more,
             "logger": self.logger,
             "memo": self.memo,
             "resource": self.resource,
@@ -218,6 +221,16 @@ class ChangeCause(DiffCause):
     def for_handler(self, key: str) -> ChangeCause:
         """Return the cause with the changes since the state that a handler knows."""
         return self.since(self.known[key]) if key in self.known else self
+
+
+@dataclass(kw_only=True)
+class ReconcileCause(ResourceCause):
+    """A call of ``@webop.reconcile``; ``because`` names what has led to it."""
+
+    because: tuple[str, ...]
+
+    def _build_kwargs(self) -> dict[str, Any]:
+        return super()._build_kwargs() | {"because": self.because}
 
 
 REVIEW_ARGUMENTS = (

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import pydantic
 
 from webop.errors import ConfigurationError
+from webop.handlers.retries import Pauses
 from webop.models.arguments import Argument
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
@@ -96,7 +97,7 @@ class Handler:
     errors: ErrorsMode | None = None
     timeout: float | None = None
     retries: int | None = None
-    backoff: float | None = None
+    backoff: Pauses | None = None
     arguments: tuple[Argument, ...] = ()
 
     def __str__(self) -> str:
@@ -217,6 +218,47 @@ class TimerHandler(BackgroundHandler):
     idle: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReconcileHandler(ResourceHandler):
+    """``@webop.reconcile``: called with the newest state of an object, for whatever has changed.
+
+    ``fields`` are those whose changes count, by default all but the metadata and the status.
+    ``owns`` are the kinds of its children, ``reads`` those of them whose bodies it reads.
+    ``min_interval`` are the seconds between the beginnings of two calls for an object.
+    """
+
+    title = "Reconciler"
+
+    fields: tuple[FieldPath, ...] = ()
+    owns: tuple[Selector, ...] = ()
+    reads: tuple[Selector, ...] = ()
+    min_interval: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ChildHandler(ResourceHandler):
+    """A kind in ``owns=`` of a reconciler: its objects are watched, but the function is not called.
+
+    ``parent`` is the id of the reconciler.
+    """
+
+    title = "Children of"
+
+    parent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MappingHandler(EventHandler):
+    """A kind in ``watches=`` of a reconciler, whose id is ``parent``.
+
+    The function returns the names of the objects that the reconciler must be called for.
+    """
+
+    title = "Mapping"
+
+    parent: str
+
+
 class MatchCondition(NamedTuple):
     """A CEL expression that a request must match before the API server calls the webhook."""
 
@@ -318,6 +360,10 @@ def name_decorator(handler: Handler) -> str:
         return handler.reason.value
     if isinstance(handler, ConversionHandler):
         return "convert"
+    if isinstance(handler, ChildHandler):
+        return "reconcile, owns"
+    if isinstance(handler, MappingHandler):
+        return "reconcile, watches"
     if isinstance(handler, ChangeHandler):
         reason = handler.reason.value if handler.reason is not None else "field"
         return "resume" if handler.initial else reason

@@ -12,7 +12,7 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, Field, PlainValidator, ValidationError, create_model
@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 
 from webop.handlers.model import ErrorsMode, MetaFilterToken
 from webop.handlers.registry import OperatorRegistry
+from webop.handlers.retries import Backoff
 from webop.handlers.webhook_options import (
     STRICT,
     MatchConditions,
@@ -51,6 +52,10 @@ def _check_sync(value: Callable[..., bool]) -> Callable[..., bool]:
 Id = Annotated[str, Field(min_length=1), must_be("a string that is not empty")]
 Flag = Annotated[bool, must_be("True or False")]
 Number = Annotated[int | float, must_be("a number"), Field(ge=0)]
+Pause = Annotated[
+    Number | Annotated[Sequence[Annotated[float, Field(ge=0)]], Field(min_length=1)] | Backoff,
+    must_be("a number from 0 on, a list of them, or a webop.Backoff"),
+]
 Count = Annotated[int, must_be("a whole number"), Field(ge=0)]
 Delay = Annotated[Number | Callable[..., float], must_be("a number from 0 on, or a function")]
 Subresource = Annotated[
@@ -86,8 +91,9 @@ class RetryOptions(TypedDict, total=False):
     """Seconds since the first attempt after which the handler fails for good"""
     retries: Count | None
     """Number of attempts after which the handler fails for good"""
-    backoff: Number | None
-    """Seconds until the next attempt"""
+    backoff: Pause | None
+    """Seconds until the next attempt: a number, several of which the last one repeats, or a
+    ``webop.Backoff``"""
 
 
 class MetaOptions(TypedDict, total=False):
@@ -185,6 +191,24 @@ class TimerOptions(ChangeOptions, total=False):
     """Whether calls begin at multiples of the interval"""
     idle: Number | None
     """Seconds for which the object must be unchanged before a call"""
+
+
+class ReconcileOptions(CommonOptions, RetryOptions, MetaOptions, SelectorNames, total=False):
+    """Options of ``@webop.reconcile``."""
+
+    fields: Annotated[Collection[FieldPath], checked_as(tuple[Any, ...])] | None
+    """The fields, such as ``["spec", "metadata.labels"]``, whose changes lead to a call; by default
+    all but the metadata and the status"""
+    owns: Sequence[Any] | None
+    """The kinds of its children: names as in decorators, such as ``"deployments.apps"``, or
+    models"""
+    reads: Sequence[Any] | None
+    """Those of ``owns`` whose whole objects are watched, for ``children.get()`` and the like"""
+    watches: Mapping[str, Callable[..., Any]] | None
+    """For other kinds: functions that get the arguments of an event handler, and return the names
+    of the objects to reconcile; ``(namespace, name)`` for another namespace"""
+    min_interval: Number | None
+    """Seconds between two calls for the same object, at least"""
 
 
 class WebhookOptions(ObjectOptions, total=False):

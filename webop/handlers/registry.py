@@ -14,11 +14,13 @@ from webop.handlers.model import (
     ActivityHandler,
     BackgroundHandler,
     ChangeHandler,
+    ChildHandler,
     ConversionHandler,
     EventHandler,
     Handler,
     IndexHandler,
     Reason,
+    ReconcileHandler,
     ResourceHandler,
     WebhookHandler,
     WebhookType,
@@ -38,15 +40,19 @@ class ResourceHandlers:
         metadata_only: whether no handler needs more than the metadata of objects.
         reports_misfits: whether the conditions of objects say that these do not fit their model.
         uses_finalizers: whether any handler can need the finalizer.
+        has_only_children: whether the kind matters only as that of children.
     """
 
     __slots__ = (
         "background",
         "changes",
+        "children",
         "events",
         "extra_fields",
+        "has_only_children",
         "indexers",
         "metadata_only",
+        "reconcilers",
         "reports_misfits",
         "uses_finalizers",
     )
@@ -57,6 +63,9 @@ class ResourceHandlers:
         self.changes = _select_of(ChangeHandler, everything)
         self.background = _select_of(BackgroundHandler, everything)
         self.indexers = _select_of(IndexHandler, everything)
+        self.reconcilers = _select_of(ReconcileHandler, everything)
+        self.children = _select_of(ChildHandler, everything)
+        self.has_only_children = bool(everything) and len(self.children) == len(everything)
         self.extra_fields: frozenset[FieldPath] = frozenset(
             handler.field
             for handler in (*self.events, *self.changes, *self.background)
@@ -71,7 +80,8 @@ class ResourceHandlers:
         self.reports_misfits = any(map(has_conditions, models))
 
     def __bool__(self) -> bool:
-        return bool(self.events or self.changes or self.background or self.indexers)
+        others = self.indexers or self.reconcilers or self.children
+        return bool(self.events or self.changes or self.background or others)
 
     def select_changes(self, cause: ChangeCause) -> list[ChangeHandler]:
         """Return the handlers to call for a change, in order of declaration.

@@ -17,10 +17,12 @@ from webop.handlers.model import (
     ActivityHandler,
     BackgroundHandler,
     ChangeHandler,
+    ChildHandler,
     EventHandler,
     Handler,
     IndexHandler,
     Reason,
+    ReconcileHandler,
     ResourceHandler,
     TimerHandler,
     WebhookHandler,
@@ -36,12 +38,15 @@ _OBJECT = _ALL | {
     *("labels", "annotations"),
 }
 _DIFF = _OBJECT | {"old", "new", "diff"}
+_RECONCILED = _OBJECT | {"because", "children"}
 ARGUMENTS: dict[type[Handler], frozenset[str]] = {
     ActivityHandler: _ALL | {"settings", "activity"},
     IndexHandler: _OBJECT,
     EventHandler: _OBJECT | {"type", "event"},
     BackgroundHandler: _OBJECT | {"stopped"},
     ChangeHandler: _DIFF | {"reason"},
+    ReconcileHandler: _RECONCILED,
+    ChildHandler: _RECONCILED,  # it has the function of its reconciler
     WebhookHandler: _DIFF | {*REVIEW_ARGUMENTS},
 }
 """The arguments of the handlers of each family, without the indexes of the operator."""
@@ -161,8 +166,11 @@ def check_registry(registry: OperatorRegistry) -> list[str]:
     objects = [*registry.select_resource_handlers(), *registry.select_webhooks()]
     indexes = {handler.id for handler in registry.select_indexers()}
     problems: dict[str, None] = {}  # several decorators of a function cause the same problem
+    reconciled = {one.selector for one in objects if isinstance(one, ReconcileHandler)}
     for handler in (*activities, *objects):
-        problems |= dict.fromkeys(_find_problems(handler, indexes))
+        has_children = isinstance(handler, ChangeHandler) and handler.selector in reconciled
+        more = indexes | {"children"} if has_children else indexes
+        problems |= dict.fromkeys(_find_problems(handler, more))
     for versions in collect_versions(registry.select_converters()).values():
         problems |= dict.fromkeys(versions.find_gaps())
     if problems:
@@ -200,9 +208,9 @@ def _find_clashes(handlers: Iterable[ResourceHandler]) -> Iterator[str]:
     """Find different functions with the same id and cause: progress is stored by id."""
     groups: dict[Any, list[ResourceHandler]] = {}
     for handler in handlers:
-        if isinstance(handler, (BackgroundHandler, ChangeHandler)):
-            is_change = isinstance(handler, ChangeHandler)
-            groups.setdefault((is_change, handler.id, handler.selector), []).append(handler)
+        for family in (BackgroundHandler, ChangeHandler, ReconcileHandler):
+            if isinstance(handler, family):
+                groups.setdefault((family, handler.id, handler.selector), []).append(handler)
     for group in groups.values():
         for first, second in combinations(group, 2):
             if first.fn != second.fn and _list_reasons(first) & _list_reasons(second):

@@ -159,6 +159,8 @@ class Controller:
     def apply_event(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a listed object (type None) or an event of the watch."""
         uid, version = get_uid(raw), parse_version(raw)
+        if self._reconciler.ctx.handlers.children:
+            self._reconciler.note_child(event_type, raw)
         has_event_handlers = bool(self._reconciler.ctx.handlers.events)
         obj = self._objects.get(uid)
         is_leaving = event_type == "DELETED" and uid not in self._vanished
@@ -270,6 +272,9 @@ class Controller:
                 self.enqueue(obj)
             return
         self._is_resuming = True
+        for obj in self._objects.values():
+            if obj.passes is not None:
+                obj.passes.resume()
         self.list_again(is_holding=self.has_indexes)  # the watch can have been behind
         self.unhold(Hold.PAUSED)
 
@@ -491,9 +496,14 @@ class Controller:
         """Free the memory of an object without work; forget it if it is gone."""
         self._queue.remove(obj)
         self._held.pop(obj, None)
-        self._queue.bodies.drop(obj.text)
         obj.state, obj.since = State.IDLE, 0.0
-        obj.raw = obj.text = None
+        if obj.passes is not None and not obj.is_gone:  # a child can need it at any time
+            self._park_body(obj)
+            obj.text = b"" if obj.text is None else obj.text
+        else:
+            self._queue.bodies.drop(obj.text)
+            obj.text = None
+        obj.raw = None
         obj.is_dirty = False
         if obj.work is not None and obj.work.is_over:
             obj.work = None

@@ -23,17 +23,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webop.calls.progress import HandlerState, digest_essence, fetch_states
+from webop.context.children import Children
 from webop.errors import MisfitError
 from webop.events.loggers import ObjectLogger
 from webop.handlers.causes import ChangeCause, detect_reason
 from webop.handlers.filters import matches
-from webop.handlers.model import BackgroundHandler, ChangeHandler, Reason
+from webop.handlers.model import (
+    BackgroundHandler,
+    ChangeHandler,
+    Handler,
+    Reason,
+    ReconcileHandler,
+)
 from webop.handlers.stopping import DaemonStoppingReason
 from webop.models.validity import is_marked_unfit
 from webop.objects.body import Body
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.storage.diffbase import EssenceDigest
+from webop.reactor.passes import find_due
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import NOTHING, Cycle, WatchedObject
 
@@ -59,6 +67,7 @@ class Decision:
         misfit: why the object does not fit the model of a handler: then no handler of the change is
             called until it does.
         is_mended: whether the conditions of the object say that it does not fit, but it does now.
+        passes: reconcilers to call, now or later.
         stopped: ids of those to stop: the object no longer matches, or is being deleted.
         why: the reason for stopping them.
     """
@@ -71,6 +80,7 @@ class Decision:
     misfit: MisfitError | None = None
     is_mended: bool = False
     spawned: list[BackgroundHandler] = field(default_factory=list)
+    passes: list[ReconcileHandler] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     why: DaemonStoppingReason = _MISMATCH
 
@@ -78,7 +88,7 @@ class Decision:
         has_steps = (
             self.has_changes or self.misfit or self.is_mended or self.spawned or self.stopped
         )
-        return bool(has_steps or self.wants_finalizer is not None)
+        return bool(has_steps or self.passes or self.wants_finalizer is not None)
 
 
 def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
@@ -94,12 +104,13 @@ def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
     decision = Decision(cause, states)
     wanted = _decide_daemons(ctx, obj, decision)
     decision.wants_finalizer = _decide_finalizer(ctx, obj, cause, is_wanted=bool(wanted))
+    decision.passes = find_due(ctx, obj, cause)
     if decision.wants_finalizer is None and obj.is_view:
         # A daemon ended: nothing else has changed. Others can have removed the finalizer.
         decision.has_changes = work.is_released and cause.reason is Reason.DELETE
     elif decision.wants_finalizer is None:
         _select_handlers(ctx, decision)
-        decision.misfit = _find_misfit(cause, decision.handlers)
+        decision.misfit = _find_misfit(cause, [*decision.handlers, *decision.passes])
         if decision.misfit is not None:
             return decision
         decision.is_mended = ctx.handlers.reports_misfits and is_marked_unfit(obj.raw)
@@ -152,8 +163,13 @@ def _detect_cause(
         known = {key: cycle.essences.get(seen, old) for key, seen in outdated.items()}
     elif cycle.needs_update or cycle.essences.keys() & _find_outdated(states, new).values():
         reason = Reason.NOOP if reason is Reason.RESUME else reason  # the undone change comes first
+    log, reconcilers = (
+        ObjectLogger(body=body, settings=ctx.operator.settings),
+        ctx.handlers.reconcilers,
+    )
     return ChangeCause(
-        logger=ObjectLogger(body=body, settings=ctx.operator.settings),
+        logger=log,
+        children=Children(ctx.operator, reconcilers, body, log) if reconcilers else None,
         memo=ctx.operator.memos.recall(obj.uid),
         indices=ctx.operator.indices,
         resource=ctx.resource,
@@ -197,7 +213,7 @@ def _select_handlers(ctx: ResourceContext, decision: Decision) -> None:
     decision.handlers = chosen
 
 
-def _find_misfit(cause: ChangeCause, handlers: Iterable[ChangeHandler]) -> MisfitError | None:
+def _find_misfit(cause: ChangeCause, handlers: Iterable[Handler]) -> MisfitError | None:
     """Return why the object does not fit the models of its handlers; None if it does."""
     for handler in handlers:
         if handler.arguments:

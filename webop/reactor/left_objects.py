@@ -35,7 +35,7 @@ async def find_left(
 
     Field selectors hide what cannot be checked here: with them, nothing is found.
     """
-    params = ctx.operator.settings.watching.build_selectors(ctx.resource)
+    params = ctx.build_selectors()
     requirements = parse_label_selector(params.pop("labelSelector", ""))
     if not requirements or "fieldSelector" in params or not ctx.handlers.uses_finalizers:
         return

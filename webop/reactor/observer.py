@@ -146,7 +146,7 @@ class Observer:
         waiting = [
             stream
             for stream in self._streams.values()
-            if not stream.status.version and (is_active or stream.feeds)
+            if not stream.status.version and (is_active or stream.is_filling)
         ]
         self._was_synced = self._was_synced or (self.scanned.is_set() and not waiting)
         return [
@@ -259,7 +259,7 @@ class Observer:
         self._gate.expect(
             stream
             for stream in self._streams.values()
-            if stream.feeds and not stream.controller.is_indexed
+            if stream.is_filling and not stream.controller.is_indexed
         )
 
     def _match_selectors(self) -> dict[Resource, list[Selector]]:

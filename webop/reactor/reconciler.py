@@ -13,18 +13,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from webop.calls.error_policy import Outcome
 from webop.calls.execution import deliver_results, execute
-from webop.calls.progress import Progress, digest_essence, fetch_states
+from webop.calls.progress import Progress, fetch_states
 from webop.calls.shared_options import CallOptions
 from webop.client.watch_events import parse_version
 from webop.context.indexes import index_object
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ChangeCause, EventCause, ResourceCause
 from webop.handlers.filters import matches
-from webop.handlers.model import ErrorsMode, EventHandler, Reason
+from webop.handlers.model import ErrorsMode, EventHandler, MappingHandler, Reason
 from webop.handlers.registry import deduplicated
 from webop.models.validity import build_validity
-from webop.objects.body import Body, RawEvent
+from webop.objects.body import Body, RawEvent, RawEventType
 from webop.objects.conditions import put_condition
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
@@ -32,6 +33,7 @@ from webop.reactor import daemons
 from webop.reactor.cycle import handle_change
 from webop.reactor.decision import Decision, decide
 from webop.reactor.failures import Pause
+from webop.reactor.passes import call_due, identify_content
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import NOTHING, State, WatchedObject, Work
 from webop.reactor.writer import open_writer, read
@@ -105,6 +107,7 @@ class Reconciler:
     def forget(self, uid: str) -> None:
         """Drop everything else about an object that is gone."""
         self.ctx.operator.memos.forget(uid)
+        self.ctx.operator.children.forget(uid)
         self.ctx.operator.counters.misfits.pop(uid, None)
 
     def may_have_left(self, obj: WatchedObject | None, raw: dict[str, Any]) -> bool:
@@ -182,9 +185,7 @@ class Reconciler:
         work, delay = obj.open_work(), None
         if work.writer is not None and not await work.writer.write():
             return obj.backoff_left() or None
-        if obj.is_gone:
-            return 0
-        if obj.controller.is_held and not work.is_released:
+        if obj.is_gone or (obj.controller.is_held and not work.is_released):
             return None  # a handler that begins now may not end in time, or must wait
         ctx = self.ctx  # the kind can have changed meanwhile
         cause = None if decision is None else decision.cause
@@ -207,6 +208,9 @@ class Reconciler:
                 delay = await self._handle_change(ctx, obj, work, decision)
             else:
                 obj.needs_resume = False
+            if decision.passes and decision.misfit is None and is_wanted is None:
+                rest = await call_due(ctx, obj, decision.passes)
+                delay = min((one for one in (delay, rest) if one is not None), default=None)
         if work.pause:
             work.pause = Pause()
         return delay
@@ -230,8 +234,7 @@ class Reconciler:
     async def _report_misfit(self, obj: WatchedObject, cause: ChangeCause, problem: str) -> None:
         """Log once why an object does not fit its model, and write it into its conditions."""
         # The reason can differ at each look, as that of a validator with the time in its text.
-        # Without the subresource, the condition itself would be a new generation.
-        state = str(cause.patch.generation or _digest_content(cause.body))
+        state = identify_content(cause.body, has_generations=self.ctx.has_status)
         misfits, found = self.ctx.operator.counters.misfits, (cause.resource.plural_name, state)
         if misfits.get(obj.uid) == found:
             return
@@ -273,12 +276,15 @@ class Reconciler:
             event=event,
         )
         handlers = [h for h in deduplicated(ctx.handlers.events) if _is_for(h, cause)]
+        mappings = [h for h in handlers if isinstance(h, MappingHandler)]
         progress = Progress.start(handlers)
         options = self._event_options
         if event_type == "DELETED":  # there is no later event
             options = replace(options, may_continue=lambda: True)
         with ctx.queue.running_handlers():
             outcomes = await execute(handlers, cause, progress, options)
+        for mapping in mappings:
+            self._call_mapped(mapping, outcomes.pop(mapping.id, None), cause)
         deliver_results(outcomes, cause.patch)
         if not cause.patch or event_type == "DELETED":
             return
@@ -286,17 +292,34 @@ class Reconciler:
         writer.take(cause.patch)
         await writer.write()
 
+    def _call_mapped(
+        self, mapping: MappingHandler, outcome: Outcome | None, cause: EventCause
+    ) -> None:
+        """Call the reconciler for the objects that a function of ``watches=`` has named."""
+        if outcome is None:
+            return
+        children, namespace = self.ctx.operator.children, cause.body.meta.namespace
+        kind = self.ctx.resource.plural_name
+        try:
+            children.call_named(mapping.parent, outcome.result, kind, namespace)
+        except TypeError as exc:
+            cause.logger.error("%s: %s", mapping, exc)  # noqa: TRY400  the text is enough
+
+    def note_child(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Accept a state of a child of a reconciler, and drop what only this needs."""
+        ctx, operator = self.ctx, self.ctx.operator
+        is_read = not all(handler.metadata_only for handler in ctx.handlers.children)
+        kind, names = ctx.resource.plural_name, operator.child_names
+        operator.children.note(kind, event_type, raw, names, is_read=is_read)
+        if not operator.settings.watching.managed_fields:
+            raw["metadata"].pop("managedFields", None)
+
     def on_error(self, obj: WatchedObject, exc: Exception) -> float | None:
         """Begin a pause of an object after an error outside of its handlers.
 
         During the pause, only the handlers of raw events are called.
         """
         return obj.open_work().pause.begin(self.ctx, obj, exc)
-
-
-def _digest_content(body: Body) -> str:
-    """Return a digest of an object without its status, which webop itself may write."""
-    return digest_essence({k: v for k, v in body.items() if k not in ("metadata", "status")})
 
 
 def _describe(cause: ChangeCause, work: Work) -> Description:

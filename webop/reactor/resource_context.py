@@ -7,6 +7,7 @@ from typing import Any
 
 from webop.client.api import Client
 from webop.client.http.requests import cut_object
+from webop.context.children import build_label
 from webop.context.operator_context import OperatorContext
 from webop.handlers.registry import ResourceHandlers
 from webop.objects.body import Body, build_object_reference
@@ -47,10 +48,19 @@ class ResourceContext:
         """Return an object as handlers get it: with only its metadata, if that is enough."""
         return cut_object(raw, self.resource) if self.is_partial else raw
 
+    def build_selectors(self) -> dict[str, str]:
+        """Return the selectors of lists and watches; a kind of children needs only these."""
+        found = self.operator.settings.watching.build_selectors(self.resource)
+        if self.handlers.has_only_children:
+            labels = sorted({build_label(handler.parent) for handler in self.handlers.children})
+            own = f"{self.operator.child_names.reconciler} in ({','.join(labels)})"
+            found["labelSelector"] = ",".join(filter(None, (found.get("labelSelector"), own)))
+        return found
+
     @property
     def is_narrowed(self) -> bool:
         """Whether selectors hide objects of the kind: those that leave them look deleted."""
-        return bool(self.operator.settings.watching.build_selectors(self.resource))
+        return bool(self.build_selectors())
 
     def refer_to(self, obj: WatchedObject) -> dict[str, Any]:
         """Return the ``extra`` that adds the reference of an object to a log message."""

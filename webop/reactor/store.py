@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from webop.reactor.daemons import Daemons
+    from webop.reactor.passes import Passes
     from webop.reactor.writer import Writer
     from webop.telemetry.tracing import SpanContext
 
@@ -154,6 +155,7 @@ class WatchedObject:
         work: the state of the work, if there is any.
         daemons: its daemons and timers, if it has any.
         timer: when it is processed again.
+        passes: what is remembered of the calls of its reconcilers, if it has any.
     """
 
     __slots__ = (
@@ -169,6 +171,7 @@ class WatchedObject:
         "name",
         "namespace",
         "needs_resume",
+        "passes",
         "raw",
         "since",
         "state",
@@ -202,6 +205,7 @@ class WatchedObject:
         self.work: Work | None = None
         self.daemons: Daemons | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.passes: Passes | None = None
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
@@ -258,6 +262,16 @@ class WatchedObject:
             self.is_dirty = True
         self.controller.enqueue(self)
 
+    def call_again(self, handler_id: str, because: str) -> None:
+        """Call a reconciler of it, since something else has happened."""
+        if self.is_gone or self.passes is None or handler_id not in self.passes.known:
+            return
+        known = self.passes.known[handler_id]
+        known.because.add(because)
+        if not known.is_pausing:
+            self.is_dirty = True
+            self.controller.enqueue(self)
+
     @property
     def is_outdated(self) -> bool:
         """Whether a list must show it before its known state can be compared with others."""
@@ -284,6 +298,8 @@ class WatchedObject:
                     yield HandlingStatus(failures={"": (pause.failures, pause.error[0])})
         if self.daemons is not None:
             yield self.daemons.call_status
+        if self.passes is not None:
+            yield self.passes.call_status
 
     @property
     def has_unwritten(self) -> bool:

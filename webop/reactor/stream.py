@@ -44,8 +44,7 @@ class Stream:
     Attributes:
         namespace: None for the whole cluster.
         selectors: those that match the kind.
-        feeds: the functions that index the objects. Without any, the watch waits for the gate and
-            for the end of a pause.
+        feeds: the functions that index the objects.
         status: the state of the watch.
         controller: has the objects.
         is_stopped: whether the observer has stopped it while the operator continues.
@@ -87,6 +86,11 @@ class Stream:
     def ctx(self) -> ResourceContext:
         """The kind as it is now, with its handlers; running handlers have their own."""
         return self._reconciler.ctx
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether handlers wait for its list: it fills indexes, or shows children."""
+        return bool(self.feeds or self.ctx.handlers.children)
 
     def is_about(self, resource: Resource, namespace: str | None) -> bool:
         """Return whether its objects are those of a resource, of any version, in a namespace."""
@@ -156,14 +160,15 @@ class Stream:
             self._watching.cancel()
 
     async def _watch(self) -> None:
-        """List and watch; during a pause, only for the indexes."""
+        """List and watch; during a pause, only for the indexes and for children."""
         ctx, options = self.ctx, self.ctx.operator.settings.watching
-        if not self.feeds:
+        if not self.is_filling:
             await self._gate.wait()  # so that its objects need not wait in memory
             await ctx.operator.pausing.wait_until_active()
         self.status = WatchStatus()
-        selectors = options.build_selectors(ctx.resource)
-        selection = Selection(selectors, is_partial=ctx.is_partial)
+        if ctx.handlers.children:  # they say who has changed which fields
+            options = options.model_copy(update={"managed_fields": True})
+        selection = Selection(ctx.build_selectors(), is_partial=ctx.is_partial)
         items = watch(ctx.client, ctx.resource, self.namespace, options, self.status, selection)
         async with contextlib.aclosing(items):
             async for item in items:

@@ -1,0 +1,265 @@
+"""Children of reconcilers: applied, kept right, pruned, and written only if necessary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import webop
+from tests.cluster.reconcilers.conftest import Builder, Maps, build_map
+from tests.kit.http_relay import Relay
+from tests.kit.operators import (
+    Objects,
+    RunOperator,
+    eventually,
+    is_no_fence,
+    operate,
+)
+
+Json = dict[str, Any]
+
+
+def has(text: str | None) -> Any:
+    """Return a condition: that a ConfigMap has a text, or is gone."""
+    return lambda found: (found or {}).get("data", {}).get("text") == text
+
+
+async def test_children_follow_the_object_and_are_pruned_when_it_no_longer_wants_them(
+    builder: Builder, objects: Objects, maps: Maps, run_operator: RunOperator
+) -> None:
+    async with run_operator():
+        await objects.pass_fence()
+        made = await objects.create("site", {"pages": {"home": "Hello", "news": "None"}})
+        home = await maps.wait("site-home", has("Hello"))
+        assert home is not None
+        (owner,) = home["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (made["metadata"]["uid"], True)
+        await maps.wait("site-news", has("None"))
+        await objects.patch("site", {"spec": {"pages": {"home": "Hi", "news": None}}})
+        await maps.wait("site-home", has("Hi"))
+        await maps.wait("site-news", lambda found: found is None)
+    assert builder.pruned == ["site-news"]
+    assert builder.why("site")[:2] == [("created",), ("changed",)]
+    assert "annotations" not in (await objects.get("site"))["metadata"]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_children_that_are_deleted_edited_or_orphaned_by_hand_come_back(
+    builder: Builder,
+    objects: Objects,
+    maps: Maps,
+    run_operator: RunOperator,
+    caplog: pytest.LogCaptureFixture,
+    is_running: bool,
+) -> None:
+    caplog.set_level("INFO")
+    pages = {"one": "1", "two": "2", "three": "3", "four": "4"}
+
+    async def spoil() -> None:
+        await maps.delete("site-one")
+        await maps.patch("site-two", {"data": {"text": "other"}})
+        await maps.patch("site-three", {"metadata": {"ownerReferences": None}})
+        await maps.patch("site-four", {"metadata": {"labels": None}})
+
+    async def check() -> None:
+        await maps.wait("site-one", has("1"))
+        await maps.wait("site-two", has("2"))
+        await maps.wait("site-three", lambda one: one and one["metadata"].get("ownerReferences"))
+        await maps.wait("site-four", lambda one: one and one["metadata"].get("labels"))
+
+    async with run_operator():
+        await objects.create("site", {"pages": pages})
+        for page, text in pages.items():
+            await maps.wait(f"site-{page}", has(text))
+        if is_running:
+            await spoil()
+            await check()
+    if not is_running:
+        await spoil()
+        async with run_operator():
+            await check()
+    assert "Taking back what was changed in 'site-two' of configmaps" in caplog.text
+
+
+async def test_a_restart_and_foreign_fields_lead_to_no_write(
+    builder: Builder, objects: Objects, maps: Maps, relayed: Relay
+) -> None:
+    registry = builder_registry(builder)
+    await objects.create("site", {"pages": {"home": "Hello", "news": "None"}})
+    run: Json = {"namespaces": [objects.namespace], "beside": True}
+    async with operate(relayed.info, registry, **run):
+        await builder.until_called("site", "resumed")
+        await eventually(lambda: sorted(builder.written) == ["site-home", "site-news"])
+        await maps.patch("site-home", {"data": {"more": "yes"}})
+        await objects.pass_fence()
+    home = await maps.find("site-home")
+    assert home is not None
+    assert home["data"] == {"text": "Hello", "more": "yes"}
+    builder.reasons.clear()
+    builder.written.clear()
+    relayed.requests.clear()
+    async with operate(relayed.info, registry, **run):
+        await builder.until_called("site", "resumed")
+        await objects.pass_fence()
+    assert builder.written == []
+    assert [
+        one for one in relayed.requests if one.method == "PATCH" and "site-" in str(one.url)
+    ] == []
+
+
+def builder_registry(builder: Builder) -> webop.OperatorRegistry:
+    registry = webop.OperatorRegistry()
+    options: Json = {"registry": registry, "id": "build", "when": is_no_fence}
+    webop.reconcile("widgets", owns=["configmaps"], **options)(builder.build)
+    return registry
+
+
+async def test_own_writes_do_not_call_the_reconciler_again(
+    builder: Builder, objects: Objects, maps: Maps, run_operator: RunOperator
+) -> None:
+    async with run_operator():
+        await objects.pass_fence()
+        for number in range(10):
+            await objects.create(f"site-{number}", {"pages": {"a": "1", "b": "2", "c": "3"}})
+        for number in range(10):
+            await maps.wait(f"site-{number}-c", has("3"))
+        await objects.pass_fence()
+    assert {(because) for _, because in builder.reasons} == {("created",)}
+    assert len(builder.reasons) == 10
+
+
+async def test_nothing_of_others_is_taken_over_or_pruned(
+    builder: Builder,
+    objects: Objects,
+    maps: Maps,
+    run_operator: RunOperator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await maps.create("site-home", {"text": "mine"})
+    await maps.create("site-else", {"text": "mine"})
+    async with run_operator():
+        await objects.create("site", {"pages": {"home": "Hello"}})
+        await eventually(lambda: "conflict" in caplog.text, "the error")
+        assert ".data.text" in caplog.text
+        await maps.delete("site-home")
+        await objects.patch("site", {"spec": {"more": 1}})  # it is tried at once
+        await maps.wait("site-home", has("Hello"))
+        await objects.create("other-site", {"pages": {}})
+        await builder.until_called("other-site", "created")
+    assert builder.pruned == []
+    assert await maps.find("site-else")
+
+
+async def test_a_child_of_another_object_is_refused(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    maps: Maps,
+    run_operator: RunOperator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    async def build(children: webop.Children, name: str, **_: Any) -> None:
+        await children.apply(build_map("shared", {"text": name}))
+
+    async with run_operator():
+        await objects.create("one")
+        await maps.wait("shared", has("one"))
+        await objects.create("two")
+        await eventually(lambda: "it is the child of another object" in caplog.text, "the error")
+        await objects.delete("one")
+        await maps.delete("shared")  # in place of the garbage collector
+        await objects.patch("two", {"spec": {"more": 1}})
+        await maps.wait("shared", has("two"))
+
+
+async def test_a_kind_that_is_not_in_owns_is_refused_with_the_remedy(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.reconcile("widgets", registry=registry, owns=["services"], when=is_no_fence)
+    def build(children: webop.SyncChildren, **_: Any) -> None:
+        children.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}})
+
+    async with run_operator():
+        await objects.create("one")
+        text = "applies configmaps, which is not in its owns="
+        await eventually(lambda: text in caplog.text, "the error")
+
+
+async def test_children_are_read_from_memory_and_are_never_older_than_own_writes(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    maps: Maps,
+    relayed: Relay,
+) -> None:
+    seen: list[Any] = []
+
+    @webop.reconcile(
+        "widgets", registry=registry, owns=["configmaps"], reads=["configmaps"], when=is_no_fence
+    )
+    async def build(children: webop.Children, spec: webop.Spec, **_: Any) -> None:
+        await children.apply(build_map("a", {"text": spec["text"]}))
+        await children.apply(build_map("b", {"text": "b"}))
+        found = await children.get("configmaps", "a")
+        assert found is not None
+        assert found["data"]["text"] == spec["text"]
+        seen.append([one["metadata"]["name"] for one in await children.list("configmaps")])
+        assert await children.get("configmaps", "absent") is None
+        assert not await children.ready("configmaps")
+
+    run = operate(relayed.info, registry, namespaces=[objects.namespace], beside=True)
+    async with run:
+        for text in ("1", "2", "3"):
+            if text == "1":
+                await objects.create("one", {"text": text})
+            else:
+                await objects.patch("one", {"spec": {"text": text}})
+            await maps.wait("a", has(text))
+        await eventually(lambda: len(seen) >= 3, "the reads")
+    assert seen[0] == ["a", "b"]
+    assert relayed.list_requests("GET", "a") == []
+
+
+async def test_children_can_be_deleted_in_order_before_the_object_is_gone(
+    builder: Builder,
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    maps: Maps,
+    run_operator: RunOperator,
+) -> None:
+    @webop.on.delete("widgets", registry=registry, when=is_no_fence)
+    async def clean(children: webop.Children, **_: Any) -> None:
+        assert await children.delete_all(wait=20) == ["site-home"]
+
+    async with run_operator():
+        await objects.create("site", {"pages": {"home": "Hello"}})
+        await maps.wait("site-home", has("Hello"))
+        await objects.delete("site")
+        await objects.wait_gone("site")
+        assert await maps.find("site-home") is None
+
+
+async def test_mapped_objects_of_other_kinds_call_the_reconciler(
+    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, run_operator: RunOperator
+) -> None:
+    calls = Builder()
+
+    def users(labels: Any, **_: Any) -> list[str]:
+        return [labels["used-by"]] if "used-by" in labels else []
+
+    decorate = webop.reconcile(
+        "widgets", registry=registry, watches={"configmaps": users}, when=is_no_fence
+    )
+    decorate(calls.build)
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("site")
+        await calls.until_called("site", "created")
+        await maps.create("settings", {"a": "1"}, labels={"used-by": "site"})
+        await calls.until_called("site", "configmaps")
+        before = len(calls.reasons)
+        await maps.delete("settings")
+        await eventually(lambda: len(calls.reasons) > before, "a call for the deletion")

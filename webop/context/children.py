@@ -1,0 +1,709 @@
+"""The children of reconcilers: what is known of them, and how a reconciler changes them.
+
+Flow of events: watch → :class:`webop.reactor.controller.Controller` → :meth:`ChildStore.note` → the
+parent is called again. Flow of writes: the user's function → :meth:`Children.apply` → the client.
+
+A child has the uid of its parent and the id of its reconciler in labels, by which it is found, and
+a digest of what was applied in an annotation. Nothing is compared value by value: server-side apply
+does that. A write is left out only if the same was applied before, and if all applied fields still
+belong to the reconciler: API servers note in ``metadata.managedFields`` whose they are, and whoever
+changes or removes a field takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import hashlib
+import re
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+import orjson
+import pydantic
+
+from webop.client.context import current_client
+from webop.errors import (
+    APIConflictError,
+    APINotFoundError,
+    APITimeoutError,
+    ChildConflictError,
+    ConfigurationError,
+    TemporaryError,
+)
+from webop.models.fitting import dump_set
+from webop.models.model import build_selector
+from webop.objects.body import Body, build_owner_reference
+from webop.objects.conditions import find_condition, is_outdated
+from webop.objects.fields import clone, resolve
+from webop.objects.resources import Resource, Selector, parse_selector
+
+if TYPE_CHECKING:
+    from webop.client.objects import AsyncClient
+    from webop.context.operator_context import OperatorContext
+    from webop.events.loggers import Logger
+    from webop.handlers.model import ReconcileHandler
+
+R = TypeVar("R")
+Json = dict[str, Any]
+
+_PREFIX: Final = "webop.dev"
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_LABEL_LIMIT: Final = 63
+_MANAGER_LIMIT: Final = 128
+_ABSENCE_DELAY: Final = 10.0  # seconds; until a kind, or the end of a child, is looked for again
+
+
+class Place(NamedTuple):
+    """Where a child is: its kind, as in "deployments.apps", its namespace and its name."""
+
+    kind: str
+    namespace: str | None
+    name: str
+
+    def __str__(self) -> str:
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.name!r} of {self.kind}{where}"
+
+
+class Names(NamedTuple):
+    """The names of the labels and of the annotation of children."""
+
+    owner: str
+    reconciler: str
+    digest: str
+
+    @classmethod
+    def build(cls, prefix: str | None) -> Names:
+        """Return the names, with the prefix of an operator that has its own."""
+        return cls(*(f"{prefix or _PREFIX}/{name}" for name in cls._fields))
+
+
+def build_label(handler_id: str) -> str:
+    """Return the id of a reconciler as a value of a label."""
+    text = _UNSAFE.sub("_", handler_id).strip("._-")
+    if text == handler_id and len(text) <= _LABEL_LIMIT:
+        return text
+    digest = hashlib.sha256(handler_id.encode()).hexdigest()[:8]
+    return f"{text[: _LABEL_LIMIT - 9]}-{digest}"
+
+
+@dataclass(slots=True)
+class Child:
+    """What is known of a child.
+
+    Attributes:
+        uid: its own.
+        owner: the uid of its parent.
+        reconciler: the label of the reconciler that applied it.
+        controller: the uid of the owner that manages it, if it has one.
+        version: its resource version.
+        digest: of what was applied last.
+        is_deleting: whether it is being deleted.
+        fields: a digest of the fields that belong to the reconciler; None if only the response to
+            the last apply has shown the child.
+        applied_fields: the same right after the last apply; None if that was before the start.
+        unchecked: these fields, as long as it is not known what belongs to the last apply.
+        raw: the object, if its kind is read.
+    """
+
+    uid: str
+    owner: str
+    reconciler: str
+    controller: str | None
+    version: str
+    digest: str
+    is_deleting: bool
+    fields: str | None = None
+    applied_fields: str | None = None
+    unchecked: Json | None = None
+    raw: Json | None = None
+
+    def has(self, digest: str, content: Json) -> bool:
+        """Return whether the child still is as it was applied, with this digest."""
+        if self.is_deleting:
+            return True  # its end calls the reconciler
+        if self.digest != digest:
+            return False
+        if self.fields is None:
+            return True
+        if self.unchecked and self.applied_fields is None:
+            rest = {k: v for k, v in content.items() if k not in ("apiVersion", "kind")}
+            meta = content["metadata"].items()
+            rest["metadata"] = {k: v for k, v in meta if k not in ("name", "namespace")}
+            if _covers(self.unchecked, rest):
+                self.applied_fields, self.unchecked = self.fields, None
+        return self.fields == self.applied_fields
+
+
+class Parent(Protocol):
+    """An object with a reconciler (:class:`webop.reactor.store.WatchedObject`)."""
+
+    uid: str
+    namespace: str | None
+    name: str
+
+    def call_again(self, handler_id: str, because: str) -> None:
+        """Call a reconciler of the object again."""
+
+
+@dataclass(slots=True)
+class ChildStore:
+    """The children of all reconcilers of an operator, and where their parents are.
+
+    It is never older than what the operator has applied itself.
+    """
+
+    _children: dict[Place, Child] = field(default_factory=dict)
+    _of_owner: dict[str, dict[Place, Child]] = field(default_factory=dict)
+    _parents: dict[str, dict[str, tuple[Parent, str]]] = field(default_factory=dict)
+    _named: dict[tuple[str, str | None, str], Parent] = field(default_factory=dict)
+    _applying: dict[Place, bool] = field(default_factory=dict)
+
+    def register(self, parent: Parent, handler_id: str) -> None:
+        """Call a reconciler of this object when a child of it changes."""
+        self._parents.setdefault(parent.uid, {})[build_label(handler_id)] = (parent, handler_id)
+        self._named[handler_id, parent.namespace, parent.name] = parent
+
+    def forget(self, uid: str) -> None:
+        """Forget an object that is gone; its children are forgotten when they are gone."""
+        for parent, handler_id in self._parents.pop(uid, {}).values():
+            key = (handler_id, parent.namespace, parent.name)
+            if self._named.get(key) is parent:
+                del self._named[key]
+
+    def call_named(self, handler_id: str, found: Any, kind: str, namespace: str | None) -> None:
+        """Call a reconciler for the objects that a function of ``watches=`` has named.
+
+        Raises:
+            TypeError: these are no names.
+        """
+        for one in _list_names(found, namespace):
+            parent = self._named.get((handler_id, *one)) or self._named.get(
+                (handler_id, None, one[1])
+            )
+            if parent is not None:
+                parent.call_again(handler_id, kind)
+
+    def find(self, place: Place) -> Child | None:
+        """Return a child; None if it is not known."""
+        return self._children.get(place)
+
+    def list_of(self, uid: str) -> list[tuple[Place, Child]]:
+        """Return the children of an object."""
+        return [*self._of_owner.get(uid, {}).items()]
+
+    def note(
+        self, kind: str, event_type: str | None, raw: Json, names: Names, *, is_read: bool
+    ) -> None:
+        """Accept a state that a watch or a list has shown; call the parent if it matters.
+
+        What an own apply has made does not. Of a kind that is not read, only a loss, a deletion
+        and a change of applied fields matter.
+        """
+        meta = raw["metadata"]
+        place = Place(kind, meta.get("namespace"), meta["name"])
+        old = self._children.get(place)
+        child = _read_child(raw, names, is_read=is_read)
+        if event_type == "DELETED" or child is None:
+            if old is not None and old.uid == meta.get("uid", ""):
+                self._remove(place, old)
+                self._tell(place, old)
+            return
+        if old is not None and old.uid == child.uid:
+            if old.version == child.version:  # perhaps the echo of an own apply
+                if old.fields is None:
+                    old.fields = old.applied_fields = child.fields
+                return  # it is known
+            if event_type is not None and _is_older(child.version, old.version):
+                return
+            child.applied_fields = old.applied_fields
+        if child.applied_fields is not None:
+            child.unchecked = None
+        self._put(place, child)
+        if place in self._applying:
+            self._applying[place] = True
+        elif is_read or old is None or _get_essence(old) != _get_essence(child):
+            self._tell(place, child)
+
+    def begin(self, place: Place) -> None:
+        """Let events of a child wait for the response to an own apply."""
+        self._applying[place] = False
+
+    def note_applied(self, place: Place, raw: Json, names: Names, *, is_read: bool) -> None:
+        """Accept the response to an own apply."""
+        known, child = self._children.get(place), _read_child(raw, names, is_read=is_read)
+        if child is None:
+            return
+        child.fields = child.unchecked = None  # responses do not show them
+        if known is not None and known.uid == child.uid:
+            if known.version == child.version:  # the event was faster
+                known.applied_fields = known.fields
+                self._applying[place] = False
+                return
+            if _is_older(child.version, known.version):
+                return
+        self._put(place, child)
+
+    def finish(self, place: Place) -> None:
+        """End the wait: an event that was not the echo of the apply matters."""
+        if self._applying.pop(place) and (child := self._children.get(place)) is not None:
+            self._tell(place, child)
+
+    def _put(self, place: Place, child: Child) -> None:
+        if (old := self._children.get(place)) is not None:
+            self._remove(place, old)
+        self._children[place] = child
+        self._of_owner.setdefault(child.owner, {})[place] = child
+
+    def _remove(self, place: Place, child: Child) -> None:
+        del self._children[place]
+        siblings = self._of_owner[child.owner]
+        del siblings[place]
+        if not siblings:
+            del self._of_owner[child.owner]
+
+    def _tell(self, place: Place, child: Child) -> None:
+        parent = self._parents.get(child.owner, {}).get(child.reconciler)
+        if parent is not None:
+            parent[0].call_again(parent[1], place.kind)
+
+
+class Children:
+    """The children of one object: the argument ``children`` of reconcilers and deletion handlers.
+
+    Kinds are named as in ``owns=``, such as ``"deployments.apps"``, or by their models. Functions
+    that are not async get the same methods without ``await``.
+
+    Guarantees:
+        What an apply, a deletion or a read says is never older than own writes.
+        No method changes or deletes what was not applied by this reconciler for this object.
+
+    Source: page "Desired state"; Kubernetes, "Server-Side Apply".
+    """
+
+    def __init__(
+        self,
+        operator: OperatorContext,
+        handlers: Iterable[ReconcileHandler],
+        body: Body,
+        logger: Logger,
+    ) -> None:
+        self._store = operator.children
+        self._view = operator.cluster_view
+        self._names = operator.child_names
+        self._manager = operator.settings.networking.field_manager
+        self._handlers = tuple(handlers)
+        self._body = body
+        self._uid: str = body.meta.raw.get("uid") or ""
+        self._namespace: str | None = body.meta.raw.get("namespace")
+        self._logger = logger
+        self._applied: set[Place] = set()
+        self._has_failed = False
+
+    @property
+    def sync(self) -> SyncChildren:
+        """The same methods for functions that run in threads."""
+        return SyncChildren(self, _get_client())
+
+    async def apply(
+        self, child: Mapping[str, Any] | pydantic.BaseModel, *, namespace: str | None = None
+    ) -> bool:
+        """Create a child, or set its fields (server-side apply); return whether this was written.
+
+        ::
+
+            await children.apply({
+                "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name},
+                "data": {"greeting": spec["greeting"]},
+            })
+
+        The child gets the object as its owner, so that Kubernetes deletes both together, unless it
+        is in another namespace. Fields that were applied before and are left out now are removed.
+        If somebody has changed applied fields, they are taken back, with a line in the log.
+
+        Args:
+            child: with apiVersion, kind, the name, and the fields to set; or a model.
+            namespace: by default that of the child, or of the object.
+
+        Raises:
+            ChildConflictError: it is the child of another object.
+            APIConflictError: an object of this name is no child, and has other values; the message
+                names fields and managers.
+            ConfigurationError: its kind is not in ``owns=``.
+            TemporaryError: the cluster does not have its kind yet.
+            APIError: the API server refuses it, or is not reachable.
+        """
+        try:
+            return await self._apply(child, namespace)
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    async def _apply(
+        self, child: Mapping[str, Any] | pydantic.BaseModel, namespace: str | None
+    ) -> bool:
+        if len(self._handlers) != 1:
+            raise ConfigurationError("children.apply() is for reconcilers with owns= only.")
+        handler, store, names = self._handlers[0], self._store, self._names
+        content = dump_set(child) if isinstance(child, pydantic.BaseModel) else clone(dict(child))
+        resource = self._find(content.get("apiVersion"), content.get("kind"))
+        if not any(selector.check(resource) for selector in handler.owns):
+            raise ConfigurationError(
+                f"{handler} applies {resource.plural_name}, which is not in its owns=: webop would "
+                "not notice if it was changed or deleted. Add it."
+            )
+        meta = content["metadata"] = dict(content.get("metadata") or {})
+        if not meta.get("name"):
+            raise ConfigurationError(f"{handler} applies {resource.plural_name} without a name.")
+        where = (
+            (namespace or meta.get("namespace") or self._namespace) if resource.namespaced else None
+        )
+        if where is not None:
+            meta["namespace"] = where
+        place = Place(resource.plural_name, where, meta["name"])
+        label = build_label(handler.id)
+        meta["labels"] = {
+            **(meta.get("labels") or {}),
+            names.owner: self._uid,
+            names.reconciler: label,
+        }
+        if self._namespace in (None, where):
+            references = [
+                one for one in meta.get("ownerReferences") or () if one["uid"] != self._uid
+            ]
+            meta["ownerReferences"] = [*references, build_owner_reference(self._body)]
+        text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+        digest = hashlib.sha256(text).hexdigest()[:16]
+        meta["annotations"] = {**(meta.get("annotations") or {}), names.digest: digest}
+        self._applied.add(place)
+        known = store.find(place)
+        if known is not None and (known.owner, known.reconciler) != (self._uid, label):
+            raise ChildConflictError(
+                f"{handler} cannot apply {place}: it is the child of another object (uid "
+                f"{known.owner}, reconciler {known.reconciler!r})."
+            )
+        if known is not None and known.has(digest, content):
+            return False
+        store.begin(place)
+        try:
+            found = await self._write(content, place, is_known=known is not None)
+            is_read = self._is_read(resource)
+            store.note_applied(place, found, names, is_read=is_read)
+        finally:
+            store.finish(place)
+        return True
+
+    async def _write(self, content: Json, place: Place, *, is_known: bool) -> Json:
+        manager = f"{self._manager}.{build_label(self._handlers[0].id)}"[:_MANAGER_LIMIT]
+        client = _get_client()
+        try:
+            return await client.apply(content, field_manager=manager)
+        except APIConflictError as exc:
+            if not is_known:
+                raise
+            self._logger.info("Taking back what was changed in %s: %s", place, exc)
+        return await client.apply(content, field_manager=manager, force=True)
+
+    async def prune(self) -> builtins.list[str]:
+        """Delete the children that were not applied in this call; return their names.
+
+        Call it at the end, when all children have been applied. After an apply that has failed in
+        this call, it does nothing. Children of other objects and reconcilers are never deleted, nor
+        those that another object controls.
+        """
+        if self._has_failed:
+            self._logger.warning("Nothing is pruned: an apply has failed in this call.")
+            return []
+        return await self._delete(
+            place for place, _ in self._list_own() if place not in self._applied
+        )
+
+    async def delete_all(self, *, wait: float | None = None) -> builtins.list[str]:
+        """Delete all children, in the reverse order of ``owns=``; return their names.
+
+        Call it in a deletion handler if the children must be gone before the object, or in an
+        order. Otherwise, Kubernetes deletes them after the object.
+
+        Args:
+            wait: seconds to wait for the end of those of a kind before those of the next kind are
+                deleted. If they are not gone then, the handler is called again.
+
+        Raises:
+            TemporaryError: children are not gone yet.
+        """
+        deleted: builtins.list[str] = []
+        for handler in self._handlers:
+            for selector in reversed(handler.owns):
+                places = [place for place, _ in self._list_own(selector)]
+                deleted += await self._delete(places)
+                if wait is not None:
+                    await self._wait_gone(places, wait)
+        return deleted
+
+    async def get(
+        self, kind: str | type[pydantic.BaseModel], name: str, *, namespace: str | None = None
+    ) -> Json | None:
+        """Return a child; None if there is none.
+
+        It comes from memory if its kind is in ``reads=``, otherwise from the API server.
+        """
+        resource = self._select(kind)
+        where = (namespace or self._namespace) if resource.namespaced else None
+        place = Place(resource.plural_name, where, name)
+        child = self._store.find(place)
+        if child is None or child.owner != self._uid:
+            return None
+        if child.raw is not None:
+            found: Json = clone(child.raw)
+            return found
+        try:
+            return await _get_client().get(resource, name, namespace=where)
+        except APINotFoundError as exc:
+            if not exc.details.get("name"):
+                raise
+            return None
+
+    async def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
+        """Return all children of a kind, as :meth:`get` does, in the order of their names."""
+        places = sorted(place for place, _ in self._list_own(_select_kind(kind)))
+        found = [await self.get(kind, one.name, namespace=one.namespace) for one in places]
+        return [one for one in found if one is not None]
+
+    async def ready(
+        self,
+        kind: str | type[pydantic.BaseModel],
+        condition: str = "Available",
+        *,
+        name: str | None = None,
+    ) -> bool:
+        """Return whether a condition holds for all children of a kind, or for the named one.
+
+        Conditions are such as "Available" or "Ready=False". One that is about a former generation
+        of the child does not count. Without children of the kind, the answer is False.
+        """
+        found = [one for one in await self.list(kind) if name in (None, one["metadata"]["name"])]
+        return bool(found) and all(_meets(one, condition) for one in found)
+
+    def _list_own(self, selector: Selector | None = None) -> Iterator[tuple[Place, Child]]:
+        """Yield the children of these reconcilers for this object, of a kind or of all."""
+        labels = {build_label(handler.id) for handler in self._handlers}
+        kinds = None
+        if selector is not None:
+            kinds = {one.plural_name for one in selector.find_candidates(self._view.resources)}
+        for place, child in self._store.list_of(self._uid):
+            is_own = child.reconciler in labels and child.controller in (None, self._uid)
+            if is_own and (kinds is None or place.kind in kinds):
+                yield place, child
+
+    async def _delete(self, places: Iterable[Place]) -> builtins.list[str]:
+        deleted: builtins.list[str] = []
+        for place in places:
+            child = self._store.find(place)
+            if child is None or child.is_deleting:
+                continue
+            kind = next(r for r in self._view.resources if r.plural_name == place.kind)
+            try:
+                await _get_client().delete(
+                    kind,
+                    place.name,
+                    namespace=place.namespace,
+                    missing_ok=True,
+                    propagation="Background",
+                    uid=child.uid,
+                )
+            except APIConflictError:  # it was replaced: that one is not ours
+                continue
+            child.is_deleting = True
+            self._logger.info("Deleted the child %s.", place)
+            deleted.append(place.name)
+        return deleted
+
+    async def _wait_gone(self, places: Iterable[Place], seconds: float) -> None:
+        client, loop = _get_client(), asyncio.get_running_loop()
+        end = loop.time() + seconds
+        for place in places:
+            kind = next(r for r in self._view.resources if r.plural_name == place.kind)
+            try:
+                rest = max(0.1, end - loop.time())
+                await client.wait_gone(kind, place.name, namespace=place.namespace, timeout=rest)
+            except APITimeoutError as exc:
+                text = f"The child {place} is not gone yet."
+                raise TemporaryError(text, delay=_ABSENCE_DELAY) from exc
+
+    def _find(self, api_version: Any, kind: Any) -> Resource:
+        """Return the kind of an object.
+
+        Raises:
+            ConfigurationError: the object does not name it.
+            TemporaryError: the cluster does not have it yet.
+        """
+        if not (api_version and kind):
+            raise ConfigurationError("A child needs its apiVersion and its kind.")
+        for resource in self._view.resources:
+            if resource.api_version == api_version and resource.kind == kind:
+                return resource
+        text = f"The cluster does not have the kind {kind} of {api_version} yet."
+        raise TemporaryError(text, delay=_ABSENCE_DELAY)
+
+    def _select(self, kind: str | type[pydantic.BaseModel]) -> Resource:
+        found = [*_select_kind(kind).find_candidates(self._view.resources)]
+        if len(found) != 1:
+            raise TemporaryError(
+                f"The cluster has no single kind {kind} yet.", delay=_ABSENCE_DELAY
+            )
+        return found[0]
+
+    def _is_read(self, resource: Resource) -> bool:
+        return any(one.check(resource) for handler in self._handlers for one in handler.reads)
+
+
+class SyncChildren:
+    """The methods of :class:`Children` for functions that run in threads."""
+
+    def __init__(self, asynchronous: Children, client: AsyncClient) -> None:
+        self._async = asynchronous
+        self._client = client.sync
+
+    def _wait(self, call: Coroutine[Any, Any, R]) -> R:
+        return self._client.wait(call)
+
+    def apply(
+        self, child: Mapping[str, Any] | pydantic.BaseModel, *, namespace: str | None = None
+    ) -> bool:
+        """See :meth:`Children.apply`."""
+        return self._wait(self._async.apply(child, namespace=namespace))
+
+    def prune(self) -> builtins.list[str]:
+        """See :meth:`Children.prune`."""
+        return self._wait(self._async.prune())
+
+    def delete_all(self, *, wait: float | None = None) -> builtins.list[str]:
+        """See :meth:`Children.delete_all`."""
+        return self._wait(self._async.delete_all(wait=wait))
+
+    def get(
+        self, kind: str | type[pydantic.BaseModel], name: str, *, namespace: str | None = None
+    ) -> Json | None:
+        """See :meth:`Children.get`."""
+        return self._wait(self._async.get(kind, name, namespace=namespace))
+
+    def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
+        """See :meth:`Children.list`."""
+        return self._wait(self._async.list(kind))
+
+    def ready(
+        self,
+        kind: str | type[pydantic.BaseModel],
+        condition: str = "Available",
+        *,
+        name: str | None = None,
+    ) -> bool:
+        """See :meth:`Children.ready`."""
+        return self._wait(self._async.ready(kind, condition, name=name))
+
+
+def _get_client() -> AsyncClient:
+    client: AsyncClient | None = current_client.get()
+    if client is None:
+        raise LookupError("`children` works only inside of a handler.")
+    return client
+
+
+def _select_kind(kind: str | type[pydantic.BaseModel]) -> Selector:
+    return parse_selector(*kind.split("/")) if isinstance(kind, str) else build_selector(kind)
+
+
+def _read_child(raw: Json, names: Names, *, is_read: bool) -> Child | None:
+    """Return what matters of an object; None if it is no child."""
+    meta = raw["metadata"]
+    labels = meta.get("labels") or {}
+    owner, reconciler = labels.get(names.owner), labels.get(names.reconciler)
+    if not (owner and reconciler):
+        return None
+    references = meta.get("ownerReferences") or ()
+    child = Child(
+        uid=meta.get("uid") or "",
+        owner=owner,
+        reconciler=reconciler,
+        controller=next((one["uid"] for one in references if one.get("controller")), None),
+        version=meta.get("resourceVersion") or "",
+        digest=(meta.get("annotations") or {}).get(names.digest) or "",
+        is_deleting=meta.get("deletionTimestamp") is not None,
+        raw=raw if is_read else None,
+    )
+    entries = [one for one in meta.get("managedFields") or () if not one.get("subresource")]
+    own: Json = next((one for one in entries if _is_of_reconciler(one, reconciler)), {})
+    child.unchecked = own.get("fieldsV1") or {}  # nothing if others have taken all of them
+    fields = orjson.dumps(child.unchecked, option=orjson.OPT_SORT_KEYS)
+    child.fields = hashlib.sha256(fields).hexdigest()[:16]
+    return child
+
+
+def _covers(fields: Any, content: Any) -> bool:
+    """Return whether all fields of an applied object are in a set of fields of a manager.
+
+    Such a set has fields as "f:name", items of lists as "k:" with their keys, and values of sets as
+    "v:"; an empty set is a value as a whole (Kubernetes API, meta/v1 FieldsV1).
+    """
+    if not isinstance(fields, Mapping) or not fields:
+        return fields is not None
+    if isinstance(content, Mapping):
+        return all(
+            value is None or (f"f:{key}" in fields and _covers(fields[f"f:{key}"], value))
+            for key, value in content.items()
+        )
+    if not isinstance(content, list):
+        return True
+    items = {key: part for key, part in fields.items() if key[:2] in ("k:", "v:")}
+    return len(items) >= len(content) and all(
+        any(_covers(part, item) for key, part in items.items() if _is_key_of(key, item))
+        for item in content
+        if isinstance(item, Mapping)
+    )
+
+
+def _is_key_of(key: str, item: Mapping[str, Any]) -> bool:
+    """Return whether an item of a list has this key; a default can be missing in it."""
+    found = orjson.loads(key[2:]) if key.startswith("k:") else None
+    return isinstance(found, Mapping) and all(
+        item.get(name, value) == value for name, value in found.items()
+    )
+
+
+def _is_of_reconciler(entry: Json, reconciler: str) -> bool:
+    manager = str(entry.get("manager") or "")
+    return entry.get("operation") == "Apply" and manager.endswith(f".{reconciler}")
+
+
+def _get_essence(child: Child) -> tuple[Any, ...]:
+    return child.fields, child.digest, child.is_deleting, child.owner, child.reconciler
+
+
+def _is_older(version: str, known: str) -> bool:
+    return version.isdecimal() and known.isdecimal() and int(version) < int(known)
+
+
+def _meets(obj: Json, wish: str) -> bool:
+    """Return whether a condition of an object holds for its newest generation."""
+    name, _, status = wish.partition("=")
+    condition = find_condition(obj, name) or {}
+    generation = resolve(obj, ("metadata", "generation")) or 0
+    observed = resolve(obj, ("status", "observedGeneration"))
+    if isinstance(observed, int) and observed < generation:
+        return False
+    is_met = str(condition.get("status")).lower() == (status or "True").lower()
+    return is_met and not is_outdated(obj, condition)
+
+
+def _list_names(found: Any, namespace: str | None) -> Iterator[tuple[str | None, str]]:
+    """Yield the namespaces and names that a function of ``watches=`` has returned."""
+    for one in (found,) if isinstance(found, str) else found or ():
+        if isinstance(one, str):
+            place, _, name = one.rpartition("/")
+            yield place or namespace, name
+        elif isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], str):
+            yield one
+        else:
+            raise TypeError(f"A function of watches= must return names, got {one!r:.99}.")

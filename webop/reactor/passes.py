@@ -1,0 +1,185 @@
+"""The calls of reconcilers: for which objects, when, and what follows from their results.
+
+:mod:`webop.reactor.decision` asks :func:`find_due` for an object, and
+:mod:`webop.reactor.reconciler` calls :func:`call_due`. All that is remembered is in memory: after a
+restart, each object is reconciled once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from webop.calls.execution import attempt, deliver_results
+from webop.calls.progress import HandlerState, digest_essence, now
+from webop.calls.shared_options import CallOptions, HandlingStatus
+from webop.context.children import Children
+from webop.events.loggers import ObjectLogger
+from webop.handlers.causes import ReconcileCause, ResourceCause
+from webop.handlers.filters import matches
+from webop.handlers.model import ReconcileHandler
+from webop.handlers.retries import Again
+from webop.objects.body import Body
+from webop.objects.fields import Snapshot, resolve
+from webop.objects.patch import Patch
+from webop.reactor.resource_context import ResourceContext
+from webop.reactor.writer import open_writer
+
+if TYPE_CHECKING:
+    from webop.reactor.store import WatchedObject
+
+
+@dataclass(slots=True)
+class Pass:
+    """What is remembered of the calls of one reconciler for one object.
+
+    Attributes:
+        because: what has happened since the last call.
+        seen: what the object said at the last call: a generation or a digest.
+        due: when to call it again even if nothing happens, by the loop's clock; None for never.
+        began: when the last call began.
+        failures: the number of failed calls since the last success.
+    """
+
+    because: set[str] = field(default_factory=set)
+    seen: str = ""
+    due: float | None = None
+    began: float = 0.0
+    failures: int = 0
+
+    @property
+    def is_pausing(self) -> bool:
+        """Whether it waits after a failure: what happens meanwhile does not end the pause."""
+        return bool(self.failures) and self.due is not None
+
+    def get_moment(self, handler: ReconcileHandler) -> float | None:
+        """Return when it must be called, by the loop's clock; None for not at all."""
+        moment = 0.0 if self.because and not self.is_pausing else self.due
+        if moment is None or not self.began:
+            return moment
+        return max(moment, self.began + handler.min_interval)
+
+
+@dataclass(slots=True)
+class Passes:
+    """The calls of all reconcilers for one object: what is remembered by id, and their status."""
+
+    known: dict[str, Pass] = field(default_factory=dict)
+    call_status: HandlingStatus = field(default_factory=HandlingStatus)
+
+    def resume(self) -> None:
+        """Call them again after a pause, in which others can have worked."""
+        for one in self.known.values():
+            one.because.add("resumed")
+
+
+def find_due(
+    ctx: ResourceContext, obj: WatchedObject, cause: ResourceCause
+) -> list[ReconcileHandler]:
+    """Return the reconcilers that must be called for the newest state, now or later."""
+    found: list[ReconcileHandler] = []
+    if not ctx.handlers.reconcilers or cause.is_deleted:
+        return found
+    passes = obj.passes = obj.passes or Passes()
+    for handler in ctx.handlers.reconcilers:
+        if not matches(handler, cause):
+            continue
+        known, said = passes.known.get(handler.id), _say(ctx, handler, cause.body)
+        if known is None:
+            first = "resumed" if obj.needs_resume else "created"
+            known = passes.known[handler.id] = Pass({first}, said)
+            ctx.operator.children.register(obj, handler.id)
+        elif known.seen != said:  # it is tried at once, whatever has failed before
+            known.because.add("changed")
+            known.seen, known.due, known.failures = said, None, 0
+        if known.get_moment(handler) is not None:
+            found.append(handler)
+    return found
+
+
+async def call_due(
+    ctx: ResourceContext, obj: WatchedObject, handlers: Sequence[ReconcileHandler]
+) -> float | None:
+    """Call the reconcilers that are due.
+
+    Returns:
+        The seconds until the next one is due; None if none is.
+    """
+    loop, passes = asyncio.get_running_loop(), obj.passes or Passes()
+    for handler in handlers:
+        moment = passes.known[handler.id].get_moment(handler)
+        is_free = not (obj.controller.is_held or obj.is_gone or obj.raw is None)
+        if moment is not None and moment <= loop.time() and is_free:
+            await _call(ctx, obj, handler, passes)
+    moments = (passes.known[handler.id].get_moment(handler) for handler in handlers)
+    return min((max(0.0, one - loop.time()) for one in moments if one is not None), default=None)
+
+
+async def _call(
+    ctx: ResourceContext, obj: WatchedObject, handler: ReconcileHandler, passes: Passes
+) -> None:
+    """Call a reconciler once, and write its patch."""
+    operator, loop, known = ctx.operator, asyncio.get_running_loop(), passes.known[handler.id]
+    because = tuple(sorted(known.because)) or (("failed",) if known.failures else ("again",))
+    known.because.clear()
+    known.due, known.began = None, loop.time()
+    snapshot, body = Snapshot(obj.raw), Body(obj.raw or {})
+    known.seen = _say(ctx, handler, body)
+    log = ObjectLogger(body=body, settings=operator.settings)
+    cause = ReconcileCause(
+        logger=log,
+        memo=operator.memos.recall(obj.uid),
+        indices=operator.indices,
+        resource=ctx.resource,
+        body=body,
+        patch=Patch(body=body, has_generations=ctx.has_status),
+        children=Children(operator, [handler], body, log),
+        because=because,
+    )
+    options = CallOptions(
+        operator.settings,
+        success_level=logging.DEBUG,
+        counters=operator.counters,
+        status=passes.call_status,
+    )
+    with ctx.queue.running_handlers():
+        outcome = await attempt(
+            handler, cause, HandlerState(now(), retries=known.failures), options
+        )
+    obj.restore(snapshot)
+    if isinstance(asked := outcome.result, Again):
+        log.debug("%s waits: %s Again in %g s.", handler, asked.reason, asked.after)
+        known.due = loop.time() + asked.after
+        outcome = replace(outcome, result=None)
+    if outcome.exception is None:
+        known.failures = 0
+    else:
+        known.failures += 1
+        known.due = None if outcome.final else loop.time() + (outcome.delay or 0.0)
+    deliver_results({handler.id: outcome}, cause.patch)
+    if cause.patch:
+        writer = open_writer(ctx, obj)
+        writer.take(cause.patch)
+        await writer.write()
+
+
+def _say(ctx: ResourceContext, handler: ReconcileHandler, body: Body) -> str:
+    """Return what the object says to a reconciler, in short: its generation, or a digest."""
+    if handler.fields:
+        return digest_essence({"": [resolve(body, path) for path in handler.fields]})
+    return identify_content(body, has_generations=ctx.has_status)
+
+
+def identify_content(body: Body, *, has_generations: bool) -> str:
+    """Return the generation of an object, or a digest of all but its metadata and its status.
+
+    Without the subresource, a new status would be a new generation.
+    """
+    generation = body.metadata.get("generation") if has_generations else None
+    return str(
+        generation
+        or digest_essence({k: v for k, v in body.items() if k not in ("metadata", "status")})
+    )
