@@ -68,6 +68,9 @@ Criterion = Annotated[
 ]
 Labels = Mapping[Name, Annotated[Criterion, AfterValidator(check_label)]]
 FieldPath = Annotated[FieldSpec, PlainValidator(parse_field)]
+Kinds = Annotated[
+    list[Any] | tuple[Any, ...], must_be("a list of kinds, such as ['deployments.apps']")
+]
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
 
 
@@ -196,13 +199,13 @@ class TimerOptions(ChangeOptions, total=False):
 class ReconcileOptions(CommonOptions, RetryOptions, MetaOptions, SelectorNames, total=False):
     """Options of ``@webop.reconcile``."""
 
-    fields: Annotated[Collection[FieldPath], checked_as(tuple[Any, ...])] | None
+    fields: Annotated[Collection[FieldPath], checked_as(tuple[FieldPath, ...])] | None
     """The fields, such as ``["spec", "metadata.labels"]``, whose changes lead to a call; by default
     all but the metadata and the status"""
-    owns: Sequence[Any] | None
+    owns: Kinds | None
     """The kinds of its children: names as in decorators, such as ``"deployments.apps"``, or
     models"""
-    reads: Sequence[Any] | None
+    reads: Kinds | None
     """Those of ``owns`` whose whole objects are watched, for ``children.get()`` and the like"""
     watches: Mapping[str, Callable[..., Any]] | None
     """For other kinds: functions that get the arguments of an event handler, and return the names

@@ -11,7 +11,7 @@ import pytest
 
 import webop
 from tests.kit.http_relay import Relay, relay
-from tests.kit.operators import Objects, eventually, is_no_fence, pace
+from tests.kit.operators import eventually, is_no_fence, pace
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.objects.resources import Resource

@@ -1,0 +1,289 @@
+"""When reconcilers are called: for all changes since the last call, and again after a while."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from typing import Annotated, Any
+
+import pydantic
+import pytest
+
+import webop
+from tests.kit.operators import (
+    Objects,
+    RunOperator,
+    build_settings,
+    eventually,
+    is_no_fence,
+)
+
+Json = dict[str, Any]
+
+
+class WidgetSpec(pydantic.BaseModel):
+    size: Annotated[int, pydantic.Field(ge=1)] = 1
+
+
+class WidgetStatus(pydantic.BaseModel):
+    total: int = 0
+
+
+@webop.resource("tests.webop.dev", "v1", plural="widgets", kind="Widget")
+class Widget(webop.Model):
+    spec: WidgetSpec = pydantic.Field(default_factory=WidgetSpec)
+    status: WidgetStatus | None = None
+
+
+class Seen:
+    """What a reconciler has been called with, and what it does."""
+
+    def __init__(self) -> None:
+        self.calls: list[Json] = []
+        self.answers: list[Any] = []
+        self.released = asyncio.Event()
+        self.released.set()
+
+    async def __call__(self, **kwargs: Any) -> Any:
+        spec = dict(kwargs["spec"])
+        moment = time.monotonic()
+        names = ("because", "retry", "name")
+        self.calls.append({"spec": spec, "at": moment, **{key: kwargs[key] for key in names}})
+        await self.released.wait()
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def until(self, count: int) -> None:
+        await eventually(lambda: len(self.calls) >= count, f"{count} calls; {self.calls}")
+
+    def reasons(self) -> list[tuple[str, ...]]:
+        return [call["because"] for call in self.calls]
+
+    def pauses(self) -> list[float]:
+        moments = [call["at"] for call in self.calls]
+        return [later - earlier for earlier, later in itertools.pairwise(moments)]
+
+
+@pytest.fixture
+async def seen() -> Seen:
+    return Seen()
+
+
+def declare(registry: webop.OperatorRegistry, seen: Seen, **options: Any) -> None:
+    webop.reconcile("widgets", registry=registry, id="look", when=is_no_fence, **options)(seen)
+
+
+async def test_changes_during_a_call_lead_to_one_more_with_the_newest_state(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+) -> None:
+    declare(registry, seen)
+    async with run_operator():
+        await objects.pass_fence()
+        seen.released.clear()
+        await objects.create("one", {"a": 0})
+        await seen.until(1)
+        for number in range(1, 6):
+            await objects.patch("one", {"spec": {"a": number}})
+        await objects.pass_fence()
+        seen.released.set()
+        await seen.until(2)
+        await objects.pass_fence()
+    assert seen.reasons() == [("created",), ("changed",)]
+    assert seen.calls[1]["spec"] == {"a": 5}
+
+
+async def test_metadata_and_the_status_do_not_matter_but_chosen_fields_do(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+) -> None:
+    labelled = Seen()
+    declare(registry, seen)
+    decorate = webop.reconcile(
+        "widgets", registry=registry, id="labels", fields=["metadata.labels"], when=is_no_fence
+    )
+    decorate(labelled)
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one", {"a": 0})
+        await seen.until(1)
+        await labelled.until(1)
+        await objects.patch("one", {"metadata": {"labels": {"a": "b"}}, "status": {"x": 1}})
+        await labelled.until(2)
+        await objects.patch("one", {"spec": {"a": 1}})
+        await seen.until(2)
+        await objects.pass_fence()
+    assert labelled.reasons() == [("created",), ("changed",)]
+    assert seen.reasons() == [("created",), ("changed",)]
+
+
+async def test_failures_lead_to_growing_pauses_which_a_change_of_the_object_ends(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+) -> None:
+    declare(registry, seen, backoff=webop.Backoff(first=0.2, factor=3, limit=60, jitter=0))
+    seen.answers = [ValueError("x")] * 5
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one", {"a": 0})
+        await seen.until(4)
+        assert [round(pause, 1) for pause in seen.pauses()] == pytest.approx(
+            [0.2, 0.6, 1.8], abs=0.2
+        )
+        assert [call["retry"] for call in seen.calls] == [0, 1, 2, 3]
+        assert seen.reasons()[1:] == [("failed",)] * 3
+        changed_at = time.monotonic()
+        await objects.patch("one", {"spec": {"a": 1}})
+        await seen.until(5)  # the pause would take 5.4 s
+        assert time.monotonic() - changed_at < 3
+        await seen.until(6)
+    assert seen.calls[4]["because"] == ("changed",)
+    assert [call["retry"] for call in seen.calls[4:]] == [0, 1]
+
+
+async def test_a_wish_to_be_called_again_is_neither_an_error_nor_an_event(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    seen: Seen,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    declare(registry, seen)
+    seen.answers = [webop.again(after=0.3, reason="RollingOut"), webop.again(after=3600)]
+    settings = build_settings(posting={"enabled": True})
+    async with run_operator(settings):
+        await objects.pass_fence()
+        await objects.create("one")
+        await seen.until(2)
+        assert seen.pauses()[0] >= 0.3
+        await objects.patch("one", {"spec": {"a": 1}})
+        await seen.until(3)
+    assert seen.reasons() == [("created",), ("again",), ("changed",)]
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+async def test_a_permanent_error_waits_for_a_change(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+) -> None:
+    declare(registry, seen, backoff=0.05)
+    seen.answers = [webop.PermanentError("no")]
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one")
+        await seen.until(1)
+        await objects.pass_fence()
+        assert len(seen.calls) == 1
+        await objects.patch("one", {"spec": {"a": 1}})
+        await seen.until(2)
+    assert seen.reasons() == [("created",), ("changed",)]
+
+
+async def test_calls_for_one_object_keep_their_distance(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+) -> None:
+    declare(registry, seen, min_interval=0.5)
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one")
+        for number in range(5):
+            await objects.patch("one", {"spec": {"a": number}})
+            await asyncio.sleep(0.05)
+        await eventually(lambda: seen.calls and seen.calls[-1]["spec"] == {"a": 4})
+    assert all(pause >= 0.5 for pause in seen.pauses())
+
+
+async def test_what_a_reconciler_writes_does_not_call_it_again(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    calls: list[Any] = []
+
+    @webop.reconcile("widgets", registry=registry, when=is_no_fence)
+    async def build(patch: webop.Patch, because: Any, **_: Any) -> None:
+        calls.append(because)
+        patch.status["count"] = len(calls)
+        patch.meta["labels"] = {"count": str(len(calls))}
+
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one")
+        await objects.wait("one", lambda body: body.get("status") == {"count": 1})
+        await objects.pass_fence()
+    assert calls == [("created",)]
+
+
+async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+) -> None:
+    handled: list[str] = []
+    declare(registry, seen)
+
+    @webop.on.create("widgets", registry=registry, when=is_no_fence, backoff=0.2)
+    async def made(retry: int, **_: Any) -> None:
+        handled.append(f"create {retry}")
+        if retry < 2:
+            raise ValueError("not yet")
+
+    @webop.on.delete("widgets", registry=registry, when=is_no_fence)
+    async def removed(**_: Any) -> None:
+        handled.append("delete")
+
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one")
+        await objects.wait_handled("one")
+        assert handled == ["create 0", "create 1", "create 2"]
+        assert seen.reasons() == [("created",)]
+        await objects.delete("one")
+        await objects.wait_gone("one")
+    assert handled[-1] == "delete"
+    assert len(seen.calls) == 1
+
+
+async def test_a_restart_reconciles_each_object_once(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+) -> None:
+    declare(registry, seen)
+    await objects.create("one")
+    async with run_operator():
+        await seen.until(1)
+        await objects.pass_fence()
+    async with run_operator():
+        await seen.until(2)
+        await objects.pass_fence()
+    assert seen.reasons() == [("resumed",), ("resumed",)]
+
+
+async def test_a_reconciler_gets_models_and_returns_a_status(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    @webop.reconcile(Widget, registry=registry, when=is_no_fence)
+    def build(widget: Widget, spec: WidgetSpec, **_: Any) -> WidgetStatus:
+        assert widget.spec == spec
+        return WidgetStatus(total=spec.size * 2)
+
+    async with run_operator():
+        await objects.create("good", {"size": 3})
+        await objects.wait("good", lambda body: body.get("status") == {"total": 6})
+        await objects.create("bad", {"size": 0})
+        await objects.pass_fence()
+        assert "status" not in await objects.get("bad")
+        await objects.patch("bad", {"spec": {"size": 2}})
+        await objects.wait("bad", lambda body: body.get("status") == {"total": 4})
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"owns": "configmaps"}, "owns="),
+        ({"owns": ["configmaps"], "reads": ["services"]}, "reads= has services"),
+        ({"backoff": "fast"}, "backoff="),
+        ({"backoff": []}, "backoff="),
+        ({"min_interval": -1}, "min_interval="),
+        ({"watches": ["secrets"]}, "watches="),
+        ({"own": ["configmaps"]}, "did you mean 'owns'?"),
+        ({"owns": [webop.EVERYTHING]}, "A kind must be a name"),
+    ],
+)
+def test_wrong_options_are_refused_at_import(options: Json, problem: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=problem.replace("?", "\\?")):
+        webop.reconcile("widgets", registry=webop.OperatorRegistry(), **options)
