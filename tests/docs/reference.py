@@ -31,6 +31,7 @@ from webop.handlers.model import (
     ChangeHandler,
     DaemonHandler,
     Handler,
+    ReconcileHandler,
     TimerHandler,
     WebhookHandler,
 )
@@ -106,6 +107,7 @@ _FAMILIES: dict[str, tuple[type[Handler], Any]] = {
     "DeleteOptions": (ChangeHandler, kopf.on.delete),
     "DaemonOptions": (DaemonHandler, kopf.daemon),
     "TimerOptions": (TimerHandler, kopf.timer),
+    "ReconcileOptions": (ReconcileHandler, webop.reconcile),
     "WebhookOptions": (WebhookHandler, kopf.on.mutate),
 }
 

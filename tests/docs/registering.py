@@ -45,6 +45,9 @@ _FAMILIES = {
     "TimerHandler": "background",
     "ChangeHandler": "changes",
     "ChangingHandler": "changes",
+    "ReconcileHandler": "reconcilers",
+    "ChildHandler": "reconcilers",
+    "MappingHandler": "reconcilers",
 }
 
 

@@ -26,7 +26,14 @@ from webop.client.auth.vault import Vault
 from webop.coordination.peers import build_kinds
 from webop.coordination.requests import LEASES
 from webop.errors import ActivityError
-from webop.handlers.model import Activity, BackgroundHandler, ChangeHandler, EventHandler
+from webop.handlers.model import (
+    Activity,
+    BackgroundHandler,
+    ChangeHandler,
+    ChildHandler,
+    EventHandler,
+    ReconcileHandler,
+)
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
 from webop.identities import is_in_pod
@@ -87,7 +94,8 @@ class Inspection:
         """The resources that have handlers, and whether the handlers change objects."""
         found: dict[Resource, bool] = {}
         for handler in self.registry.select_resource_handlers():
-            is_writing = isinstance(handler, ChangeHandler | BackgroundHandler) or (
+            families = ChangeHandler | BackgroundHandler | ReconcileHandler
+            is_writing = isinstance(handler, families) or (
                 isinstance(handler, EventHandler) and names_argument(handler.fn, "patch")
             )
             for one in handler.selector.select(self.resources) if handler.selector else ():
@@ -228,6 +236,20 @@ def list_object_needs(operator: Inspection) -> Iterator[Need]:
         yield _weak("", "events", ("create", "patch"), namespaces)
 
 
+def _list_child_needs(operator: Inspection) -> Iterator[Need]:
+    """Yield what reconcilers need for their children (page "Desired state")."""
+    for handler in operator.registry.select_resource_handlers():
+        for one in handler.selector.select(operator.resources) if handler.selector else ():
+            where = operator.namespaces if one.namespaced else ()
+            if isinstance(handler, ChildHandler):
+                use = f"needed for the children of {handler.parent}"
+                verbs = ("get", "create", "patch", "delete")
+                yield Need(one.group, one.plural, verbs, where, use=use)
+            elif isinstance(handler, ReconcileHandler) and handler.owns:
+                use = "needed to own children, where the API server checks it, as in OpenShift"
+                yield _weak(one.group, f"{one.plural}/finalizers", ("update",), where, use=use)
+
+
 def _list_coordination_needs(operator: Inspection) -> Iterator[Need]:
     leadership, peering = operator.settings.leadership, operator.settings.peering
     if (name := leadership.lease_name) is not None:
@@ -265,6 +287,7 @@ def list_needs(operator: Inspection, *, has_own_secret: bool = True) -> Iterator
         verbs = ("get", "create", "update") if has_own_secret else ("get",)
         yield Need("", "secrets", verbs, (secret[0],), secret[1])
     yield from list_object_needs(operator) if operator.registry else ()
+    yield from _list_child_needs(operator)
     if operator.registry.select_resource_handlers():
         yield from _list_coordination_needs(operator)
     yield from _list_declared_needs(operator)

@@ -6,8 +6,8 @@ parent is called again. Flow of writes: the user's function → :meth:`Children.
 A child has the uid of its parent and the id of its reconciler in labels, by which it is found, and
 a digest of what was applied in an annotation. Nothing is compared value by value: server-side apply
 does that. A write is left out only if the same was applied before, and if all applied fields still
-belong to the reconciler: API servers note in ``metadata.managedFields`` whose they are, and whoever
-changes or removes a field takes it.
+belong to the reconciler: API servers note the owners of fields in ``metadata.managedFields``; a
+change or a removal by somebody else takes a field away.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def build_label(handler_id: str) -> str:
 
 @dataclass(slots=True)
 class Child:
-    """What is known of a child.
+    """A child, as far as it is known.
 
     Attributes:
         uid: its own.
@@ -199,8 +199,8 @@ class ChildStore:
     ) -> None:
         """Accept a state that a watch or a list has shown; call the parent if it matters.
 
-        What an own apply has made does not. Of a kind that is not read, only a loss, a deletion
-        and a change of applied fields matter.
+        A state that an own apply has made does not matter. Of a kind that is not read, only a loss,
+        a deletion and a change of applied fields matter.
         """
         meta = raw["metadata"]
         place = Place(kind, meta.get("namespace"), meta["name"])

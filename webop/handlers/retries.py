@@ -62,7 +62,7 @@ def choose_pause(pauses: Pauses, retry: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What a reconciler returns to be called again, although nothing has failed: :func:`again`."""
+    """A reconciler returns it to be called again, although nothing has failed: :func:`again`."""
 
     after: float
     reason: str = ""

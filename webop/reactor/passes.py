@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Pass:
-    """What is remembered of the calls of one reconciler for one object.
+    """The state of one reconciler for one object.
 
     Attributes:
         because: what has happened since the last call.
