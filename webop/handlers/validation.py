@@ -38,15 +38,13 @@ _OBJECT = _ALL | {
     *("labels", "annotations"),
 }
 _DIFF = _OBJECT | {"old", "new", "diff"}
-_RECONCILED = _OBJECT | {"because", "children"}
 ARGUMENTS: dict[type[Handler], frozenset[str]] = {
     ActivityHandler: _ALL | {"settings", "activity"},
     IndexHandler: _OBJECT,
     EventHandler: _OBJECT | {"type", "event"},
     BackgroundHandler: _OBJECT | {"stopped"},
     ChangeHandler: _DIFF | {"reason"},
-    ReconcileHandler: _RECONCILED,
-    ChildHandler: _RECONCILED,  # it has the function of its reconciler
+    ReconcileHandler: _OBJECT | {"because", "children"},
     WebhookHandler: _DIFF | {*REVIEW_ARGUMENTS},
 }
 """The arguments of the handlers of each family, without the indexes of the operator."""
@@ -255,6 +253,8 @@ def _find_converted_indexes(registry: OperatorRegistry) -> Iterator[str]:
 
 
 def _get_arguments(family: type[Handler]) -> frozenset[str]:
+    if family is ChildHandler:  # it has the function of its reconciler
+        family = ReconcileHandler
     return next(ARGUMENTS[base] for base in family.__mro__ if base in ARGUMENTS)
 
 

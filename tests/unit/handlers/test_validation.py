@@ -13,7 +13,12 @@ import pytest
 import webop
 from tests.kit.causes import RESOURCE, build_body, build_change, build_event, build_review
 from webop.errors import ConfigurationError
-from webop.handlers.causes import ActivityCause, BackgroundCause, ResourceCause
+from webop.handlers.causes import (
+    ActivityCause,
+    BackgroundCause,
+    ReconcileCause,
+    ResourceCause,
+)
 from webop.handlers.model import (
     Activity,
     ActivityHandler,
@@ -22,6 +27,7 @@ from webop.handlers.model import (
     EventHandler,
     Handler,
     IndexHandler,
+    ReconcileHandler,
     WebhookHandler,
 )
 from webop.handlers.stopping import AsyncDaemonStopped, Stopper
@@ -47,6 +53,7 @@ CAUSES: dict[Any, Any] = {
     BackgroundHandler: BackgroundCause(**OF_OBJECTS, stopped=AsyncDaemonStopped(Stopper())),
     ChangeHandler: build_change(build_body()),
     WebhookHandler: build_review(build_body()),
+    ReconcileHandler: ReconcileCause(**OF_OBJECTS, children=object(), because=()),
 }
 ON_ACTIVITIES: dict[Decorator, str] = {
     webop.on.startup: "startup",
@@ -65,6 +72,7 @@ ON_OBJECTS: dict[Decorator, str] = {
     webop.daemon: "daemon",
     webop.timer: "timer",
     webop.index: "index",
+    webop.reconcile: "reconcile",
 }
 
 
