@@ -447,23 +447,25 @@ class Children:
     ) -> Json | None:
         """Return a child; None if there is none.
 
-        It comes from memory if its kind is in ``reads=``, otherwise from the API server.
+        It comes from memory if its kind is in ``reads=``, otherwise from the API server. That there
+        is none is always the word of the API server: it is safe to make a password then.
         """
         resource = self._select(kind)
         where = (namespace or self._namespace) if resource.namespaced else None
         place = Place(resource.plural_name, where, name)
         child = self._store.find(place)
-        if child is None or child.owner != self._uid:
-            return None
-        if child.raw is not None:
-            found: Json = clone(child.raw)
-            return found
-        try:
-            return await _get_client().get(resource, name, namespace=where)
-        except APINotFoundError as exc:
-            if not exc.details.get("name"):
-                raise
-            return None
+        found: Json
+        if child is not None and child.raw is not None:
+            found = clone(child.raw)
+        else:
+            try:
+                found = await _get_client().get(resource, name, namespace=where)
+            except APINotFoundError as exc:
+                if not exc.details.get("name"):
+                    raise
+                return None
+        is_own = (found["metadata"].get("labels") or {}).get(self._names.owner) == self._uid
+        return found if is_own else None
 
     async def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
         """Return all children of a kind, as :meth:`get` does, in the order of their names."""
