@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from backups import Backup
-from tenants import Tenant
+from tenant_databases import Tenant
 from websites import Website
 
 import webop
 from webop.testing import LocalCluster, OperatorRunner, eventually
 
 FOLDER = Path(__file__).parent
-FILES = ("websites.py", "backups.py", "tenants.py", "--all-namespaces")
+FILES = ("websites.py", "backups.py", "tenant_databases.py", "--all-namespaces")
 CHILDREN = [
     ("apps/v1", "Deployment", "blog"),
     ("v1", "Service", "blog"),
