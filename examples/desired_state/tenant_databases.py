@@ -46,7 +46,11 @@ async def provide(name: str, spec: TenantSpec, children: webop.Children, **_: An
     storage = {"resources": {"requests": {"storage": spec.storage}}}
     claim = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], **storage}}
     pods = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
-    database = {"serviceName": meta["name"], "selector": {"matchLabels": labels}, "template": pods}
+    database: dict[str, Any] = {
+        "serviceName": meta["name"],
+        "selector": {"matchLabels": labels},
+        "template": pods,
+    }
     database["volumeClaimTemplates"] = [claim]
     await children.apply(
         {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": database}
