@@ -101,6 +101,7 @@ _FAMILIES: dict[str, tuple[type[Handler], Any]] = {
     "RetryOptions": (ChangeHandler, kopf.on.create),
     "MetaOptions": (ChangeHandler, kopf.on.create),
     "FieldOptions": (ChangeHandler, kopf.on.create),
+    "KindOptions": (ChangeHandler, kopf.on.create),
     "BodyOptions": (ChangeHandler, kopf.on.create),
     "TransitionOptions": (ChangeHandler, kopf.on.update),
     "ResumeOptions": (ChangeHandler, kopf.on.resume),

@@ -33,6 +33,11 @@ def digest_essence(essence: Any) -> str:
     return EssenceDigest.of(essence).sha256[:16]
 
 
+def digest_content(body: Mapping[str, Any]) -> str:
+    """Return a digest of all that an object says but its metadata and its status."""
+    return digest_essence({k: v for k, v in body.items() if k not in ("metadata", "status")})
+
+
 class _Clock:
     """Unix time for delays and timeouts: it follows jumps of the wall clock slowly.
 
@@ -217,6 +222,12 @@ class Progress(dict[str, HandlerState]):
         ]
         return max(self.min_delay, min(waits)) if waits else None
 
+    @property
+    def has_due(self) -> bool:
+        """Whether any handler must be called now."""
+        moment = now()
+        return any(state.is_due(moment) for state in self.values())
+
     def due(self, handlers: Iterable[Handler]) -> list[Handler]:
         """Return the handlers that must be called now."""
         moment = now()
@@ -246,6 +257,13 @@ class Progress(dict[str, HandlerState]):
         old = self[key]
         state = HandlerState(now(), old.purpose, subrefs=old.subrefs, seen=old.seen)
         self[key] = replace(state, stored=_without_nones(state.build_record()))
+
+    def hurry(self, pause: float) -> None:
+        """Let handlers that wait for a retry be due after a pause in seconds, if not before."""
+        moment = now() + dt.timedelta(seconds=pause)
+        for key, state in self.items():
+            if state.delayed is not None and state.delayed > moment and not state.is_finished:
+                self[key] = replace(state, delayed=moment)
 
     def store(self, *, body: Body, patch: Patch, storage: ProgressStorage) -> None:
         """Put the changed records into the patch of the object."""

@@ -141,6 +141,7 @@ class ResourceHandler(Handler):
     field: FieldPath = ()
     value: ValueCriterion = None
     metadata_only: bool = False
+    when_kind_exists: bool = False
 
     @property
     def needs_finalizer(self) -> bool:

@@ -140,7 +140,16 @@ class BodyOptions(TypedDict, total=False):
     kind needs more"""
 
 
-class ObjectOptions(CommonOptions, MetaOptions, FieldOptions, SelectorNames, total=False):
+class KindOptions(TypedDict, total=False):
+    """Options about the kind of the objects."""
+
+    when_kind_exists: Flag | None
+    """Whether the cluster can lack the kind: then webop waits for it without a warning"""
+
+
+class ObjectOptions(
+    CommonOptions, MetaOptions, FieldOptions, KindOptions, SelectorNames, total=False
+):
     """Options of all handlers of objects."""
 
 
@@ -196,7 +205,9 @@ class TimerOptions(ChangeOptions, total=False):
     """Seconds for which the object must be unchanged before a call"""
 
 
-class ReconcileOptions(CommonOptions, RetryOptions, MetaOptions, SelectorNames, total=False):
+class ReconcileOptions(
+    CommonOptions, RetryOptions, MetaOptions, KindOptions, SelectorNames, total=False
+):
     """Options of ``@webop.reconcile``."""
 
     fields: Annotated[Collection[FieldPath], checked_as(tuple[FieldPath, ...])] | None

@@ -7,12 +7,13 @@ handlers that have ended go to the :class:`webop.reactor.writer.Writer` of the o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from webop.calls.error_policy import Outcome
 from webop.calls.execution import deliver_results, execute
-from webop.calls.progress import HandlerState, Progress, digest_essence
+from webop.calls.progress import HandlerState, Progress, digest_content, digest_essence
 from webop.calls.shared_options import CallOptions
 from webop.handlers.causes import ChangeCause
 from webop.handlers.model import Reason
@@ -25,6 +26,7 @@ from webop.reactor.store import Cycle, WatchedObject, Work
 from webop.reactor.writer import open_writer
 from webop.telemetry.tracing import find_current_span
 
+_HASTE = 1.0  # seconds between attempts that changes of the object lead to, at least
 _TITLES = {
     Reason.CREATE: "creation",
     Reason.UPDATE: "update",
@@ -64,6 +66,8 @@ async def handle_change(
     failures = cycle.call_status.failures
     for key in failures.keys() - progress.keys():  # handlers that no longer match
         del failures[key]
+    if settings.execution.retry_on_change:
+        _hurry(cycle, cause, progress)
     outcomes = await execute(decision.handlers, cause, progress, options)
     obj.restore(state)
     cause.new = commits.essence.restore()
@@ -99,6 +103,16 @@ async def handle_change(
     _conclude(ctx, decision, progress, commits, handled, leftovers)
     obj.needs_resume = cause.initial and cause.reason is Reason.NOOP
     return None
+
+
+def _hurry(cycle: Cycle, cause: ChangeCause, progress: Progress) -> None:
+    """Let failed handlers be due at once if somebody else has changed the object since."""
+    content, moment = digest_content(cause.body), asyncio.get_running_loop().time()
+    if cycle.content not in ("", content):
+        progress.hurry(max(0.0, cycle.called_at + _HASTE - moment))
+    cycle.content = content
+    if progress.has_due:
+        cycle.called_at = moment
 
 
 class _Commits:

@@ -293,7 +293,9 @@ class Observer:
             elif not found and selector.is_specific:
                 self._missing.add(selector)
                 text = f"{selector} is not in the cluster yet. Waiting for its definition (CRD)."
-                self._report(selector, text + selector.suggest(resources, groups))
+                text += selector.suggest(resources, groups)
+                level = logging.INFO if handler.when_kind_exists else logging.WARNING
+                self._report(selector, text, level)
             elif self._reports.forget(selector) and found:
                 logger.info(
                     "The cluster has %s now. Handling it.",
@@ -304,9 +306,9 @@ class Observer:
                     matched.setdefault(resource, []).append(selector)
         return matched
 
-    def _report(self, selector: Selector, text: str) -> None:
+    def _report(self, selector: Selector, text: str, level: int = logging.WARNING) -> None:
         if self._reports.is_new(selector, text):
-            logger.warning(text)
+            logger.log(level, text)
 
     def _report_partial(self, resource: Resource, handlers: ResourceHandlers) -> None:
         """Log once which handlers ask for metadata only, in vain, and why."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from webop.calls.execution import attempt, deliver_results
-from webop.calls.progress import HandlerState, digest_essence, now
+from webop.calls.progress import HandlerState, digest_content, digest_essence, now
 from webop.calls.shared_options import CallOptions, HandlingStatus
 from webop.context.children import Children
 from webop.events.loggers import ObjectLogger
@@ -179,7 +179,4 @@ def identify_content(body: Body, *, has_generations: bool) -> str:
     Without the subresource, a new status would be a new generation.
     """
     generation = body.metadata.get("generation") if has_generations else None
-    return str(
-        generation
-        or digest_essence({k: v for k, v in body.items() if k not in ("metadata", "status")})
-    )
+    return str(generation or digest_content(body))

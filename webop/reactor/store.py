@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from webop.calls.progress import digest_content
 from webop.calls.shared_options import HandlingStatus
 from webop.client.watch_events import parse_version
 from webop.objects.body import RawEventType
@@ -86,12 +87,17 @@ class Cycle:
             change was undone: an update follows.
         call_status: the status of the handlers' calls.
         trace: the span of the first calls, if there is one; later calls continue it.
+        content: what the object said at the last calls, own writes included; see
+            ``settings.execution.retry_on_change``.
+        called_at: when these were, by the loop's clock.
     """
 
     essences: dict[str, Any] = field(default_factory=dict)
     needs_update: bool = False
     call_status: HandlingStatus = field(default_factory=HandlingStatus)
     trace: SpanContext | None = None
+    content: str = ""
+    called_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -234,6 +240,8 @@ class WatchedObject:
         version = parse_version(raw)
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)
+            if (cycle := (self.work or NOTHING).cycle) is not None and cycle.content:
+                cycle.content = digest_content(raw)  # an own change is no reason to retry
             self.is_unindexed = self.controller.has_indexes
             self.confirmed = max(self.confirmed, self.controller.listing - 0.5)
             self.controller.enqueue(self)

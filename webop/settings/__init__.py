@@ -276,6 +276,9 @@ class ExecutionSettings(PoolSection):
     """The thread pool of sync handlers, including timers."""
     default_backoff: Seconds = 60
     """The pause before a retry after an arbitrary error, for handlers without ``backoff``."""
+    retry_on_change: bool = False
+    """Whether a failed handler of a change is called again at once when somebody else changes the
+    object, all but its metadata and its status; at most once a second."""
     commit_window: Seconds = 0.2
     """Handlers of one object that finish within this time share one patch of the object."""
 

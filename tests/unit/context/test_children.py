@@ -1,0 +1,153 @@
+"""Which fields of a child belong to a reconciler, and what its events mean for the parent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from webop.context.children import Child, ChildStore, Names, Place, _covers, build_label
+
+Json = dict[str, Any]
+NAMES = Names.build(None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "content", "expected"),
+    [
+        ({"f:a": {}}, {"a": 1}, True),
+        ({"f:b": {}}, {"a": 1}, False),
+        ({"f:a": {"f:b": {}}}, {"a": {"b": 1, "c": 2}}, False),
+        ({"f:a": {"f:b": {}, "f:c": {}}}, {"a": {"b": 1, "c": None}}, True),
+        ({"f:a": {}}, {"a": {"b": [1]}}, True),  # one value as a whole
+        (
+            {"f:l": {'k:{"name":"x"}': {".": {}, "f:name": {}, "f:v": {}}}},
+            {"l": [{"name": "x", "v": 1}]},
+            True,
+        ),
+        ({"f:l": {'k:{"name":"x"}': {"f:w": {}}}}, {"l": [{"name": "x", "v": 1}]}, False),
+        ({"f:l": {'k:{"name":"x"}': {".": {}}}}, {"l": [{"name": "y"}]}, False),
+        ({"f:l": {'k:{"port":80,"protocol":"TCP"}': {"f:port": {}}}}, {"l": [{"port": 80}]}, True),
+        ({"f:l": {'v:"a"': {}}}, {"l": ["a", "b"]}, False),
+        ({"f:l": {'v:"a"': {}, 'v:"b"': {}}}, {"l": ["a", "b"]}, True),
+    ],
+)
+def test_applied_fields_are_looked_for_among_those_of_the_manager(
+    fields: Json, content: Json, expected: bool
+) -> None:
+    assert _covers(fields, content) is expected
+
+
+def build(version: int, *, fields: Json | None = None, digest: str = "d", **meta: Any) -> Json:
+    entry = {"manager": "webop.build", "operation": "Apply", "fieldsV1": fields or {"f:data": {}}}
+    return {
+        "metadata": {
+            "name": "child",
+            "namespace": "ns",
+            "uid": "c1",
+            "resourceVersion": str(version),
+            "labels": {NAMES.owner: "p1", NAMES.reconciler: "build"},
+            "annotations": {NAMES.digest: digest},
+            "managedFields": [entry],
+            **meta,
+        }
+    }
+
+
+class Parent:
+    uid, namespace, name = "p1", "ns", "parent"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def call_again(self, handler_id: str, because: str) -> None:
+        self.calls.append(f"{handler_id} {because}")
+
+
+class Scene:
+    """A store with a parent, and its child."""
+
+    def __init__(self) -> None:
+        self.store, self.parent = ChildStore(), Parent()
+        self.place = Place("configmaps", "ns", "child")
+        self.store.register(self.parent, "build")
+
+    def note(self, event_type: str | None, raw: Json, *, is_read: bool = False) -> int:
+        """Show an event; return how often it has called the parent."""
+        before = len(self.parent.calls)
+        self.store.note("configmaps", event_type, raw, NAMES, is_read=is_read)
+        return len(self.parent.calls) - before
+
+    def find(self) -> Child:
+        child = self.store.find(self.place)
+        assert child is not None
+        return child
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_the_echo_of_an_own_apply_does_not_call_the_parent(scene: Scene) -> None:
+    content = {"metadata": {"name": "child"}, "data": {"a": "1"}}
+    scene.store.begin(scene.place)
+    scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
+    scene.store.finish(scene.place)
+    assert scene.find().has("d", content)
+    assert scene.note("ADDED", build(5)) == 0
+    assert scene.find().has("d", content)
+    assert scene.note("MODIFIED", build(6, fields={"f:other": {}})) == 1
+    assert not scene.find().has("d", content)
+
+
+def test_an_echo_that_is_faster_than_the_response_does_not_call_the_parent_either(
+    scene: Scene,
+) -> None:
+    scene.store.begin(scene.place)
+    assert scene.note("ADDED", build(5)) == 0
+    scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
+    scene.store.finish(scene.place)
+    assert scene.parent.calls == []
+    assert scene.find().has("d", {"metadata": {"name": "child"}, "data": {"a": "1"}})
+
+
+def test_a_change_of_somebody_else_during_an_apply_is_not_lost(scene: Scene) -> None:
+    scene.store.begin(scene.place)
+    assert scene.note("MODIFIED", build(7, fields={"f:other": {}})) == 0
+    scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
+    scene.store.finish(scene.place)
+    assert scene.parent.calls == ["build configmaps"]
+    assert not scene.find().has("d", {"metadata": {"name": "child"}, "data": {"a": "1"}})
+
+
+def test_only_what_matters_calls_the_parent(scene: Scene) -> None:
+    assert scene.note(None, build(5)) == 1
+    assert scene.note("MODIFIED", build(6)) == 0  # such as the status
+    assert scene.note("MODIFIED", build(7), is_read=True) == 1
+    assert scene.note("MODIFIED", build(6, fields={"f:other": {}})) == 0  # an old event
+    assert scene.note("MODIFIED", build(8, deletionTimestamp="now")) == 1
+    assert scene.note("DELETED", build(9)) == 1
+    assert scene.note("DELETED", build(9)) == 0
+    assert scene.store.list_of("p1") == []
+
+
+def test_a_child_without_its_labels_is_lost(scene: Scene) -> None:
+    scene.note(None, build(5))
+    assert scene.note("MODIFIED", build(6, labels={})) == 1
+    assert scene.store.find(scene.place) is None
+
+
+def test_a_forgotten_parent_is_not_called(scene: Scene) -> None:
+    scene.note(None, build(5))
+    scene.store.forget("p1")
+    assert scene.note("DELETED", build(6)) == 0
+
+
+@pytest.mark.parametrize(
+    ("handler_id", "label"), [("build", "build"), ("a/b", "a_b-c14cddc0"), ("x" * 70, None)]
+)
+def test_ids_of_reconcilers_become_labels(handler_id: str, label: str | None) -> None:
+    made = build_label(handler_id)
+    assert label in (None, made)
+    assert len(made) <= 63
