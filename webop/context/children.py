@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import functools
 import hashlib
 import re
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
@@ -75,11 +76,13 @@ class Names(NamedTuple):
     digest: str
 
     @classmethod
+    @functools.cache
     def build(cls, prefix: str | None) -> Names:
         """Return the names, with the prefix of an operator that has its own."""
         return cls(*(f"{prefix or _PREFIX}/{name}" for name in cls._fields))
 
 
+@functools.cache
 def build_label(handler_id: str) -> str:
     """Return the id of a reconciler as a value of a label."""
     text = _UNSAFE.sub("_", handler_id).strip("._-")
@@ -502,10 +505,9 @@ class Children:
     async def _delete(self, places: Iterable[Place]) -> builtins.list[str]:
         deleted: builtins.list[str] = []
         for place in places:
-            child = self._store.find(place)
-            if child is None or child.is_deleting:
+            child, kind = self._store.find(place), self._view.find_plural(place.kind)
+            if child is None or child.is_deleting or kind is None:
                 continue
-            kind = next(r for r in self._view.resources if r.plural_name == place.kind)
             try:
                 await _get_client().delete(
                     kind,
@@ -526,7 +528,8 @@ class Children:
         client, loop = _get_client(), asyncio.get_running_loop()
         end = loop.time() + seconds
         for place in places:
-            kind = next(r for r in self._view.resources if r.plural_name == place.kind)
+            if (kind := self._view.find_plural(place.kind)) is None:
+                continue
             try:
                 rest = max(0.1, end - loop.time())
                 await client.wait_gone(kind, place.name, namespace=place.namespace, timeout=rest)
@@ -543,9 +546,8 @@ class Children:
         """
         if not (api_version and kind):
             raise ConfigurationError("A child needs its apiVersion and its kind.")
-        for resource in self._view.resources:
-            if resource.api_version == api_version and resource.kind == kind:
-                return resource
+        if (resource := self._view.find_kind(api_version, kind)) is not None:
+            return resource
         text = f"The cluster does not have the kind {kind} of {api_version} yet."
         raise TemporaryError(text, delay=_ABSENCE_DELAY)
 

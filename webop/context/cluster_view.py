@@ -23,6 +23,8 @@ class ClusterView:
         self.served_groups: frozenset[str] = frozenset()
         self._has_namespaces = asyncio.Event()
         self._resources: Mapping[Resource, Resource] = {}
+        self._by_kind: Mapping[tuple[str, str | None], Resource] = {}
+        self._by_plural: Mapping[str, Resource] = {}
         self._listeners: list[Callable[[], None]] = []
         self.is_known = False
         self.is_awaited = False  # whether discovery will run
@@ -35,6 +37,9 @@ class ClusterView:
     def update(self, resources: Iterable[Resource], groups: Iterable[str] = ()) -> None:
         """Accept the result of a discovery."""
         self._resources = {resource: resource for resource in resources}
+        self._by_kind = {(each.api_version, each.kind): each for each in self._resources}
+        preferred = sorted(self._resources, key=lambda each: each.preferred)
+        self._by_plural = {each.plural_name: each for each in preferred}
         self.served_groups = frozenset(groups)
         self.is_known, self.is_awaited = True, False
         self._call_listeners()
@@ -42,6 +47,14 @@ class ClusterView:
     def find(self, resource: Resource) -> Resource:
         """Return the discovered resource equal to this one; this one if there is none."""
         return self._resources.get(resource, resource)
+
+    def find_kind(self, api_version: str, kind: str) -> Resource | None:
+        """Return the resource of objects with these fields, as far as known."""
+        return self._by_kind.get((api_version, kind))
+
+    def find_plural(self, plural_name: str) -> Resource | None:
+        """Return a resource by its plural name and its group, such as "deployments.apps"."""
+        return self._by_plural.get(plural_name)
 
     def has(self, resource: Resource) -> bool:
         """Return whether a resource has been discovered."""

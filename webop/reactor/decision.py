@@ -93,7 +93,7 @@ class Decision:
 
 def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
     """Return what must be done about the newest state of an object; None for nothing."""
-    if obj.raw is None or obj.is_gone:
+    if obj.raw is None or obj.is_gone or ctx.handlers.has_only_children:
         return None
     work = obj.work or NOTHING
     recorded = Body(work.add_records(obj.raw))

@@ -363,6 +363,7 @@ class Observer:
             if not any(uid in each.controller.uids for each in others):
                 self._operator.indices.discard(uid)
                 self._operator.memos.forget(uid)
+                self._operator.children.forget(uid)
 
     def _spawn(self, fn: Callable[[], Awaitable[None]], name: str) -> None:
         self._group.create_task(keep_running(fn, name=name), name=name)

@@ -55,9 +55,9 @@ def build(version: int, *, fields: Json | None = None, digest: str = "d", **meta
 
 
 class Parent:
-    uid, namespace, name = "p1", "ns", "parent"
-
     def __init__(self) -> None:
+        self.uid, self.name = "p1", "parent"
+        self.namespace: str | None = "ns"
         self.calls: list[str] = []
 
     def call_again(self, handler_id: str, because: str) -> None:
