@@ -17,6 +17,7 @@ import builtins
 import functools
 import hashlib
 import re
+import sys
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -35,7 +36,7 @@ from webop.errors import (
 )
 from webop.models.fitting import dump_set
 from webop.models.model import build_selector
-from webop.objects.body import Body, build_owner_reference
+from webop.objects.body import Body, OwnerReference, build_owner_reference
 from webop.objects.conditions import find_condition, is_outdated
 from webop.objects.fields import clone, resolve
 from webop.objects.resources import Resource, Selector, parse_selector
@@ -208,8 +209,8 @@ class ChildStore:
         meta = raw["metadata"]
         place = Place(kind, meta.get("namespace"), meta["name"])
         old = self._children.get(place)
-        child = _read_child(raw, names, is_read=is_read)
-        if event_type == "DELETED" or child is None:
+        child = None if event_type == "DELETED" else _read_child(raw, names, is_read=is_read)
+        if child is None:
             if old is not None and old.uid == meta.get("uid", ""):
                 self._remove(place, old)
                 self._tell(place, old)
@@ -217,11 +218,13 @@ class ChildStore:
         if old is not None and old.uid == child.uid:
             if old.version == child.version:  # perhaps the echo of an own apply
                 if old.fields is None:
-                    old.fields = old.applied_fields = child.fields
+                    _read_fields(old, meta)
+                    old.applied_fields, old.unchecked = old.fields, None
                 return  # it is known
             if event_type is not None and _is_older(child.version, old.version):
                 return
             child.applied_fields = old.applied_fields
+        _read_fields(child, meta)
         if child.applied_fields is not None:
             child.unchecked = None
         self._put(place, child)
@@ -239,10 +242,9 @@ class ChildStore:
         known, child = self._children.get(place), _read_child(raw, names, is_read=is_read)
         if child is None:
             return
-        child.fields = child.unchecked = None  # responses do not show them
         if known is not None and known.uid == child.uid:
             if known.version == child.version:  # the event was faster
-                known.applied_fields = known.fields
+                known.applied_fields, known.unchecked = known.fields, None
                 self._applying[place] = False
                 return
             if _is_older(child.version, known.version):
@@ -304,6 +306,16 @@ class Children:
         self._logger = logger
         self._applied: set[Place] = set()
         self._has_failed = False
+        self._writes = 0
+
+    @functools.cached_property
+    def _reference(self) -> OwnerReference:
+        return build_owner_reference(self._body)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a child is being applied just now."""
+        return self._writes > 0
 
     @property
     def sync(self) -> SyncChildren:
@@ -376,7 +388,7 @@ class Children:
             references = [
                 one for one in meta.get("ownerReferences") or () if one["uid"] != self._uid
             ]
-            meta["ownerReferences"] = [*references, build_owner_reference(self._body)]
+            meta["ownerReferences"] = [*references, self._reference]
         text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
         digest = hashlib.sha256(text).hexdigest()[:16]
         meta["annotations"] = {**(meta.get("annotations") or {}), names.digest: digest}
@@ -390,11 +402,13 @@ class Children:
         if known is not None and known.has(digest, content):
             return False
         store.begin(place)
+        self._writes += 1
         try:
             found = await self._write(content, place, is_known=known is not None)
             is_read = self._is_read(resource)
             store.note_applied(place, found, names, is_read=is_read)
         finally:
+            self._writes -= 1
             store.finish(place)
         return True
 
@@ -620,29 +634,33 @@ def _select_kind(kind: str | type[pydantic.BaseModel]) -> Selector:
 
 
 def _read_child(raw: Json, names: Names, *, is_read: bool) -> Child | None:
-    """Return what matters of an object; None if it is no child."""
+    """Return what matters of an object, but for its fields; None if it is no child."""
     meta = raw["metadata"]
     labels = meta.get("labels") or {}
     owner, reconciler = labels.get(names.owner), labels.get(names.reconciler)
     if not (owner and reconciler):
         return None
     references = meta.get("ownerReferences") or ()
-    child = Child(
+    controller = next((one["uid"] for one in references if one.get("controller")), None)
+    return Child(
         uid=meta.get("uid") or "",
         owner=owner,
-        reconciler=reconciler,
-        controller=next((one["uid"] for one in references if one.get("controller")), None),
+        reconciler=sys.intern(reconciler),
+        controller=owner if controller == owner else controller,  # one text in memory, not two
         version=meta.get("resourceVersion") or "",
         digest=(meta.get("annotations") or {}).get(names.digest) or "",
         is_deleting=meta.get("deletionTimestamp") is not None,
         raw=raw if is_read else None,
     )
+
+
+def _read_fields(child: Child, meta: Json) -> None:
+    """Take over which fields belong to the reconciler; responses to applies do not show them."""
     entries = [one for one in meta.get("managedFields") or () if not one.get("subresource")]
-    own: Json = next((one for one in entries if _is_of_reconciler(one, reconciler)), {})
+    own: Json = next((one for one in entries if _is_of_reconciler(one, child.reconciler)), {})
     child.unchecked = own.get("fieldsV1") or {}  # nothing if others have taken all of them
     fields = orjson.dumps(child.unchecked, option=orjson.OPT_SORT_KEYS)
     child.fields = hashlib.sha256(fields).hexdigest()[:16]
-    return child
 
 
 def _covers(fields: Any, content: Any) -> bool:
@@ -651,9 +669,9 @@ def _covers(fields: Any, content: Any) -> bool:
     Such a set has fields as "f:name", items of lists as "k:" with their keys, and values of sets as
     "v:"; an empty set is a value as a whole (Kubernetes API, meta/v1 FieldsV1).
     """
-    if not isinstance(fields, Mapping) or not fields:
+    if not isinstance(fields, dict) or not fields:
         return fields is not None
-    if isinstance(content, Mapping):
+    if isinstance(content, dict):
         return all(
             value is None or (f"f:{key}" in fields and _covers(fields[f"f:{key}"], value))
             for key, value in content.items()
@@ -664,7 +682,7 @@ def _covers(fields: Any, content: Any) -> bool:
     return len(items) >= len(content) and all(
         any(_covers(part, item) for key, part in items.items() if _is_key_of(key, item))
         for item in content
-        if isinstance(item, Mapping)
+        if isinstance(item, dict)
     )
 
 

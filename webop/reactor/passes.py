@@ -129,6 +129,7 @@ async def _call(
     snapshot, body = Snapshot(obj.raw), Body(obj.raw or {})
     known.seen = _say(ctx, handler, body)
     log = ObjectLogger(body=body, settings=operator.settings)
+    children = Children(operator, [handler], body, log)
     cause = ReconcileCause(
         logger=log,
         memo=operator.memos.recall(obj.uid),
@@ -136,7 +137,7 @@ async def _call(
         resource=ctx.resource,
         body=body,
         patch=Patch(body=body, has_generations=ctx.has_status),
-        children=Children(operator, [handler], body, log),
+        children=children,
         because=because,
     )
     options = CallOptions(
@@ -145,7 +146,7 @@ async def _call(
         counters=operator.counters,
         status=passes.call_status,
     )
-    with ctx.queue.running_handlers():
+    with ctx.queue.running_handlers(lambda: children.is_writing):
         outcome = await attempt(
             handler, cause, HandlerState(now(), retries=known.failures), options
         )
