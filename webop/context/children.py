@@ -108,7 +108,7 @@ class Child:
         fields: a digest of the fields that belong to the reconciler; None if only the response to
             the last apply has shown the child.
         applied_fields: the same right after the last apply; None if that was before the start.
-        unchecked: these fields, as long as it is not known what belongs to the last apply.
+        unchecked: these fields as text, as long as it is not known what belongs to the last apply.
         raw: the object, if its kind is read.
     """
 
@@ -121,7 +121,7 @@ class Child:
     is_deleting: bool
     fields: str | None = None
     applied_fields: str | None = None
-    unchecked: Json | None = None
+    unchecked: bytes | None = None
     raw: Json | None = None
 
     def has(self, digest: str, content: Json) -> bool:
@@ -136,7 +136,7 @@ class Child:
             rest = {k: v for k, v in content.items() if k not in ("apiVersion", "kind")}
             meta = content["metadata"].items()
             rest["metadata"] = {k: v for k, v in meta if k not in ("name", "namespace")}
-            if _covers(self.unchecked, rest):
+            if _covers(orjson.loads(self.unchecked), rest):
                 self.applied_fields, self.unchecked = self.fields, None
         return self.fields == self.applied_fields
 
@@ -658,9 +658,10 @@ def _read_fields(child: Child, meta: Json) -> None:
     """Take over which fields belong to the reconciler; responses to applies do not show them."""
     entries = [one for one in meta.get("managedFields") or () if not one.get("subresource")]
     own: Json = next((one for one in entries if _is_of_reconciler(one, child.reconciler)), {})
-    child.unchecked = own.get("fieldsV1") or {}  # nothing if others have taken all of them
-    fields = orjson.dumps(child.unchecked, option=orjson.OPT_SORT_KEYS)
-    child.fields = hashlib.sha256(fields).hexdigest()[:16]
+    fields = own.get("fieldsV1") or {}  # nothing if others have taken all of them
+    text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+    child.fields = hashlib.sha256(text).hexdigest()[:16]
+    child.unchecked = text if fields else None
 
 
 def _covers(fields: Any, content: Any) -> bool:

@@ -198,7 +198,8 @@ class Controller:
             obj.event_type = event_type
             if obj.raw is None and obj.text is None:
                 obj.raw = obj.complete(raw)
-        if self._reconciler.ctx.handlers.has_only_children:  # their owners have been called
+        is_child = self._reconciler.ctx.handlers.has_only_children
+        if is_child and obj.state is State.IDLE:  # its owner has been called
             obj.needs_resume = False
             self._let_go(obj)
         else:
