@@ -661,7 +661,8 @@ def _read_fields(child: Child, meta: Json) -> None:
     fields = own.get("fieldsV1") or {}  # nothing if others have taken all of them
     text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
     child.fields = hashlib.sha256(text).hexdigest()[:16]
-    child.unchecked = text if fields else None
+    # A copy, as the buffer of the original is larger than the text.
+    child.unchecked = bytes(memoryview(text)) if fields else None
 
 
 def _covers(fields: Any, content: Any) -> bool:
