@@ -58,8 +58,9 @@ from webop.events.loggers import (
     info,
     warn,
 )
+from webop.handlers.admission_rules import rule
 from webop.handlers.filters import all_, any_, none_, not_
-from webop.handlers.model import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason
+from webop.handlers.model import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason, Rule
 from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.handlers.stopping import (
     AsyncDaemonStopped,
@@ -270,6 +271,7 @@ __all__ = [
     "RawEventType",
     "Reason",
     "Resource",
+    "Rule",
     "SSLPeer",
     "Scale",
     "SmartProgressStorage",
@@ -333,6 +335,7 @@ __all__ = [
     "register",
     "remove_owner_reference",
     "resource",
+    "rule",
     "run",
     "run_tasks",
     "set_default_lifecycle",

@@ -31,6 +31,7 @@ from webop.handlers.model import (
     ChangeHandler,
     DaemonHandler,
     Handler,
+    Rule,
     TimerHandler,
     WebhookHandler,
 )
@@ -39,7 +40,7 @@ from webop.settings.sections import PoolSection, Section, find_setters
 
 PAGES = tuple(
     DOCS / f"{name}.md"
-    for name in ("settings", "command_line", "options", "admission", "operations")
+    for name in ("settings", "command_line", "options", "admission", "operations", "rules")
 )
 
 _BLOCK = re.compile(
@@ -95,7 +96,7 @@ def build_options(names: Iterable[str]) -> Iterator[str]:
     yield ""
 
 
-_FAMILIES: dict[str, tuple[type[Handler], Any]] = {
+_FAMILIES: dict[str, tuple[type[Handler | Rule], Any]] = {
     "CommonOptions": (ChangeHandler, kopf.on.create),
     "RetryOptions": (ChangeHandler, kopf.on.create),
     "MetaOptions": (ChangeHandler, kopf.on.create),
@@ -107,6 +108,7 @@ _FAMILIES: dict[str, tuple[type[Handler], Any]] = {
     "DaemonOptions": (DaemonHandler, kopf.daemon),
     "TimerOptions": (TimerHandler, kopf.timer),
     "WebhookOptions": (WebhookHandler, kopf.on.mutate),
+    "RuleOptions": (Rule, lambda: None),
 }
 
 

@@ -20,6 +20,7 @@ from webop.handlers.model import (
     IndexHandler,
     Reason,
     ResourceHandler,
+    Rule,
     WebhookHandler,
     WebhookType,
 )
@@ -113,10 +114,12 @@ class OperatorRegistry:
 
     Attributes:
         files: the real paths of the files that have registered handlers, or were loaded to do so.
+        rules: the rules for API servers (``webop.rule``).
     """
 
     def __init__(self) -> None:
         self._handlers: list[Handler] = []
+        self.rules: list[Rule] = []
         self.files: set[str] = set()
 
     def __len__(self) -> int:
@@ -125,6 +128,16 @@ class OperatorRegistry:
     def append(self, handler: Handler) -> None:
         """Add a handler; the order of declaration is the order of calls."""
         self._handlers.append(handler)
+        self._note_file()
+
+    def append_rule(self, rule: Rule) -> None:
+        """Add a rule, except if the same one is there: a file can be loaded twice."""
+        if rule not in self.rules:
+            self.rules.append(rule)
+        self._note_file()
+
+    def _note_file(self) -> None:
+        """Remember the file whose import has called."""
         frame = sys._getframe(1)  # noqa: SLF001  the documented way to the caller
         while frame.f_back is not None and frame.f_code.co_name != "<module>":
             frame = frame.f_back
@@ -139,6 +152,7 @@ class OperatorRegistry:
     def restore(self, copied: OperatorRegistry) -> None:
         """Return to the handlers of a copy, as an import has failed."""
         self._handlers[:] = copied._handlers
+        self.rules[:] = copied.rules
         self.files = {*copied.files}
 
     def select_activities(self, activity: Activity) -> list[ActivityHandler]:

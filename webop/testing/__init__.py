@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
     from webop.errors import ClusterError
     from webop.testing.admission import AdmissionClient
+    from webop.testing.agreement import check_agreement
     from webop.testing.results import AdmissionResult
     from webop.testing.reviews import review
     from webop.testing.round_trips import check_round_trips
@@ -25,6 +26,7 @@ __all__ = [
     "KopfRunner",
     "LocalCluster",
     "OperatorRunner",
+    "check_agreement",
     "check_round_trips",
     "eventually",
     "review",
@@ -38,6 +40,7 @@ _MODULES = {
     "KopfRunner": "webop.testing.runner",
     "LocalCluster": "webop.controlplane.cluster",
     "OperatorRunner": "webop.testing.runner",
+    "check_agreement": "webop.testing.agreement",
     "check_round_trips": "webop.testing.round_trips",
     "eventually": "webop.testing.waiting",
     "review": "webop.testing.reviews",

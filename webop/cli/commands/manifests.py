@@ -175,7 +175,8 @@ def manifests(
     """Print the manifests of an operator with the handlers of the files in PATHS.
 
     These are: a service account with exactly the rights that the handlers and the settings need;
-    a Deployment; a PodDisruptionBudget; a NetworkPolicy; and, with webhooks, a Service.
+    a Deployment; a PodDisruptionBudget; a NetworkPolicy; with webhooks, a Service; with rules
+    (webop.rule), admission policies; with models, CustomResourceDefinitions.
 
     The command imports the files and calls their startup handlers. It cannot see what handlers do
     with other objects: declare that in settings.networking.rights, or with --rules.
