@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from webop.errors import ClusterError
     from webop.testing.admission import AdmissionClient
     from webop.testing.agreement import check_agreement
+    from webop.testing.fake_client import FakeClient
     from webop.testing.results import AdmissionResult
     from webop.testing.reviews import review
     from webop.testing.round_trips import check_round_trips
@@ -23,6 +24,7 @@ __all__ = [
     "AdmissionClient",
     "AdmissionResult",
     "ClusterError",
+    "FakeClient",
     "KopfRunner",
     "LocalCluster",
     "OperatorRunner",
@@ -37,6 +39,7 @@ _MODULES = {
     "AdmissionClient": "webop.testing.admission",
     "AdmissionResult": "webop.testing.results",
     "ClusterError": "webop.errors",
+    "FakeClient": "webop.testing.fake_client",
     "KopfRunner": "webop.testing.runner",
     "LocalCluster": "webop.controlplane.cluster",
     "OperatorRunner": "webop.testing.runner",
