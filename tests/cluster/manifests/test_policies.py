@@ -115,6 +115,15 @@ def test_two_rules_of_one_id_are_refused(tmp_path: Path) -> None:
     assert "Two rules have the id 'engine-is-fixed'." in result.stderr
 
 
+def test_rules_alone_are_no_operator(tmp_path: Path) -> None:
+    rule = "import webop\nwebop.rule('pods', id='a', cel='true', message='no')\n"
+    (tmp_path / "rules.py").write_text(rule)
+    with forgetting_modules(tmp_path):
+        result = invoke("manifests", str(tmp_path / "rules.py"))
+    assert result.exit_code == 1
+    assert "There are only rules in" in result.stderr
+
+
 def test_charts_have_the_rules_with_the_account_that_is_exempt(tmp_path: Path) -> None:
     startup = "@webop.on.startup()\ndef start(settings, **_):\n"
     startup += "    settings.admission.exempt_account = True\n"

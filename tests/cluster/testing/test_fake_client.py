@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -213,3 +214,87 @@ async def test_lists_are_selected(place: Place) -> None:
     found = await place.client.list(Tank, namespace=place.namespace, labels={"name": "two"})
     assert [one.metadata.name for one in found] == ["two"]
     assert len(await place.client.list("tanks", namespace=place.namespace)) == 2
+
+
+# ---- random writes, to both
+
+
+class Writes:
+    """Random requests of several managers about one object."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def draw(self) -> tuple[str, Json, Json]:
+        rng = self._rng
+        body = {"apiVersion": "fakes.webop.dev/v1", "kind": "Tank"}
+        manager = {"field_manager": rng.choice("pq")}
+        what = rng.choices(["apply", "patch", "status"], [7, 2, 1])[0]
+        if what == "patch":
+            return what, {"spec": self._draw_spec()}, {}
+        if what == "status":
+            status = {"metadata": {"name": "one"}, "status": {"phase": rng.choice("AB")}}
+            return what, body | status, {**manager, "subresource": "status"}
+        forced = {"force": rng.random() < 0.3}
+        whole = {"metadata": self._draw_metadata(), "spec": self._draw_spec()}
+        return what, body | whole, manager | forced
+
+    def _draw_metadata(self) -> Json:
+        rng, metadata = self._rng, dict[str, Any](name="one")
+        if rng.random() < 0.4:
+            metadata["labels"] = {
+                key: rng.choice("12") for key in rng.sample("ab", rng.randint(1, 2))
+            }
+        if rng.random() < 0.2:
+            names = rng.sample("ab", rng.randint(1, 2))
+            metadata["finalizers"] = [f"webop.dev/{name}" for name in names]
+        return metadata
+
+    def _draw_spec(self) -> Json:
+        rng, spec = self._rng, dict[str, Any](size=self._rng.choice([1, 2]))
+        for field in ("color", "engine"):
+            if rng.random() < 0.3:
+                spec[field] = rng.choice("xy")
+        if rng.random() < 0.5:
+            spec["ports"] = [
+                {"name": name} | ({"port": rng.choice([1, 2])} if rng.random() < 0.6 else {})
+                for name in rng.sample("abc", rng.randint(0, 3))
+            ]
+        if rng.random() < 0.5:
+            spec["tags"] = rng.sample("abc", rng.randint(0, 3))
+        if rng.random() < 0.1:
+            del spec["size"]
+        return spec
+
+
+async def perform(place: Place, what: str, body: Json, options: Json) -> Any:
+    """Return the object after a request, or the status and the fields of conflicts."""
+    try:
+        if what == "patch":
+            return await place.patch(body)
+        return await place.apply(body, options.pop("field_manager"), **options)
+    except webop.APIError as exc:
+        causes: Any = exc.details.get("causes", ()) if isinstance(exc, webop.APIStatusError) else ()
+        conflicts = (one for one in causes if one["reason"] == "FieldManagerConflict")
+        return getattr(exc, "status", 0), sorted(
+            (one["field"], one["message"].partition(" using ")[0]) for one in conflicts
+        )
+
+
+async def test_random_applies_of_several_managers_are_alike_on_both(
+    webop_cluster: LocalCluster, webop_kubeconfig: Any
+) -> None:
+    webop_cluster.apply(Tank)
+    async with webop.client.connect() as real:
+        for seed in range(12):
+            namespace = webop_cluster.create_namespace()
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            places = [Place(client, namespace) for client in (real, FakeClient(Tank, body))]
+            writes, story = Writes(seed), list[Any]()
+            for _ in range(8):
+                what, written, options = writes.draw()
+                story.append((what, written, options))
+                one, other = [
+                    await perform(place, what, written, dict(options)) for place in places
+                ]
+                assert one == other, (seed, *story)

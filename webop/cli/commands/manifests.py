@@ -332,5 +332,10 @@ def _load(
     registry, _ = load_quietly(paths, modules, controls.registry)
     if not len(registry):
         places = ", ".join((*paths, *modules))
+        if registry.rules:
+            raise click.ClickException(
+                f"There are only rules in {places}, no handlers. Name the files with the handlers, "
+                "too."
+            )
         raise click.ClickException(f"There are no handlers in {places}.{advise_about_kopf()}")
     return registry

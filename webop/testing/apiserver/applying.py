@@ -10,7 +10,7 @@ changes owners does not change the resource version.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from .kinds import Kind
 from .messages import Json, Refusal
@@ -35,60 +35,76 @@ class _Items(dict[Path, Any]):
     """A list whose items have keys, or a set."""
 
 
-class Owners:
-    """The fields that managers own, by the uids of objects.
+class Owner(NamedTuple):
+    """A manager with its way to write: one that also writes otherwise is another owner then."""
 
-    A manager that applies is another owner than one of the same name that writes otherwise.
-    """
+    manager: str
+    is_applying: bool
+    subresource: str = ""
+
+
+class Owners:
+    """The fields that managers own, by the uids of objects."""
 
     def __init__(self) -> None:
-        self._owners: dict[str, dict[tuple[str, bool], set[Path]]] = {}
+        self._owners: dict[str, dict[Owner, set[Path]]] = {}
 
     def note(self, kind: Kind, old: Json | None, new: Json, manager: str) -> None:
         """Give the fields that a write has changed to its manager."""
         before, after = _list_leaves(kind, old or {}), _list_leaves(kind, new)
         changed = {
-            path
-            for path, value in after.items()
-            if path not in before or before[path] != value  # also of another type
+            path for path, value in after.items() if path not in before or before[path] != value
         }
         owners = self._owners.setdefault(new["metadata"]["uid"], {})
         for fields in owners.values():
             fields.difference_update(changed, before.keys() - after.keys())
-        owners.setdefault((manager, False), set()).update(changed)
+        owners.setdefault(Owner(manager, is_applying=False), set()).update(changed)
 
-    def apply(self, kind: Kind, old: Json, config: Json, manager: str, *, is_forced: bool) -> Json:
+    def apply(self, kind: Kind, old: Json, config: Json, owner: Owner, *, is_forced: bool) -> Json:
         """Return an object with the fields of a configuration.
 
         Raises:
             Refusal: other managers own fields of it that have other values.
         """
+        config = _select_part(kind, config, owner.subresource)
         owners = self._owners.get(old["metadata"]["uid"], {})
-        others = {key: fields for key, fields in owners.items() if key != (manager, True)}
+        others = {key: fields for key, fields in owners.items() if key != owner}
         present, wanted = _list_leaves(kind, old), _list_leaves(kind, config)
         changed = {path for path in wanted.keys() & present if present[path] != wanted[path]}
-        conflicts = [(key[0], path) for key, fields in others.items() for path in fields & changed]
+        conflicts = [(key, path) for key, fields in others.items() for path in fields & changed]
         if conflicts and not is_forced:
             raise _refuse_conflicts(kind, sorted(conflicts, key=str))
         merged = _merge(_grow(kind, old), _grow(kind, config))
-        dropped = owners.get((manager, True), set()) - wanted.keys()
-        for path in dropped.difference(*others.values()):
+        kept = {path[:end] for path in wanted for end in range(1, len(path) + 1)}
+        for path in owners.get(owner, set()).difference(kept, *others.values()):
             _remove(merged, path)
         made: Json = _shrink(merged)
         return made
 
-    def take(self, kind: Kind, old: Json | None, stored: Json, config: Json, manager: str) -> None:
+    def take(self, kind: Kind, old: Json | None, stored: Json, config: Json, owner: Owner) -> None:
         """Give the fields of an applied configuration to its manager.
 
         Other managers lose those that have changed.
         """
+        config = _select_part(kind, config, owner.subresource)
         before = {} if old is None else _list_leaves(kind, old)
         after, wanted = _list_leaves(kind, stored), _list_leaves(kind, config)
         owners = self._owners.setdefault(stored["metadata"]["uid"], {})
         for fields in owners.values():
             lost = {path for path in fields if before.get(path) != after.get(path)}
             fields.difference_update(lost)
-        owners[manager, True] = wanted.keys() & after.keys()
+        owners[owner] = wanted.keys() & after.keys()
+
+
+def _select_part(kind: Kind, config: Json, subresource: str) -> Json:
+    """Return what a request can write: the status, or all but the status."""
+    if not kind.has_status:
+        return config
+    return {
+        name: value
+        for name, value in config.items()
+        if name in ("apiVersion", "kind") or (name == "status") == (subresource == "status")
+    }
 
 
 def _list_leaves(kind: Kind, raw: Json) -> dict[Path, Any]:
@@ -100,6 +116,8 @@ def _walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     if not (isinstance(tree, dict) and tree):
         yield path, tree
         return
+    if path and isinstance(path[-1], tuple):  # an item with keys is also owned as a whole
+        yield path, None
     for name, below in tree.items():
         is_identity = path == ("metadata",) and name in _IDENTITY
         if not is_identity and (path or name not in ("apiVersion", "kind")):
@@ -165,14 +183,30 @@ def _shrink(tree: Any) -> Any:
 def _merge(tree: Any, other: Any) -> Any:
     if type(tree) is not type(other) or not isinstance(tree, dict):
         return other
-    merged = type(tree)(tree)
-    for name, below in other.items():
-        merged[name] = _merge(tree[name], below) if name in tree else below
-    return merged
+    return type(tree)(
+        (name, _merge(tree[name], other[name]))
+        if name in tree and name in other
+        else (name, tree[name] if name in tree else other[name])
+        for name in _interleave(list(tree), list(other))
+    )
+
+
+def _interleave(old: list[Any], new: list[Any]) -> Iterator[Any]:
+    """Yield the keys of both: the new ones in their order, the old ones where they were."""
+    known, done = set(new), set[Any]()
+    while old or new:
+        if old and (old[0] not in known or old[0] in done):
+            name = old.pop(0)
+            if name not in known:
+                yield name
+            continue
+        name = new.pop(0)
+        done.add(name)
+        yield name
 
 
 def _remove(tree: Any, path: Path) -> None:
-    """Remove a leaf, and what becomes empty by that."""
+    """Remove a leaf or an item, and what becomes empty by that."""
     name, *rest = path
     if not isinstance(tree, dict) or name not in tree:
         return
@@ -181,21 +215,20 @@ def _remove(tree: Any, path: Path) -> None:
         return
     below = tree[name]
     _remove(below, tuple(rest))
-    if isinstance(tree, _Items) and below:  # an item keeps its keys to the end
-        only_keys = dict(part for part in name if part[1] is not None)
-        below.update(only_keys) if below.keys() - only_keys else below.clear()
-    if below == {}:
+    if not below and isinstance(below, dict):
         del tree[name]
 
 
-def _refuse_conflicts(kind: Kind, conflicts: list[tuple[str, Path]]) -> Refusal:
+def _refuse_conflicts(kind: Kind, conflicts: list[tuple[Owner, Path]]) -> Refusal:
     causes = [
         {
             "reason": "FieldManagerConflict",
-            "message": f'conflict with "{manager}" using {kind.api_version}',
+            "message": f'conflict with "{owner.manager}"'
+            + (f' with subresource "{owner.subresource}"' if owner.subresource else "")
+            + ("" if owner.is_applying else f" using {kind.api_version}"),
             "field": _show(path),
         }
-        for manager, path in conflicts
+        for owner, path in conflicts
     ]
     count = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
     texts = "\n".join(f"{cause['message']}: {cause['field']}" for cause in causes)

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from . import metadata as metadatas
 from . import schemas, webhooks
-from .applying import Owners
+from .applying import Owner, Owners
 from .bodies import (
     check_size,
     get_content_type,
@@ -81,6 +81,7 @@ class Writer:
         new = {**new, "metadata": metadata}
         if kind.has_status and kind.is_custom:
             new.pop("status", None)
+            new = _shape(target, new)  # the status can have a default
         if kind.counted != ():
             metadata["generation"] = 1
         kind.fill_in(new)
@@ -144,6 +145,7 @@ class Writer:
             raise _refuse_other_name(metadata["name"], target.name)
         if not (manager := query.get("fieldManager", "")):
             raise refuse_body("metadata.fieldManager: Required value: is required for apply patch")
+        owner = Owner(manager, is_applying=True, subresource=target.subresource)
         old = target.table.objects.get(target.key)
         if old is None and target.subresource:
             raise target.refuse_absent()
@@ -153,11 +155,11 @@ class Writer:
 
             def make(old: Json) -> Json:
                 is_forced = query.get("force") == "true"
-                return owners.apply(kind, old, config, manager, is_forced=is_forced)
+                return owners.apply(kind, old, config, owner, is_forced=is_forced)
 
             response = yield from self._update(target, make, is_patch=True)
         if not target.is_dry:
-            owners.take(kind, old, response.body, config, manager)
+            owners.take(kind, old, response.body, config, owner)
         return response
 
     def delete(self, target: Target, options: Json, *, is_one_of_many: bool = False) -> Steps:
