@@ -48,8 +48,8 @@ from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS
 from tests.simulation.virtual import EPOCH
 
 if TYPE_CHECKING:
-    from tests.simulation import cluster as servers
     from tests.simulation.world import World
+    from webop.testing import apiserver as servers
 
 Json = dict[str, Any]
 

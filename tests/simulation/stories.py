@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tests.simulation.cluster import Json
 from tests.simulation.network import Fault
 from tests.simulation.replicas import (
     DIFFBASE,
@@ -24,6 +23,7 @@ from tests.simulation.scenes import QUIET, Replica, Scene, get_uid
 from tests.simulation.virtual import EPOCH
 from tests.simulation.world import OBJECTS
 from webop.handlers.stopping import AsyncDaemonStopped, DaemonStoppingReason, Stopper
+from webop.testing.apiserver import Json
 
 FIRST_PATCH: Json = {"metadata": {"annotations": {"a": "1"}, "resourceVersion": "1"}}
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"

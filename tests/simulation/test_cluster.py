@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.simulation.cluster import (
+from webop.testing.apiserver import (
     Change,
     Cluster,
     Json,

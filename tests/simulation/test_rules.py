@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.cluster import Json
 from tests.simulation.plans import Attempt, Step
 from tests.simulation.replicas import FINALIZER, GUARD, LABEL, PLURAL
 from tests.simulation.scenes import CALM, CONFIGURATIONS, QUIET, Case, disturb, make, tell
@@ -60,6 +59,7 @@ from tests.simulation.virtual import EPOCH
 from tests.simulation.webhook_stories import WEBHOOK_CALLS
 from tests.simulation.world import OBJECTS, SelfExit
 from webop.errors import WebopError
+from webop.testing.apiserver import Json
 
 MUTATING = CONFIGURATIONS.format("mutating")
 HERE = Path(__file__).parent

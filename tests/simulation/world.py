@@ -25,9 +25,7 @@ from unittest import mock
 
 import orjson
 
-from tests.simulation import cluster as servers
 from tests.simulation.admission import Admission, describe_configuration
-from tests.simulation.cluster.kinds import CRDS
 from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
 from tests.simulation.patience import LATENESS, SETTLING
@@ -55,6 +53,8 @@ from tests.simulation.virtual import (
 )
 from webop.errors import WebopError
 from webop.logs.formats import TextFormatter
+from webop.testing import apiserver as servers
+from webop.testing.apiserver.kinds import CRDS
 
 _EXIT = 60.0  # seconds for a replica to end when it is asked to
 _CONVERGENCE = 200.0  # seconds in the calm, in which nothing goes wrong

@@ -301,6 +301,39 @@ class WebhookHandler(ResourceHandler):
         return self.ignore_failures or self.failure_policy == "Ignore"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """``webop.rule``: what API servers check, or change, without calling this operator.
+
+    It becomes an admission policy (Kubernetes API, admissionregistration.k8s.io/v1
+    ValidatingAdmissionPolicy, MutatingAdmissionPolicy). Exactly one of ``cel``, ``apply`` and
+    ``json_patch`` is set; the other attributes are as in :class:`WebhookHandler`.
+    ``object_selector`` is a LabelSelector.
+    """
+
+    id: str
+    selector: Selector
+    model: type[pydantic.BaseModel] | None = None
+    cel: str = ""
+    apply: str = ""
+    json_patch: str = ""
+    message: str = ""
+    operations: frozenset[str]
+    subresource: str | None = None
+    object_selector: Mapping[str, Any] | None = None
+    namespace_selector: Mapping[str, Any] | None = None
+    match_conditions: tuple[MatchCondition, ...] = ()
+    action: str = "Deny"
+
+    def __str__(self) -> str:
+        return f"Rule {self.id!r}"
+
+    @property
+    def is_mutating(self) -> bool:
+        """Whether it changes objects."""
+        return not self.cel
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ConversionHandler(Handler):
     """``@on.convert``: returns an object of one version as one of another version."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
 import orjson
 
+from .applying import Owners
 from .bodies import parse_body, parse_delete_options, parse_object
 from .definitions import Kinds
 from .discovery import discover
-from .kinds import BUILT_IN, CRDS, NAMESPACES, WEBHOOKS
+from .kinds import BUILT_IN, CRDS, NAMESPACES, WEBHOOKS, Kind
 from .messages import Json, NoSuchPathError, Refusal, Request, Response
 from .reading import list_objects, open_watch
 from .store import Change, Store, Watch
@@ -32,8 +33,8 @@ _REVIEWS = {
 class Cluster:
     """An API server with the semantics that operators depend on.
 
-    It is synchronous and has no clock of its own. Everything is allowed to everybody; errors of
-    the network, access control and overload are the matter of whoever carries the requests.
+    It is synchronous and has no clock. All users may do everything. Errors of the network, access
+    control and overload are not its subject: the caller can simulate them.
 
     Guarantees:
         - The same requests at the same times get the same answers, uids included.
@@ -49,13 +50,23 @@ class Cluster:
     Args:
         now: the wall clock, aware and in UTC.
         rng: for uids and generated names only.
+        kinds: built-in kinds besides :data:`~.kinds.BUILT_IN`.
+        applies: whether there is server-side apply, for which all writes are compared.
     """
 
-    def __init__(self, now: Callable[[], datetime], rng: random.Random) -> None:
+    def __init__(
+        self,
+        now: Callable[[], datetime],
+        rng: random.Random,
+        *,
+        kinds: Iterable[Kind] = (),
+        applies: bool = False,
+    ) -> None:
         self.admit: Callable[[Review], Verdict] | None = None
         self._store = Store()
-        self._kinds = Kinds(self._store, now)
+        self._kinds = Kinds(self._store, now, kinds)
         self._writer = Writer(self._store, now, rng)
+        self._writer.owners = Owners() if applies else None
         self._now = now
         for name in ("default", "kube-system"):
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -68,7 +79,7 @@ class Cluster:
 
     @property
     def observers(self) -> list[Callable[[Change], None]]:
-        """What is called after each change of the store."""
+        """The functions that are called after each change of the store."""
         return self._store.observers
 
     @property
@@ -215,7 +226,7 @@ class Cluster:
                 verdict = self.admit(review)
 
     def perform(self, request: Request) -> Steps:
-        """Carry out a request in steps: yields reviews of webhooks, and is sent their verdicts."""
+        """Carry out a request in steps: yield reviews of webhooks, receive their responses."""
         try:
             return (yield from self._perform(request))
         except (Refusal, NoSuchPathError) as exc:

@@ -110,10 +110,10 @@ class Watch:
         was = change.old is not None and self._concerns(change.key, change.old)
         now = change.new is not None and self._concerns(change.key, change.new)
         if now:
-            assert change.new is not None
+            assert change.new is not None  # noqa: S101 - for the type checker
             kind, raw = "MODIFIED" if was else "ADDED", change.new
         elif was:
-            assert change.old is not None
+            assert change.old is not None  # noqa: S101 - for the type checker
             # One that is not selected any more is shown as it was, but with the new version.
             is_gone = change.new is None
             raw = change.seen if is_gone else _set_version(change.old, change.version)

@@ -26,7 +26,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def fit(value: Any, schema: Json) -> Any:
     """Return the value without unknown fields and forbidden nulls, with defaults.
 
-    What is not changed is shared with the value.
+    Both share the unchanged parts.
     """
     if isinstance(value, list):
         items = schema.get("items")

@@ -1,4 +1,4 @@
-"""What goes in and out of the simulated API server: requests, responses, refusals. Pure values."""
+"""Requests, responses and refusals of the API server in memory. Pure values."""
 
 from __future__ import annotations
 

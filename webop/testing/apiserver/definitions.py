@@ -23,7 +23,9 @@ class Kinds:
         discovery_lag: for how many seconds discovery does not know that something has changed.
     """
 
-    def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, store: Store, now: Callable[[], datetime], others: Iterable[Kind] = ()
+    ) -> None:
         self.serving_lag = 0.0
         self.discovery_lag = 0.0
         self._store = store
@@ -32,7 +34,7 @@ class Kinds:
         self._since: dict[Kind, datetime] = {}
         self._told: list[tuple[datetime, tuple[Kind, ...]]] = []
         store.react = self._react
-        for kind in BUILT_IN:
+        for kind in (*BUILT_IN, *others):
             self._served[kind.group, kind.version, kind.plural] = kind
             store.open_table(kind.resource)
         self._publish()
@@ -60,7 +62,7 @@ class Kinds:
         """Do what follows from a change: the controllers of the server in one."""
         if change.resource == CRDS:
             if change.new is None:
-                assert change.old is not None
+                assert change.old is not None  # noqa: S101 - for the type checker
                 self._withdraw(change.old)
             elif change.old is None or change.old["spec"] != change.new["spec"]:
                 self._establish(change.new, is_new=change.old is None)
@@ -151,7 +153,7 @@ class Kinds:
             self._since.pop(self._served.pop(key))
         table = self._store.open_table(name)
         table.advance(len(table.log))
-        table.end_watches()  # the server starts anew with it, and with its cache
+        table.end_watches()  # the server starts again with it, and with its cache
         table.oldest = self._store.version
         for kind in build_custom_kinds(crd):
             self._serve(kind)

@@ -1,7 +1,7 @@
 """Admission webhooks: which of them are called about a request, and what becomes of their answers.
 
 Only the order of the calls and their effects are simulated: mutating ones one after another, then
-validating ones; they are not called again. Whoever drives the cluster makes the calls.
+validating ones; they are not called again. The driver of the cluster makes the calls.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Verdict = Json | Refusal
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What webhooks are asked about."""
+    """An operation that webhooks review."""
 
     verb: str
     kind: Kind

@@ -1,7 +1,7 @@
 """Creations, replacements, patches, deletions: what kube-apiserver does, in its order.
 
-Each is a generator that yields the reviews of admission webhooks and is sent their verdicts: so
-the rest of the world can go on while a webhook thinks. What is stored is checked again after that.
+Each is a generator that yields the reviews of admission webhooks and receives their responses. So
+the rest of the world can go on while a webhook thinks. The stored object is checked again then.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from uuid import UUID
 
 from . import metadata as metadatas
 from . import schemas, webhooks
+from .applying import Owner, Owners
 from .bodies import (
     check_size,
     get_content_type,
     parse_body,
+    parse_object,
     refuse_content_type,
     write_whole_numbers,
 )
@@ -40,6 +42,7 @@ _PATCHES: dict[str, Callable[[Json, Any], Any]] = {
     "application/json-patch+json": apply_json_patch,
     "application/merge-patch+json": apply_merge_patch,
 }
+_APPLY = "application/apply-patch+yaml"
 _ORPHANING = "orphan"
 _FOREGROUND = "foregroundDeletion"
 
@@ -49,6 +52,7 @@ class Writer:
 
     def __init__(self, store: Store, now: Callable[[], datetime], rng: random.Random) -> None:
         self.quota: Quota | None = None
+        self.owners: Owners | None = None
         self._store = store
         self._now = now
         self._rng = rng
@@ -70,13 +74,14 @@ class Writer:
         operation = target.describe("CREATE", {"kind": "CreateOptions"}, name)
         fit = partial(_shape, target)
         new = yield from webhooks.mutate(self._store, self._rng, operation, None, new, fit)
-        assert new is not None
+        assert new is not None  # noqa: S101 - for the type checker
         metadata = _decode_metadata(target, new)
         name = self._complete_new(kind, metadata)
         target = Target(kind, target.table, target.namespace, name, "", target.request)
         new = {**new, "metadata": metadata}
         if kind.has_status and kind.is_custom:
             new.pop("status", None)
+            new = _shape(target, new)  # the status can have a default
         if kind.counted != ():
             metadata["generation"] = 1
         kind.fill_in(new)
@@ -119,6 +124,8 @@ class Writer:
     def patch(self, target: Target) -> Steps:
         """Apply a patch; errors in it count only if the object is there."""
         content_type = get_content_type(target.request)
+        if content_type == _APPLY and self.owners is not None:
+            return (yield from self._apply(target, self.owners))
         if content_type not in _PATCHES:
             raise refuse_content_type(", ".join(_PATCHES))
         check_size(target.request)
@@ -128,6 +135,32 @@ class Writer:
             return write_whole_numbers(target.request, made)
 
         return (yield from self._update(target, make, is_patch=True))
+
+    def _apply(self, target: Target, owners: Owners) -> Steps:
+        """Apply a configuration: create the object, or set its fields."""
+        query, kind = target.request.query, target.kind
+        config = parse_object(kind, replace(target.request, headers={}))
+        metadata = config.setdefault("metadata", {})
+        if metadata.setdefault("name", target.name) != target.name:
+            raise _refuse_other_name(metadata["name"], target.name)
+        if not (manager := query.get("fieldManager", "")):
+            raise refuse_body("metadata.fieldManager: Required value: is required for apply patch")
+        owner = Owner(manager, is_applying=True, subresource=target.subresource)
+        old = target.table.objects.get(target.key)
+        if old is None and target.subresource:
+            raise target.refuse_absent()
+        if old is None:
+            response = yield from self.create(target, config)
+        else:
+
+            def make(old: Json) -> Json:
+                is_forced = query.get("force") == "true"
+                return owners.apply(kind, old, config, owner, is_forced=is_forced)
+
+            response = yield from self._update(target, make, is_patch=True)
+        if not target.is_dry:
+            owners.take(kind, old, response.body, config, owner)
+        return response
 
     def delete(self, target: Target, options: Json, *, is_one_of_many: bool = False) -> Steps:
         """Delete an object, or mark it as deleted if finalizers hold it."""
@@ -188,7 +221,7 @@ class Writer:
             self._get_namespace(target)
             fit = partial(_shape, target)
             mutated = yield from webhooks.mutate(self._store, self._rng, operation, old, made, fit)
-            assert mutated is not None
+            assert mutated is not None  # noqa: S101 - for the type checker
             if mutated is not made:
                 metadata = _decode_metadata(target, mutated, is_patch=is_patch)
                 mutated = _shape(target, {**mutated, "metadata": metadata})
@@ -239,6 +272,10 @@ class Writer:
             raise Refusal(500, "", "etcdserver: request is too large")
         if not target.is_dry:
             state = None if is_finished(target.kind, new) else new
+            if self.owners is not None and get_content_type(target.request) != _APPLY:
+                old = target.table.objects.get(target.key)
+                manager = target.request.query.get("fieldManager", "unknown")
+                self.owners.note(target.kind, old, new, manager)
             self._store.commit(target.table, target.key, state, target.request)
 
     def _complete_new(self, kind: Kind, metadata: Json) -> str:
@@ -267,7 +304,7 @@ class Writer:
         return namespace
 
     def _check_namespace(self, target: Target, name: str) -> None:
-        """See to it that the namespace takes new objects."""
+        """Refuse new objects in a namespace that is absent or being deleted."""
         namespace = self._get_namespace(target)
         if namespace is not None and "deletionTimestamp" in namespace["metadata"]:
             problem = (

@@ -175,7 +175,7 @@ def _get_objects_at(store: Store, table: Table, version: int, token: str) -> dic
             message = f"The resourceVersion for the provided list is too old: {version}"
         refusal = Refusal(410, "Expired", message)
         if token:
-            # Whoever does not mind an inconsistent list can go on with it.
+            # Clients that accept an inconsistent list can continue with it.
             refusal.token = _build_token(store.version, _parse_token(token)[1])
         raise refusal
     return table.get_objects_at(version)

@@ -88,8 +88,8 @@ def parse_delete_options(request: Request) -> Json:
         options = {key: value for key, value in request.query.items() if key in _DELETE_OPTIONS}
     if not isinstance(options, dict) or options.get("kind", "DeleteOptions") != "DeleteOptions":
         raise refuse_body("these are no DeleteOptions")
-    policy = options.get("propagationPolicy", "Background")
-    if policy not in {"Background", "Foreground", "Orphan"}:
+    policy = options.get("propagationPolicy")
+    if policy not in {None, "Background", "Foreground", "Orphan"}:
         message = f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: {policy}'
         raise Refusal(422, "Invalid", message, {"group": "meta.k8s.io", "kind": "DeleteOptions"})
     return options

@@ -1,4 +1,4 @@
-"""What the server tells about the kinds that it serves (Kubernetes API: "API discovery"). Pure."""
+"""Discovery of the kinds that the server serves (Kubernetes API: "API discovery"). Pure."""
 
 from __future__ import annotations
 

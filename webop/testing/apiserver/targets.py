@@ -1,4 +1,4 @@
-"""What a request is about, and the refusals that name it."""
+"""The target of a request, and the refusals that name it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .webhooks import Operation
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about."""
+    """The object or the collection that a request is about."""
 
     kind: Kind
     table: Table
