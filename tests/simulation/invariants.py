@@ -38,6 +38,7 @@ from tests.simulation.replicas import (
     FINALIZER,
     GROUP,
     LABEL,
+    PARTS,
     PLURAL,
     PREFIX,
     Call,
@@ -452,6 +453,9 @@ class Judge:
             self.leadership.judge_lease(change)
         if change.resource.startswith("kopfpeerings."):
             self.leadership.note_peers(change)
+        if change.resource == f"{PARTS}.{GROUP}" and self.writes is not None:
+            user = "" if change.request is None else change.request.user
+            self.writes[user] += user != "user"
         if change.resource != f"{PLURAL}.{GROUP}":
             return
         old, new = change.old, change.new

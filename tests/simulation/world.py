@@ -30,14 +30,16 @@ from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
 from tests.simulation.patience import LATENESS, SETTLING
 from tests.simulation.peers import Peers
-from tests.simulation.plans import USES, HandlerPlan, Plan, Step
+from tests.simulation.plans import SPOILING, USES, HandlerPlan, Plan, Step
 from tests.simulation.replicas import (
     CATEGORY,
+    FOREIGN,
     GROUP,
     GUARD,
     LABEL,
     NAMESPACE,
     NOTE,
+    PARTS,
     PLURAL,
     Call,
     ReplicaProcess,
@@ -79,7 +81,15 @@ _DISTURBING = {
     "upgrade",
 }
 _DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
+_PARTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PARTS}"
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
+
+
+def _build_foreign(name: str) -> dict[str, Any]:
+    """Return a part that is not the operator's; one is the child of another object."""
+    labels = {"webop.dev/owner": "nobody", "webop.dev/reconciler": "keeper"}
+    metadata = {"name": name, "labels": labels if name == FOREIGN[1] else {}}
+    return {"apiVersion": f"{GROUP}/v1", "kind": "Part", "metadata": metadata, "spec": {}}
 
 
 @dataclass
@@ -110,7 +120,8 @@ class World:
         self.plan = plan
         self.loop = loop
         self.rng = random.Random(f"world {plan.seed}")
-        self.cluster = servers.Cluster(self._read_wall_clock, random.Random(plan.seed))
+        rng = random.Random(plan.seed)
+        self.cluster = servers.Cluster(self._read_wall_clock, rng, applies=plan.has_parts)
         self.judge = Judge(self)
         self.network = Network(
             loop,
@@ -138,6 +149,11 @@ class World:
         if not plan.is_late:
             self._define()
         self.cluster.add_kind("kopf.dev", "kopfpeerings", "KopfPeering")
+        if plan.has_parts:
+            self.cluster.add_kind(GROUP, PARTS, "Part")
+            for name in FOREIGN:
+                self._ask("POST", _PARTS, _build_foreign(name))
+            self.cluster.observers.append(self._collect_later)
         self._create_peering()
         self.cluster.observers.append(self.judge.judge_change)
         self.admission = Admission(self, plan.admission) if plan.admission else None
@@ -372,6 +388,8 @@ class World:
             requests.append(("PATCH", name, {"metadata": {"annotations": notes}}))
         elif step.kind == "meddle":
             requests += self._meddle(name)
+        elif step.kind in SPOILING:
+            self._spoil(step.kind, f"{name}-a")
         elif step.kind in {"guard", "unguard"}:
             self._guard(name, is_guarded=step.kind == "guard")
         if self.admission is not None:
@@ -393,6 +411,32 @@ class World:
         finalizers = [each for each in metadata.get("finalizers", ()) if each != GUARD]
         finalizers += [GUARD] if is_guarded else []
         self.request("PATCH", name, {"metadata": {"finalizers": finalizers}})
+
+    def _spoil(self, what: str, name: str) -> None:
+        """Delete a part of an object, edit it, or take away by what it is found."""
+        path = f"{_PARTS}/{name}"
+        if what == "part deleted":
+            self._ask("DELETE", path)
+        elif what == "part edited":
+            self._ask("PATCH", path, {"spec": {"value": -1}})
+        else:
+            self._ask("PATCH", path, {"metadata": {"ownerReferences": None, "labels": None}})
+
+    def _collect_later(self, change: servers.Change) -> None:
+        """Delete the parts of an object that is gone, as the garbage collector does."""
+        if change.resource == f"{PLURAL}.{GROUP}" and change.new is None and change.old:
+            self.network.later(0.5, self._collect, change.old["metadata"]["uid"])
+
+    def _collect(self, uid: str) -> None:
+        for name, body in self.list_parts().items():
+            owners = body["metadata"].get("ownerReferences") or ()
+            if any(owner["uid"] == uid for owner in owners):
+                self._ask("DELETE", f"{_PARTS}/{name}")
+
+    def list_parts(self) -> dict[str, Any]:
+        """Return the parts of objects that there are, by name."""
+        items = self._ask("GET", _PARTS).body.get("items", ())
+        return {item["metadata"]["name"]: item for item in items}
 
     def _upgrade(self, step: Step) -> None:
         """Replace one replica after another by one of the next version."""

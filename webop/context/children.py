@@ -637,7 +637,10 @@ def _read_child(raw: Json, names: Names, *, is_read: bool) -> Child | None:
         is_deleting=meta.get("deletionTimestamp") is not None,
         raw=raw if is_read else None,
     )
-    entries = [one for one in meta.get("managedFields") or () if not one.get("subresource")]
+    if not meta.get("managedFields"):  # some servers do not note them: each version is another
+        child.fields = f"version {child.version}"
+        return child
+    entries = [one for one in meta["managedFields"] if not one.get("subresource")]
     own: Json = next((one for one in entries if _is_of_reconciler(one, reconciler)), {})
     child.unchecked = own.get("fieldsV1") or {}  # nothing if others have taken all of them
     fields = orjson.dumps(child.unchecked, option=orjson.OPT_SORT_KEYS)
