@@ -19,8 +19,8 @@ Guarantees:
     - Requests are served one at a time. A client that pipelines gets the response to the first one;
       then the connection closes (RFC 9112, 9.3.2: such a client sends the others again).
 
-It relies on names that uvicorn 0.39 to 0.54 have in common; ``tests/unit/servers/test_uvicorn.py``
-has them.
+It relies on code that uvicorn 0.39 to 0.54 have in common: ``tests/unit/servers/test_uvicorn.py``
+lists all of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl, service_unavailable
+from uvicorn.protocols.http.flow_control import FlowControl, service_unavailable
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -281,7 +281,7 @@ class _Connection(HttpToolsProtocol):
         cycle = self.cycle
         if not cycle.response_complete:
             cycle.body += body
-            if len(cycle.body) > HIGH_WATER_LIMIT:
+            if len(cycle.body) > _READ_SIZE:
                 self.flow.pause_reading()
             self.message_event.set()
 
