@@ -34,7 +34,6 @@ from webop.calls.invocation import (
     choose_pool,
     choose_queue,
     current_invocation,
-    is_async,
 )
 from webop.calls.progress import (
     HandlerState,
@@ -132,7 +131,7 @@ async def attempt(
         check_limits(handler, attempts)
         await check_fence()
         kwargs = _build_kwargs(handler, cause, state, runtime)
-        if not is_async(handler.fn):
+        if not handler.is_async:
             pool = choose_pool(handler, options.settings)
             waits_for_end = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
             result = await call_in_thread(handler.fn, kwargs, pool, waits_for_end=waits_for_end)
@@ -184,7 +183,7 @@ def _build_kwargs(
         is_dry = isinstance(cause, WebhookCause) and cause.dryrun
         client = client.share(choose_queue(handler), is_dry=is_dry)
         current_client.set(client)
-        kwargs["client"] = client if is_async(handler.fn) else client.sync
+        kwargs["client"] = client if handler.is_async else client.sync
     if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
         inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()
         if path := handler.field or inherited:

@@ -6,12 +6,9 @@ and its object in the current :class:`Invocation`, also in the threads of sync h
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from webop.calls.progress import HandlerState
 from webop.calls.shared_options import CallOptions
@@ -24,7 +21,6 @@ from webop.handlers.model import (
     DaemonHandler,
     Handler,
     WebhookHandler,
-    list_layers,
 )
 from webop.logs.reviews import call_of_the_moment
 from webop.settings import OperatorSettings
@@ -60,25 +56,6 @@ def get_invocation(purpose: str) -> Invocation:
         raise LookupError(
             f"{purpose} works only inside a handler, and none is running here."
         ) from None
-
-
-def is_async(fn: Callable[..., Any]) -> bool:
-    """Return whether a callable must be awaited, looking through wrappers."""
-    try:
-        if (known := _known.get(fn)) is None:
-            known = _known[fn] = _detect_async(fn)
-    except TypeError:  # it has no hash, or no weak references
-        return _detect_async(fn)
-    return known
-
-
-def _detect_async(fn: Callable[..., Any]) -> bool:
-    layers = list_layers(fn)
-    own_call = getattr(type(layers[-1]), "__call__", None)  # noqa: B004
-    return any(map(inspect.iscoroutinefunction, [*layers, own_call]))
-
-
-_known: WeakKeyDictionary[Callable[..., Any], bool] = WeakKeyDictionary()
 
 
 def choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, ClassVar, NamedTuple
 
@@ -85,13 +86,15 @@ class Handler:
     """A function with an id and options for its errors.
 
     ``timeout`` and ``backoff`` are in seconds, ``retries`` in attempts; None is the default.
-    ``arguments`` are those that the function gets as models.
+    ``arguments`` are those that the function gets as models. ``is_async`` looks through decorators.
     """
 
     title: ClassVar[str] = "Handler"
+    family: ClassVar[str] = "handler"  # "change" for a ChangeHandler, and so on
 
     id: str
     fn: HandlerFn
+    is_async: bool = field(init=False, repr=False)
     param: Any = None
     errors: ErrorsMode | None = None
     timeout: float | None = None
@@ -99,13 +102,18 @@ class Handler:
     backoff: float | None = None
     arguments: tuple[Argument, ...] = ()
 
+    def __init_subclass__(cls) -> None:
+        cls.family = cls.__name__.removesuffix("Handler").lower()
+
+    def __post_init__(self) -> None:
+        """Find out how the function must be called."""
+        layers = list_layers(self.fn)
+        own_call = getattr(type(layers[-1]), "__call__", None)  # noqa: B004
+        is_async = any(map(inspect.iscoroutinefunction, [*layers, own_call]))
+        object.__setattr__(self, "is_async", is_async)
+
     def __str__(self) -> str:
         return f"{self.title} {self.id!r}"
-
-    @property
-    def family(self) -> str:
-        """The name of its kind of handlers: "change" for a ChangeHandler, and so on."""
-        return type(self).__name__.removesuffix("Handler").lower()
 
     @property
     def key(self) -> tuple[Any, str]:

@@ -282,7 +282,8 @@ class _Exchange:
             response = response._replace(closes=True)
         status, body, headers = response.status, response.body, response.list_headers()
         # Our own protocol sends both messages in one call.
-        send_at_once = None if is_cut else getattr(self._send, "send_at_once", None)
+        own = None if is_cut else getattr(self._send, "__self__", None)
+        send_at_once = getattr(own, "send_at_once", None)
         if send_at_once is None or not send_at_once(status, headers, body):
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": body, "more_body": is_cut})
