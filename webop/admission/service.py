@@ -30,7 +30,6 @@ from webop.aio.cancellation import convert_exception
 from webop.calls.error_policy import describe
 from webop.calls.execution import attempt
 from webop.calls.instrumentation import is_denial
-from webop.calls.progress import HandlerState, now
 from webop.calls.shared_options import CallOptions
 from webop.calls.threads import count_abandoned
 from webop.context.operator_context import OperatorContext
@@ -230,7 +229,7 @@ class AdmissionService:
         if patch and (is_validating or handler.ignore_failures):
             before = Patch(clone(patch), fns=patch.fns)
         body = None if is_validating else Snapshot(cause.body.raw)
-        outcome = await attempt(handler, cause, HandlerState(started=now()), self._options)
+        outcome = await attempt(handler, cause, None, self._options)
         if body is not None and (raw := body.restore()) is not body.document:
             cause.body.replace(raw)
             text = f"{handler} changed the body in place, which has no effect: put changes"

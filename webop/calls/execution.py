@@ -20,7 +20,7 @@ import pydantic
 
 from webop.aio.backoff import Once
 from webop.aio.cancellation import call_apart, convert_exception, unwrap
-from webop.aio.work_deadline import check_fence
+from webop.aio.work_deadline import check_fence, current_fence
 from webop.calls.error_policy import (
     Attempt,
     ChildrenRetryError,
@@ -114,10 +114,15 @@ async def execute(
 
 
 async def attempt(
-    handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
+    handler: Handler, cause: Cause, state: HandlerState | None, options: CallOptions
 ) -> Outcome:
-    """Call one handler once, in the loop or in a thread; log the call and return the outcome."""
-    runtime = now() - state.started
+    """Call one handler once, in the loop or in a thread; log the call and return the outcome.
+
+    Without a state, it is the only attempt, which begins now.
+    """
+    moment = now()
+    state = HandlerState(started=moment) if state is None else state
+    runtime = moment - state.started
     attempts = Attempt(state.retries, runtime.total_seconds())
     parent = current_invocation.get(None) if options.parents else None
     invocation = Invocation(handler, cause, options, state, parent)
@@ -129,7 +134,8 @@ async def attempt(
     try:
         cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
         check_limits(handler, attempts)
-        await check_fence()
+        if current_fence.get() is not None:
+            await check_fence()
         kwargs = _build_kwargs(handler, cause, state, runtime)
         if not handler.is_async:
             pool = choose_pool(handler, options.settings)
