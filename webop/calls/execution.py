@@ -32,7 +32,6 @@ from webop.calls.instrumentation import CANCELLED, DONE, is_denial, record_begin
 from webop.calls.invocation import (
     Invocation,
     choose_pool,
-    choose_queue,
     current_invocation,
 )
 from webop.calls.progress import (
@@ -187,7 +186,7 @@ def _build_kwargs(
     kwargs["runtime"] = runtime
     if (client := current_client.get()) is not None:
         is_dry = isinstance(cause, WebhookCause) and cause.dryrun
-        client = client.share(choose_queue(handler), is_dry=is_dry)
+        client = client.share(handler.queue, is_dry=is_dry)
         current_client.set(client)
         kwargs["client"] = client if handler.is_async else client.sync
     if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):

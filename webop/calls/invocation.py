@@ -17,7 +17,6 @@ from webop.handlers.causes import Cause
 from webop.handlers.model import (
     Activity,
     ActivityHandler,
-    BackgroundHandler,
     DaemonHandler,
     Handler,
     WebhookHandler,
@@ -65,12 +64,3 @@ def choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
     if isinstance(handler, ActivityHandler) and handler.activity in _VITAL:
         return NO_POOL
     return settings.background if isinstance(handler, DaemonHandler) else settings.execution
-
-
-def choose_queue(handler: Handler) -> str:
-    """Return the queue of the requests of a handler: no sort of handlers can block another one."""
-    if isinstance(handler, WebhookHandler):
-        return "reviews"  # the API server can need them before it responds to other handlers
-    if isinstance(handler, ActivityHandler):
-        return "activities"
-    return "daemons" if isinstance(handler, BackgroundHandler) else "handlers"

@@ -91,6 +91,7 @@ class Handler:
 
     title: ClassVar[str] = "Handler"
     family: ClassVar[str] = "handler"  # "change" for a ChangeHandler, and so on
+    queue: ClassVar[str] = "handlers"  # of their requests: no sort of handlers blocks another one
 
     id: str
     fn: HandlerFn
@@ -128,6 +129,8 @@ class Handler:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActivityHandler(Handler):
     """A handler of an activity: startup, cleanup, login, probe."""
+
+    queue = "activities"
 
     activity: Activity
     is_fallback: bool = False
@@ -195,6 +198,8 @@ class IndexHandler(ResourceHandler):
 class BackgroundHandler(ResourceHandler):
     """The common base of daemons and timers: one task per object, stopped before deletion."""
 
+    queue = "daemons"
+
     initial_delay: InitialDelay = None
 
     @property
@@ -245,6 +250,7 @@ class WebhookHandler(ResourceHandler):
     """
 
     title = "Webhook"
+    queue = "reviews"  # the API server can need them before it responds to other handlers
 
     reason: WebhookType
     operations: frozenset[str] = frozenset()

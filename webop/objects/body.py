@@ -115,7 +115,7 @@ class View(Mapping[str, Any]):
 
     @property
     def raw(self) -> Mapping[str, Any]:
-        """What is seen at this moment; not to be changed."""
+        """The mapping behind the view at this moment; not to be changed."""
         return self._read()
 
     def __getitem__(self, key: str) -> Any:

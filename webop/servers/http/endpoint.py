@@ -116,7 +116,10 @@ class ReviewEndpoint:
                 response = exchange.reject(500, reason)
         finally:
             exchange.end()
-        await exchange.finish(response)
+        if exchange.timely is not None:
+            await exchange.timely
+        elif response is not None:
+            await exchange.send(response)
 
     def _find_webhook(self, scope: Scope) -> str | None:
         path: str = scope["path"]
@@ -233,7 +236,7 @@ class _Exchange:
             level = self._logged.choose_level(504)  # any client can send short timeouts
             logger.log(level, "%s Its handlers are cancelled.", reason)
             response = self.reject(504, reason)
-        self.timely = self._loop.create_task(self._transmit(response))
+        self.timely = self._loop.create_task(self.send(response))
         self._task.cancel()
 
     def refuse(self, error: ReviewError) -> Response:
@@ -269,14 +272,8 @@ class _Exchange:
         if self.timely is not None:
             self._task.uncancel()
 
-    async def finish(self, response: Response | None) -> None:
-        """Send the response, unless the deadline has sent one."""
-        if self.timely is not None:
-            await self.timely
-        elif response is not None:
-            await self._transmit(response)
-
-    async def _transmit(self, response: Response) -> None:
+    async def send(self, response: Response) -> None:
+        """Send the only response."""
         is_cut = response.closes and not self._is_read and self.timely is None
         if self._hosting.is_stopping:
             response = response._replace(closes=True)
