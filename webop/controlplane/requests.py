@@ -157,8 +157,11 @@ class AdminClient:
         if known not in self._kinds:
             group, _, version = api_version.rpartition("/")
             selector = Selector(group=group, version=version, kind=kind)
-            with _explaining(f"Cannot find {kind!r} (for a custom resource, apply its CRD first)"):
+            try:
                 self._kinds[known] = await Kinds(client).find(selector)
+            except APINotFoundError as exc:
+                advice = "If it is a custom resource, apply its CRD first."
+                raise ClusterError(f"{exc} {advice}") from None
         return self._kinds[known]
 
 
