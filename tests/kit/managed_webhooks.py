@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 import webop
-from tests.kit.operators import Kind, Objects, Running, build_settings, get_connection, operate
+from tests.kit.operators import (
+    Kind,
+    Objects,
+    Running,
+    build_settings,
+    get_connection,
+    open_http,
+    operate,
+)
 from webop.admission.configurations.agreement import PREFIX, decode_record
 from webop.client.api import Client
 from webop.errors import APINotFoundError
@@ -125,12 +131,8 @@ class Site:
         headers: dict[str, str] | None = None,
     ) -> httpx.Response:
         """Send a request to the API server as kubectl would, to see all of its answer."""
-        authority = base64.b64decode(self.cluster.ca_data).decode()
-        context = ssl.create_default_context(cadata=authority)
-        everything = {"Authorization": f"Bearer {self.cluster.token}", **(headers or {})}
-        async with httpx.AsyncClient(verify=context, headers=everything, trust_env=False) as http:
-            url = f"{self.cluster.server}{path}"
-            return await http.request(method, url, json=body, timeout=_PATIENCE)
+        async with open_http(self.cluster, timeout=_PATIENCE) as http:
+            return await http.request(method, path, json=body, headers=headers)
 
     async def create(
         self, name: str, spec: Json | None = None, query: str = "", **metadata: Any

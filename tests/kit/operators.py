@@ -8,12 +8,16 @@ is waited for by conditions; nothing sleeps for luck.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import httpx
 
 import webop
 from webop.client.api import Client
@@ -76,6 +80,22 @@ def get_connection(cluster: LocalCluster, server: str | None = None) -> Connecti
     """Return the administrator's credentials, for another address of the server maybe."""
     return ConnectionInfo(
         server=server or cluster.server, ca_data=cluster.ca_data, token=cluster.token
+    )
+
+
+def build_tls(ca_data: str) -> ssl.SSLContext:
+    """Return what trusts a cluster."""
+    return ssl.create_default_context(cadata=base64.b64decode(ca_data).decode())
+
+
+def open_http(cluster: LocalCluster, **options: Any) -> httpx.AsyncClient:
+    """Return a plain HTTP client of the administrator, to see all of the answers."""
+    return httpx.AsyncClient(
+        base_url=cluster.server,
+        headers={"Authorization": f"Bearer {cluster.token}"},
+        verify=build_tls(cluster.ca_data),
+        trust_env=False,
+        **{"timeout": 30, **options},
     )
 
 

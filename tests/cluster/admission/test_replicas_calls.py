@@ -175,10 +175,10 @@ async def test_two_operators_with_certificates_of_their_own_behind_one_address(
         site.run(declare("two", site), server=balancer.serve, **OPTIONS),
     ):
         await until(lambda: has_replicas(site, 2), "both replicas in place")
-        await balancer.choose(1, cut=True)
+        balancer.choose(1)
         await until(lambda: is_answered(site), "both certificates known to the API server")
         for number, name in enumerate(("one", "two", "one")):
-            await balancer.choose(number % 2, cut=True)
+            balancer.choose(number % 2)
             answer = await site.create("bad")
             assert answer.status_code == 403, answer.text
             assert f"Refused by {name}." in answer.text

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,58 +46,6 @@ async def site(
     await client.create(SERVICES, webop_namespace, {"metadata": {"name": "hooks"}, "spec": spec})
     async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
         yield opened
-
-
-@dataclass
-class Relay:
-    """The Service: connections go to the replicas in turn, and none is used twice."""
-
-    backends: list[int]
-    port: int = 0
-    accepted: int = 0
-    _forwarding: set[asyncio.StreamWriter] = field(default_factory=set)
-    _to_replicas: set[asyncio.StreamWriter] = field(default_factory=set)
-
-    @contextlib.asynccontextmanager
-    async def listen(self) -> AsyncIterator[Relay]:
-        async with await asyncio.start_server(self._forward, "localhost", 0) as server:
-            self.port = server.sockets[0].getsockname()[1]
-            yield self
-            await self.cut()
-
-    async def cut(self) -> None:
-        """Close the connections that are there, so that the next request needs a handshake.
-
-        The replica ends first, then the API server: it has taken notice when this returns.
-        """
-        while self._forwarding:
-            for writer in self._to_replicas:
-                writer.write_eof()
-            await asyncio.sleep(0.001)
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
-        port = self.backends[self.accepted % len(self.backends)]
-        self._forwarding.add(writer)
-        try:
-            there, back = await asyncio.open_connection("127.0.0.1", port)
-            self._to_replicas.add(back)
-            try:
-                await asyncio.gather(_pump(reader, back), _pump(there, writer))
-            finally:
-                back.close()
-                self._to_replicas.discard(back)
-        finally:
-            writer.close()
-            self._forwarding.discard(writer)
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-        writer.write_eof()
 
 
 def build_registry(site: Site) -> webop.OperatorRegistry:

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 import webop
+from tests.kit.forwarder import Forwarder
 from tests.kit.operators import Kind, Objects, RunOperator, eventually, get_connection, pace
-from tests.kit.tcp_proxy import intercept
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
@@ -356,7 +356,7 @@ async def test_conditions_are_waited_for_from_before_the_object_is_there_until_i
 async def test_waiting_goes_on_after_the_connection_is_cut(
     webop_cluster: LocalCluster, objects: Objects
 ) -> None:
-    async with intercept(webop_cluster.server) as proxy:
+    async with Forwarder(webop_cluster.server).listen() as proxy:
         vault = Vault({"proxied": get_connection(webop_cluster, proxy.url)})
         async with Client(vault, NetworkingSettings()) as requests:
             client = AsyncClient(requests)

@@ -7,14 +7,16 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import httpx
+
 from tests.kit.deployments import Admin
-from tests.kit.recorded_requests import Recorder
+from tests.kit.http_relay import Relay
 
 Json = dict[str, Any]
-Story = Callable[[Admin, Recorder, str], Awaitable[None]]
+Story = Callable[[Admin, Relay, str], Awaitable[None]]
 
 
-async def play_claims(admin: Admin, _: Recorder, namespace: str) -> None:
+async def play_claims(admin: Admin, _: Relay, namespace: str) -> None:
     """EphemeralVolumeClaims are created, resized and relabelled, one of them in vain."""
     evcs = f"/apis/kopf.dev/v1/namespaces/{namespace}/ephemeralvolumeclaims"
     pvcs = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims"
@@ -73,7 +75,7 @@ def see(body, **_):
 """
 
 
-async def play_in_a_namespace(admin: Admin, recorder: Recorder, _: str) -> None:
+async def play_in_a_namespace(admin: Admin, relayed: Relay, _: str) -> None:
     """An operator of one namespace looks at its ConfigMaps and at nodes, and has peers."""
     labels = {"webop.dev/rights": "here"}
     peering = f"/apis/kopf.dev/v1/namespaces/{NAMESPACE}/kopfpeerings"
@@ -83,7 +85,7 @@ async def play_in_a_namespace(admin: Admin, recorder: Recorder, _: str) -> None:
     }
     kind = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
     await admin.create(peering, {**kind, "metadata": {"name": "default"}})
-    meddling = meddle_once(admin, recorder, f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
+    meddling = meddle_once(admin, relayed, f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
     for place in places:
         await admin.create(place, {"metadata": {"name": "one", "labels": labels}})
 
@@ -91,7 +93,7 @@ async def play_in_a_namespace(admin: Admin, recorder: Recorder, _: str) -> None:
         events = f"/api/v1/namespaces/{namespace}/events"
 
         async def is_seen_twice(place: str = place, events: str = events) -> bool:
-            patch = {"metadata": {"labels": {"now": str(len(recorder.requests))}}}
+            patch = {"metadata": {"labels": {"now": str(len(relayed.answers))}}}
             await admin.merge(f"{place}/one", patch)
             found = (await admin.get(events)).get("items", ())
             return any(each.get("count", 0) > 1 and each["message"] == "Seen." for each in found)
@@ -107,21 +109,21 @@ async def play_in_a_namespace(admin: Admin, recorder: Recorder, _: str) -> None:
     await admin.until(is_gone, "the end of the ConfigMap")
 
 
-def meddle_once(admin: Admin, recorder: Recorder, target: str) -> asyncio.Event:
+def meddle_once(admin: Admin, relayed: Relay, target: str) -> asyncio.Event:
     """Edit an object right before the operator does, so that this meets a conflict."""
     edited = asyncio.Event()
 
-    async def meddle(method: str, path: str) -> None:
-        if method == "PATCH" and path == target:
-            recorder.meddle = None
+    async def meddle(request: httpx.Request) -> None:
+        if request.method == "PATCH" and request.url.path == target:
+            relayed.meddle = None
             edited.set()
             await admin.merge(target, {"metadata": {"labels": {"edited": "meanwhile"}}})
 
-    recorder.meddle = meddle
+    relayed.meddle = meddle
     return edited
 
 
-async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
+async def play_grants(admin: Admin, relayed: Relay, namespace: str) -> None:
     """Access is granted, prolonged and taken away, while somebody else edits the same grant."""
     grants = f"/apis/access.example.com/v1/namespaces/{namespace}/accessgrants"
     bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings"
@@ -138,7 +140,7 @@ async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
 
     await admin.until(is_refused, "the refusal of a grant to oneself")
 
-    edited = meddle_once(admin, recorder, f"{grants}/jane")
+    edited = meddle_once(admin, relayed, f"{grants}/jane")
     await admin.create(grants, good)
 
     async def is_open() -> bool:
@@ -165,7 +167,7 @@ async def play_grants(admin: Admin, recorder: Recorder, namespace: str) -> None:
     assert not await admin.get(f"{bindings}/grant-jane")
 
 
-async def play_policy(admin: Admin, _: Recorder, namespace: str) -> None:
+async def play_policy(admin: Admin, _: Relay, namespace: str) -> None:
     """A pod is refused by the policy of the example."""
     containers = [{"name": "web", "image": "evil.com/web:1"}]
     pod = {"metadata": {"name": "web"}, "spec": {"containers": containers}}
@@ -178,7 +180,7 @@ async def play_policy(admin: Admin, _: Recorder, namespace: str) -> None:
     await admin.until(is_refused, "the refusal of an image")
 
 
-async def play_replication(admin: Admin, recorder: Recorder, namespace: str) -> None:
+async def play_replication(admin: Admin, relayed: Relay, namespace: str) -> None:
     """A Secret is copied, changed, and deleted, while somebody else edits it, and is in its way."""
     secrets = "/api/v1/namespaces/{}/secrets"
     names = [f"{namespace}-{number}" for number in range(2)]
@@ -186,7 +188,7 @@ async def play_replication(admin: Admin, recorder: Recorder, namespace: str) -> 
         await admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
     await admin.create(secrets.format(names[1]), {"metadata": {"name": "login"}})
     source, copy = (f"{secrets.format(place)}/login" for place in (namespace, names[0]))
-    meddling = meddle_once(admin, recorder, source)
+    meddling = meddle_once(admin, relayed, source)
     annotations = {"replicator.example.com/to": f"{namespace}-*"}
     metadata = {"name": "login", "annotations": annotations}
     await admin.create(secrets.format(namespace), {"metadata": metadata, "data": {"key": "b25l"}})
@@ -220,12 +222,12 @@ async def play_replication(admin: Admin, recorder: Recorder, namespace: str) -> 
     assert not await admin.get(copy)
 
 
-async def play_tenants(admin: Admin, recorder: Recorder, namespace: str) -> None:
+async def play_tenants(admin: Admin, relayed: Relay, namespace: str) -> None:
     """A Tenant gets a database in spite of a Secret in the way, while somebody else edits it."""
     tenants = f"/apis/example.com/v1/namespaces/{namespace}/tenants"
     secret = f"/api/v1/namespaces/{namespace}/secrets/acme-database"
     await admin.create(secret.rpartition("/")[0], {"metadata": {"name": "acme-database"}})
-    meddling = meddle_once(admin, recorder, f"{tenants}/acme")
+    meddling = meddle_once(admin, relayed, f"{tenants}/acme")
     kind = {"apiVersion": "example.com/v1", "kind": "Tenant"}
     await admin.create(tenants, {**kind, "metadata": {"name": "acme"}, "spec": {}})
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
+from tests.kit.forwarder import Forwarder
 from tests.kit.operators import (
     FINALIZER,
     Objects,
@@ -21,7 +22,6 @@ from tests.kit.operators import (
     get_connection,
     operate,
 )
-from tests.kit.tcp_proxy import Proxy
 from tests.kit.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ async def test_daemons_of_objects_that_went_while_nobody_watched_are_stopped(
     registry: webop.OperatorRegistry,
     objects: Objects,
     timeline: Timeline,
-    proxy: Proxy,
+    proxy: Forwarder,
     webop_cluster: LocalCluster,
 ) -> None:
     @webop.daemon("widgets", registry=registry, id="fn")

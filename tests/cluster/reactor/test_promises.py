@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
+from tests.kit.forwarder import Forwarder
 from tests.kit.operators import Objects, build_settings, get_connection, operate
-from tests.kit.tcp_proxy import intercept
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -69,7 +69,7 @@ async def test_one_object_is_never_handled_twice_at_once_and_its_last_state_is_a
             await asyncio.sleep(dice.choice([0, 0.01, 0.05]))
             await objects.patch(name, {"spec": {"value": value}})
 
-    async with intercept(webop_cluster.server) as proxy:
+    async with Forwarder(webop_cluster.server).listen() as proxy:
         info = get_connection(webop_cluster, proxy.url)
         settings = build_settings(**SETTINGS)
         namespaces = [objects.namespace]

@@ -343,7 +343,7 @@ class Fleet:
             for number in range(count):
                 chance = random.Random(f"{seed} link {number}")
                 link = Link(self.cluster.server, self.cluster.ca_data, chance)
-                await stack.enter_async_context(link.run())
+                await stack.enter_async_context(link.listen())
                 probe = f"http://127.0.0.1:{find_free_port()}/readyz"
                 endpoint = Endpoint(find_free_port(), probe)
                 self.places.append(Place(number, self, link, endpoint.port, endpoint))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import datetime as dt
 import os
 import re
 import signal
-import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from tests.kit.long_runs import Say
-from tests.kit.operators import Kind, connect, is_handled
+from tests.kit.operators import Kind, connect, is_handled, open_http
 from tests.kit.reviews import build_object, build_review
 from tests.soak.chaos.invariants import (
     Evidence,
@@ -149,7 +147,7 @@ class Stage:
 
 async def _disturb(link: Link, fault: Fault) -> None:
     if fault.kind in ("cut", "half open"):
-        (link.cut if fault.kind == "cut" else link.forget)()
+        (link.cut if fault.kind == "cut" else link.freeze)()
         return
     link.weather = weather = {
         "closed": Weather(is_closed=True),
@@ -180,14 +178,11 @@ async def set_up(
     """Start the replicas behind a Service, and wait until all are ready."""
     namespace = await asyncio.to_thread(cluster.create_namespace, "chaos-")
     balancer = Balancer(lag=0.5)
-    http = httpx.AsyncClient(
-        base_url=cluster.server,
-        verify=ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode()),
-        headers={"Authorization": f"Bearer {cluster.token}"},
+    http = open_http(
+        cluster,
         timeout=20,
         # httpcore 1.0 leaks a connection if a request times out while it waits for one.
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
-        trust_env=False,
     )
     async with http, balancer.serve(), connect(cluster) as client:
         await KIND.define(client)

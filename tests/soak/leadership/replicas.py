@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.kit.forwarder import Forwarder
 from tests.kit.operators import Kind
 from tests.kit.processes import find_free_port
-from tests.kit.tcp_proxy import Proxy, intercept
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -126,7 +126,7 @@ class Replica:
     folder: Path
     url: str
     probes: str
-    proxy: Proxy
+    proxy: Forwarder
     process: asyncio.subprocess.Process
     excused_from: float = float("inf")
     is_gone: bool = False
@@ -173,7 +173,7 @@ class Deployment:
         (self.folder / "handlers.py").write_text(HANDLERS)
         async with contextlib.AsyncExitStack() as stack:
             for number in range(count):
-                proxy = await stack.enter_async_context(intercept(self.cluster.server))
+                proxy = await stack.enter_async_context(Forwarder(self.cluster.server).listen())
                 name = f"replica-{number + 1}"
                 start = self._start_uvicorn if number == count - 1 else self._start_webop
                 self.replicas.append(await start(name, proxy))
@@ -247,7 +247,7 @@ class Deployment:
             self._read[replica.name] = self._read.get(replica.name, 0) + sum(map(len, lines))
         return self._steps
 
-    async def _start_webop(self, name: str, proxy: Proxy) -> Replica:
+    async def _start_webop(self, name: str, proxy: Forwarder) -> Replica:
         port, probes = find_free_port(), find_free_port()
         arguments = (
             *("webop", "run", "--standalone", f"--namespace={self.namespace}", "--lease"),
@@ -258,7 +258,7 @@ class Deployment:
         base = f"http://127.0.0.1:{probes}"
         return Replica(name, self.folder, url, base, proxy, process)
 
-    async def _start_uvicorn(self, name: str, proxy: Proxy) -> Replica:
+    async def _start_uvicorn(self, name: str, proxy: Forwarder) -> Replica:
         port = find_free_port()
         arguments = ("uvicorn", "--log-level=warning", f"--port={port}", "webop.app:app")
         variables = {
@@ -272,7 +272,7 @@ class Deployment:
         return Replica(name, self.folder, url, url, proxy, process)
 
     async def _spawn(
-        self, name: str, proxy: Proxy, arguments: Iterable[str], **variables: str
+        self, name: str, proxy: Forwarder, arguments: Iterable[str], **variables: str
     ) -> asyncio.subprocess.Process:
         kubeconfig = self.folder / f"{name}.kubeconfig"
         source = self.cluster.kubeconfig_for(name, [f"{self.namespace}-replicas"])

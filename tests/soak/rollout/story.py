@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from tests.kit.long_runs import Say
-from tests.kit.operators import Kind, connect
+from tests.kit.operators import Kind, connect, open_http
 from tests.soak.rollout.balancer import Balancer
 from tests.soak.rollout.replicas import HANDLERS, Plan, Replica
 from tests.soak.steady_load import SteadyLoad
@@ -211,14 +211,9 @@ async def set_up(
 ) -> AsyncIterator[Stage]:
     """Start three replicas behind a Service, in one of the ways to serve, or of other handlers."""
     balancer = Balancer(times.lag)
-    context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
-    headers = {"Authorization": f"Bearer {cluster.token}"}
-    http = httpx.AsyncClient(
-        base_url=cluster.server,
-        verify=context,
-        headers=headers,
+    http = open_http(
+        cluster,
         timeout=60,
-        trust_env=False,
         limits=httpx.Limits(max_connections=200, max_keepalive_connections=50),
     )
     pair = build_certificate_self_signed([f"webhooks.{namespace}.svc"])

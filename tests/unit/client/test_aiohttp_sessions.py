@@ -13,7 +13,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from tests.kit.fake_cluster import PATH, FakeCluster, Mirror, Networking, Watching
-from tests.kit.fake_server import FakeServer
+from tests.kit.scripted_server import ScriptedServer
 from tests.unit.client.test_transport import FAULTS, serving, wait_until
 from webop.client.api import Client
 from webop.client.auth.vault import AiohttpSession, Vault
@@ -22,11 +22,11 @@ from webop.client.http.transport import Request
 from webop.errors import APIConnectionError, APINotFoundError
 
 
-def build_info(server: FakeServer, session: aiohttp.ClientSession) -> AiohttpSession:
-    return AiohttpSession(server=f"http://127.0.0.1:{server.port}", aiohttp_session=session)
+def build_info(server: ScriptedServer, session: aiohttp.ClientSession) -> AiohttpSession:
+    return AiohttpSession(server=server.url, aiohttp_session=session)
 
 
-def connect(server: FakeServer, session: aiohttp.ClientSession) -> Client:
+def connect(server: ScriptedServer, session: aiohttp.ClientSession) -> Client:
     return Client(Vault({"test": build_info(server, session)}), Networking())
 
 

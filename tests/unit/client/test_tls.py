@@ -13,14 +13,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.kit.fake_cluster import FakeCluster, Networking, answer_status
-from tests.kit.fake_server import FakeServer
+from tests.kit.fake_cluster import Networking
+from tests.kit.scripted_server import answer_by, playing
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.errors import APIConnectionError, LoginError
@@ -84,14 +85,12 @@ async def serving(ca: Pair, folder: Path, *, needs_client_certificate: bool) -> 
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if needs_client_certificate:
         context.verify_mode = ssl.CERT_REQUIRED
-    cluster = FakeCluster()
-    cluster.refuse("all", answer_status(200), 100)
-    server = FakeServer(cluster, context)
-    await server.start()
-    try:
-        yield f"https://127.0.0.1:{server.port}"
-    finally:
-        await server.kill()
+
+    async def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={})
+
+    async with playing(answer_by(answer), context) as server:
+        yield server.url
 
 
 async def is_served(info: ConnectionInfo) -> bool:
