@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import httpx
 import yaml
 
 from tests.kit.http_relay import Relay
-from tests.kit.operators import open_http, pace
+from tests.kit.operators import open_http
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -84,13 +84,6 @@ class Admin:
         headers = {"Content-Type": "application/merge-patch+json"}
         answer = await self.client.patch(path, json=patch, headers=headers)
         assert answer.is_success, answer.text
-
-    async def until(self, is_met: Callable[[], Awaitable[Any]], what: str) -> None:
-        for pause in pace():
-            if await is_met():
-                return
-            await asyncio.sleep(pause)
-        raise AssertionError(f"{what} has not come true")
 
 
 @contextlib.asynccontextmanager

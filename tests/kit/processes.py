@@ -7,10 +7,11 @@ import os
 import signal
 import socket
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
+
+from tests.kit.waiting import eventually
 
 PATIENCE = 30.0  # seconds
 
@@ -46,7 +47,16 @@ class Command:
 
     async def wait_for(self, text: str) -> None:
         """Wait until a text is written."""
-        await self._wait_until(lambda: text in self.output, f"{text!r}")
+
+        def is_written() -> bool:
+            is_over = self.process.returncode is not None
+            assert text in self.output or not is_over, self._explain(text)
+            return text in self.output
+
+        await eventually(is_written, lambda: self._explain(text), PATIENCE)
+
+    def _explain(self, text: str) -> str:
+        return f"{text!r} in the output:\n{self.output}\n"
 
     async def wait_for_exit(self) -> int:
         """Wait until the process ends, and return its code."""
@@ -60,13 +70,6 @@ class Command:
         """Stop it by a signal, and return its exit code."""
         self.process.send_signal(number)
         return await self.wait_for_exit()
-
-    async def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            is_over = self.process.returncode is not None or time.monotonic() > deadline
-            assert condition() or not is_over, f"{what} is not in the output:\n{self.output}"
-            await asyncio.sleep(0.02)
 
 
 class Workshop:

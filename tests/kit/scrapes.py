@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from prometheus_client import parser
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from tests.kit.operators import pace
+from tests.kit.waiting import eventually
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
@@ -53,17 +52,13 @@ async def scrape_until(
     condition: Callable[[Scrape], object], http: httpx.AsyncClient, url: str = "/metrics"
 ) -> Scrape:
     """Scrape until a condition holds; also while nobody listens yet."""
-    found = Scrape("nobody listens", {})
-    for pause in pace():
-        try:
-            found = await scrape(http, url)
-        except httpx.ConnectError:
-            pass
-        else:
-            if condition(found):
-                return found
-        await asyncio.sleep(pause)
-    raise AssertionError(f"The metrics have not become as expected:\n{found.text}")
+    found: Scrape = await eventually(
+        lambda: scrape(http, url),
+        "The expected metrics",
+        check=condition,
+        ignoring=httpx.ConnectError,
+    )
+    return found
 
 
 def find_port() -> int:

@@ -12,6 +12,7 @@ from typing import cast
 import httpx
 
 from tests.kit.fake_cluster import Networking
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 
@@ -144,9 +145,7 @@ class ScriptedServer:
         await self._server.wait_closed()
 
     async def wait_for_closing(self) -> None:
-        async with asyncio.timeout(10):
-            while self.open:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: not self.open, "the end of all connections", 10)
 
     def connect(self, info: ConnectionInfo | None = None, **networking: float) -> Client:
         info = info or ConnectionInfo(self.url, insecure=True)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.managed_webhooks import KINDS, Site, open_site, until
+from tests.kit.managed_webhooks import KINDS, Site, open_site
 from tests.kit.operators import Kind, define_kinds
+from tests.kit.waiting import eventually
 from webop.admission.configurations.agreement import PREFIX
 from webop.admission.configurations.management import ConfigurationManager
 from webop.client.api import Client
@@ -151,7 +152,7 @@ class Crew:
                 answers[(await self.site.create("any", {}, "?dryRun=All")).status_code] += 1
                 assert not answers[201], "an object was not checked"
 
-        await until(self._is_refused, "the first refusal")
+        await eventually(self._is_refused, "the first refusal")
         async with asyncio.TaskGroup() as group:
             group.create_task(check())
             try:
@@ -164,7 +165,7 @@ class Crew:
 
     async def wait_allowed(self, name: str = "any") -> None:
         """Wait until objects pass: the API server has learnt that there are no webhooks."""
-        await until(lambda: self.is_allowed(name), "the end of the webhooks")
+        await eventually(lambda: self.is_allowed(name), "the end of the webhooks")
 
 
 class Balancer(Forwarder):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import Site, open_site, until
+from tests.kit.managed_webhooks import Site, open_site
 from tests.kit.operators import Kind, build_settings, define_kinds, get_connection, operate
 from tests.kit.processes import find_free_port
 from tests.kit.shared_secrets import replicate, shake_hands
+from tests.kit.waiting import eventually
 from webop.admission.access import ClientAccess
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
@@ -148,11 +149,7 @@ async def test_webhooks_of_secrets_are_warned_of_where_others_configure_them(
     settings = build_settings(admission={"server": build_server(site, port, port)})
     where = [site.objects.namespace]
     async with operate(get_connection(site.cluster), registry, settings, namespaces=where):
-
-        async def is_warned() -> bool:
-            return "for Secrets" in caplog.text
-
-        await until(is_warned, "the warning")
+        await eventually(lambda: "for Secrets" in caplog.text, "the warning")
     (warning,) = [one.getMessage() for one in caplog.records if "for Secrets" in one.getMessage()]
     assert f"needs the Secret {site.objects.namespace}/{SECRET} to start" in warning
     assert warning.startswith("Webhook 'stamp'")
@@ -204,14 +201,14 @@ async def test_the_documented_permissions_suffice_and_are_named_where_they_are_m
         for resource, body in build_role("webhooks", user):
             await client.create(resource, webop_namespace, body)
 
-        async def is_rotated() -> bool:
-            secret = await client.get(SECRETS, webop_namespace, SECRET)
-            return bool(secret["metadata"]["annotations"]["webop.dev/rotated"] == "x")
-
         async with replicate(access, **options) as replica:
             patch = {"metadata": {"annotations": {"webop.dev/rotate": "x"}}}
             await client.patch(SECRETS, webop_namespace, SECRET, patch)
-            await until(is_rotated, "the rotation")
+            await eventually(
+                lambda: client.get(SECRETS, webop_namespace, SECRET),
+                "the rotation",
+                check=lambda secret: secret["metadata"]["annotations"]["webop.dev/rotated"] == "x",
+            )
             await until_bundle(replica.get_bundle, 2)
             await until_bundle(replica.get_bundle, 1)
             hostname = f"hooks.{webop_namespace}.svc"
@@ -219,7 +216,5 @@ async def test_the_documented_permissions_suffice_and_are_named_where_they_are_m
 
 
 async def until_bundle(get_bundle: Any, count: int) -> None:
-    async def has_count() -> bool:
-        return len(split_certificates(get_bundle())) == count
 
-    await until(has_count, f"a bundle of {count}")
+    await eventually(lambda: len(split_certificates(get_bundle())) == count, f"a bundle of {count}")

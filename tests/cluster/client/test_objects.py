@@ -11,7 +11,8 @@ import pytest
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.operators import Kind, Objects, RunOperator, eventually, get_connection, pace
+from tests.kit.operators import Kind, Objects, RunOperator, get_connection
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
@@ -214,26 +215,21 @@ async def test_kinds_are_found_as_soon_as_they_are_in_the_cluster_and_several_ar
 
 async def get_refusal(client: AsyncClient, kind: str) -> str:
     """Ask for objects of a kind until it is unknown; return the last refusal."""
-    refusal = ""
-    for pause in pace(15):
+
+    async def look() -> str:
         try:
             await client.list(kind, namespace="default")
         except webop.APINotFoundError as exc:
-            refusal = str(exc)
-        if "There is no kind" in refusal:
-            break
-        await asyncio.sleep(pause)
-    return refusal
+            return str(exc)
+        return ""
+
+    return str(await eventually(look, check=lambda refusal: "There is no kind" in refusal))
 
 
 async def define(client: Client, kind: Kind) -> None:
     """Define a kind, and wait until it is in the discovery, which follows with some delay."""
     await kind.define(client)
-    for pause in pace():
-        found = await discover(client, {kind.group})
-        if found.resources:
-            return
-        await asyncio.sleep(pause)
+    await eventually(lambda: discover(client, {kind.group}), check=lambda found: found.resources)
 
 
 async def test_applying_keeps_what_others_have_set_and_says_whose_fields_are_in_conflict(

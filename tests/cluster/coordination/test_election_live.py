@@ -16,16 +16,15 @@ import yaml
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.managed_webhooks import until
 from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
     build_settings,
-    eventually,
 )
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import serve
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.coordination.requests import LEASES
@@ -192,10 +191,10 @@ async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_
             answer = await site.get("/readyz")
             return answer.status_code == status and text in answer.text
 
-        await until(lambda: has(503, '"not ready":["the lease'), "the obstacle alone")
+        await eventually(lambda: has(503, '"not ready":["the lease'), "the obstacle alone")
         assert await has(503, f"the lease {objects.namespace}/lead cannot be acquired: ")
         grant(webop_cluster, user, "leases", "get,create,update", objects.namespace)
-        await until(lambda: has(200, ""), "readiness")
+        await eventually(lambda: has(200, ""), "readiness")
 
 
 def grant(cluster: LocalCluster, user: str, resource: str, verbs: str, namespace: str) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.operators import Objects, build_settings, build_tls, eventually, operate
+from tests.kit.operators import Objects, build_settings, build_tls, operate
+from tests.kit.waiting import eventually
 from tests.unit.client.test_tls import Pair, issue, issue_by
 from webop.client.auth.vault import ConnectionInfo
 

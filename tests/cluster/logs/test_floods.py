@@ -11,8 +11,9 @@ import pytest
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.operators import Objects, build_settings, eventually, get_connection, operate
+from tests.kit.operators import Objects, build_settings, get_connection, operate
 from tests.kit.reviews import build_review, serve
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

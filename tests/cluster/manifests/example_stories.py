@@ -11,6 +11,7 @@ import httpx
 
 from tests.kit.deployments import Admin
 from tests.kit.http_relay import Relay
+from tests.kit.waiting import eventually
 
 Json = dict[str, Any]
 Story = Callable[[Admin, Relay, str], Awaitable[None]]
@@ -27,7 +28,7 @@ async def play_claims(admin: Admin, _: Relay, namespace: str) -> None:
         answer = await admin.client.post(evcs, params={"dryRun": "All"}, json=bad)
         return answer.status_code == 422
 
-    await admin.until(is_refused, "the refusal of a bad size")
+    await eventually(is_refused, "the refusal of a bad size")
     resources = {"requests": {"storage": "1G"}}
     spec = {"accessModes": ["ReadWriteOnce"], "resources": resources}
     await admin.create(pvcs, {"metadata": {"name": "taken"}, "spec": spec})
@@ -39,7 +40,7 @@ async def play_claims(admin: Admin, _: Relay, namespace: str) -> None:
         status = (await admin.get(f"{evcs}/good")).get("status", {})
         return bool(status.get("create_fn") == {"pvc-name": "good"})
 
-    await admin.until(is_created, "the creation")
+    await eventually(is_created, "the creation")
     (owner,) = (await admin.get(f"{pvcs}/good"))["metadata"]["ownerReferences"]
     assert owner["uid"] == good["metadata"]["uid"]
     for label in ("one", "two"):
@@ -49,7 +50,7 @@ async def play_claims(admin: Admin, _: Relay, namespace: str) -> None:
             labels = (await admin.get(f"{pvcs}/good"))["metadata"].get("labels")
             return bool(labels == {"is": label})
 
-        await admin.until(is_relabelled, "the relabelling")
+        await eventually(is_relabelled, "the relabelling")
 
     async def is_told_twice() -> bool:
         events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
@@ -57,7 +58,7 @@ async def play_claims(admin: Admin, _: Relay, namespace: str) -> None:
             event.get("count", 0) > 1 for event in events if "relabelled" not in event["message"]
         )
 
-    await admin.until(is_told_twice, "an Event that counts twice")
+    await eventually(is_told_twice, "an Event that counts twice")
 
 
 NAMESPACE = "rights-here"
@@ -98,7 +99,7 @@ async def play_in_a_namespace(admin: Admin, relayed: Relay, _: str) -> None:
             found = (await admin.get(events)).get("items", ())
             return any(each.get("count", 0) > 1 and each["message"] == "Seen." for each in found)
 
-        await admin.until(is_seen_twice, f"an Event in {namespace} that counts twice")
+        await eventually(is_seen_twice, f"an Event in {namespace} that counts twice")
     assert meddling.is_set()
     for place in places:
         await admin.client.delete(f"{place}/one")
@@ -106,7 +107,7 @@ async def play_in_a_namespace(admin: Admin, relayed: Relay, _: str) -> None:
     async def is_gone() -> bool:
         return not await admin.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/one")
 
-    await admin.until(is_gone, "the end of the ConfigMap")
+    await eventually(is_gone, "the end of the ConfigMap")
 
 
 def meddle_once(admin: Admin, relayed: Relay, target: str) -> asyncio.Event:
@@ -138,7 +139,7 @@ async def play_grants(admin: Admin, relayed: Relay, namespace: str) -> None:
         answer = await admin.client.post(grants, params={"dryRun": "All"}, json=bad)
         return "cannot grant" in answer.text
 
-    await admin.until(is_refused, "the refusal of a grant to oneself")
+    await eventually(is_refused, "the refusal of a grant to oneself")
 
     edited = meddle_once(admin, relayed, f"{grants}/jane")
     await admin.create(grants, good)
@@ -147,7 +148,7 @@ async def play_grants(admin: Admin, relayed: Relay, namespace: str) -> None:
         status = (await admin.get(f"{grants}/jane")).get("status", {})
         return bool(status.get("phase") == "Open")
 
-    await admin.until(is_open, "the access")
+    await eventually(is_open, "the access")
     assert edited.is_set()
     # Changes in quick succession can be handled as one.
     durations = itertools.cycle(("2h", "3h", "4h"))
@@ -157,13 +158,13 @@ async def play_grants(admin: Admin, relayed: Relay, namespace: str) -> None:
         events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
         return any(event.get("count", 0) > 1 for event in events)
 
-    await admin.until(is_told_twice, "an Event that counts twice")
+    await eventually(is_told_twice, "an Event that counts twice")
     await admin.client.delete(f"{grants}/jane")
 
     async def is_gone() -> bool:
         return not await admin.get(f"{grants}/jane")
 
-    await admin.until(is_gone, "the end of the grant")
+    await eventually(is_gone, "the end of the grant")
     assert not await admin.get(f"{bindings}/grant-jane")
 
 
@@ -177,7 +178,7 @@ async def play_policy(admin: Admin, _: Relay, namespace: str) -> None:
         answer = await admin.client.post(pods, params={"dryRun": "All"}, json=pod)
         return "not from an allowed registry" in answer.text
 
-    await admin.until(is_refused, "the refusal of an image")
+    await eventually(is_refused, "the refusal of an image")
 
 
 async def play_replication(admin: Admin, relayed: Relay, namespace: str) -> None:
@@ -196,9 +197,9 @@ async def play_replication(admin: Admin, relayed: Relay, namespace: str) -> None
     async def is_equal() -> bool:
         return bool((await admin.get(copy)).get("data") == (await admin.get(source))["data"])
 
-    await admin.until(is_equal, "the copy")
+    await eventually(is_equal, "the copy")
     await admin.merge(source, {"data": {"key": "dHdv"}})
-    await admin.until(is_equal, "the change of the copy")
+    await eventually(is_equal, "the change of the copy")
     assert meddling.is_set()
 
     key = "replicator.example.com/to"
@@ -211,14 +212,14 @@ async def play_replication(admin: Admin, relayed: Relay, namespace: str) -> None
             "somebody else" in each["message"] and each.get("count", 0) > 1 for each in events
         )
 
-    await admin.until(is_told_twice, "an Event that counts twice about what is in the way")
+    await eventually(is_told_twice, "an Event that counts twice about what is in the way")
     await admin.merge(source, {"metadata": {"annotations": {key: names[0]}}})
     await admin.client.delete(source)
 
     async def is_gone() -> bool:
         return not await admin.get(source)
 
-    await admin.until(is_gone, "the end of the Secret")
+    await eventually(is_gone, "the end of the Secret")
     assert not await admin.get(copy)
 
 
@@ -240,21 +241,21 @@ async def play_tenants(admin: Admin, relayed: Relay, namespace: str) -> None:
 
         return is_so
 
-    await admin.until(expect("Ready", "False"), "the word about the Secret")
+    await eventually(expect("Ready", "False"), "the word about the Secret")
     assert meddling.is_set()
 
     async def is_told_twice() -> bool:
         events = (await admin.get(f"/api/v1/namespaces/{namespace}/events")).get("items", ())
         return any(event.get("count", 0) > 1 for event in events)
 
-    await admin.until(is_told_twice, "an Event that counts twice")
+    await eventually(is_told_twice, "an Event that counts twice")
     await admin.client.delete(secret)
-    await admin.until(expect("Healthy", "True"), "the database")
+    await eventually(expect("Healthy", "True"), "the database")
 
     await admin.client.delete(f"{tenants}/acme")
 
     async def is_gone() -> bool:
         return not await admin.get(f"{tenants}/acme")
 
-    await admin.until(is_gone, "the end of the Tenant")
+    await eventually(is_gone, "the end of the Tenant")
     await admin.client.delete(secret)  # else by the garbage collector, which is not there

@@ -34,6 +34,7 @@ from tests.kit.cli_runner import invoke
 from tests.kit.deployments import Admin, Deployed, administer, load, run_as_pod
 from tests.kit.http_relay import Relay, relay
 from tests.kit.processes import find_free_port
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -248,7 +249,7 @@ async def wait_for_owners(admin: Admin, namespace: str, definitions: list[Json])
             )
             return "set finalizers" in answer.text  # it found the kind, and whom this is forbidden
 
-        await admin.until(is_known, f"the kind {kind} as an owner")
+        await eventually(is_known, f"the kind {kind} as an owner")
 
 
 def list_forbidden(requests: list[httpx.Response]) -> list[str]:
@@ -274,16 +275,10 @@ async def rotate(admin: Admin, deployed: Deployed, relayed: Relay) -> None:
     (secret,) = find_names(deployed, "secrets")
     path = f"/api/v1/namespaces/{deployed.account[0]}/secrets/{secret}"
 
-    async def is_there() -> bool:
-        return bool(await admin.get(path))
-
-    await admin.until(is_there, "the certificate")
+    await eventually(lambda: admin.get(path), "the certificate")
     await admin.merge(path, {"metadata": {"annotations": {"webop.dev/rotate": "now"}}})
 
-    async def is_written() -> bool:
-        return bool(relayed.list_requests("PUT", secret))
-
-    await admin.until(is_written, "the new certificate")
+    await eventually(lambda: relayed.list_requests("PUT", secret), "the new certificate")
 
 
 async def take_away(
@@ -310,7 +305,7 @@ async def take_away(
         waiting = await list_refused(f"{prefix}-nothing", waiting)
         return not waiting
 
-    await admin.until(is_in_force, "the rights")
+    await eventually(is_in_force, "the rights")
     return {
         right: [
             describe(one)

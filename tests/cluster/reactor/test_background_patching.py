@@ -17,11 +17,11 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_connection,
     operate,
 )
 from tests.kit.timeline import Timeline
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_connection,
     operate,
 )
 from tests.kit.timeline import Timeline
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -14,10 +14,10 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_connection,
     get_progress,
 )
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:

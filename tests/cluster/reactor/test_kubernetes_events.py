@@ -13,7 +13,8 @@ import pytest
 
 import webop
 from tests.cluster.reactor.test_requests import count_requests
-from tests.kit.operators import Kind, Objects, RunOperator, eventually
+from tests.kit.operators import Kind, Objects, RunOperator
+from tests.kit.waiting import eventually
 from webop.events.loggers import EVENTS
 from webop.objects.resources import Resource
 
@@ -36,16 +37,15 @@ async def wait_for_events(
     objects: Objects, name: str, condition: Callable[[list[Json]], Any]
 ) -> list[Json]:
     """Wait until the events about an object are as they should be, oldest first."""
-    deadline = time.monotonic() + 20
-    while True:
+
+    async def look() -> list[Json]:
         found: list[Json] = []
         async for page in objects.client.list_pages(EVENTS, objects.namespace):
             found += [e for e in page.items if e["involvedObject"].get("name") == name]
-        found.sort(key=lambda event: str(event["eventTime"]))
-        if condition(found):
-            return found
-        assert time.monotonic() < deadline, f"events: {found}"
-        await asyncio.sleep(0.02)
+        return sorted(found, key=lambda event: str(event["eventTime"]))
+
+    events: list[Json] = await eventually(look, "the events", check=condition)
+    return events
 
 
 @pytest.mark.feature("KEV-01", "KEV-02", "KEV-03", "KEV-05", "KEV-08", "ERR-02", "LOG-11", "TRB-04")

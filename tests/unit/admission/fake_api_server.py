@@ -15,7 +15,7 @@ import httpx
 
 import webop
 from tests.kit.httpx_client import answer_by
-from tests.kit.operators import eventually
+from tests.kit.waiting import eventually
 from webop.admission.configurations.agreement import PREFIX, ReplicaRecord, decode_record
 from webop.admission.configurations.management import ConfigurationManager
 from webop.client.api import Client

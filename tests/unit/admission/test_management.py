@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.operators import eventually
+from tests.kit.waiting import eventually
 from tests.unit.admission.fake_api_server import (
     KEX,
     LOOK,

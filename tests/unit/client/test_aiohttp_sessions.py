@@ -14,7 +14,8 @@ from aiohttp.test_utils import TestServer
 
 from tests.kit.fake_cluster import PATH, FakeCluster, Mirror, Networking, Watching
 from tests.kit.scripted_server import ScriptedServer
-from tests.unit.client.test_transport import FAULTS, serving, wait_until
+from tests.kit.waiting import eventually
+from tests.unit.client.test_transport import FAULTS, serving
 from webop.client.api import Client
 from webop.client.auth.vault import AiohttpSession, Vault
 from webop.client.http.sessions import build_transport
@@ -43,7 +44,7 @@ async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network_of_a_s
         asyncio.TaskGroup() as group,
     ):
         task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         fault(cluster)
         cluster.delete("deleted")
         cluster.apply("changed", value=1)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.kit.fake_cluster import FakeCluster, Mirror, Networking, Watching, answer_status
 from tests.kit.scripted_server import HalfChunkError, ScriptedServer, answer_by, playing
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.streams import StreamLimits
@@ -23,12 +24,6 @@ def serving(
     cluster: FakeCluster, context: ssl.SSLContext | None = None
 ) -> contextlib.AbstractAsyncContextManager[ScriptedServer]:
     return playing(answer_by(cluster.handle), context)
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 FAULTS: dict[str, Callable[[FakeCluster], None]] = {
@@ -46,7 +41,7 @@ async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
     mirror = Mirror()
     async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
         task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         fault(cluster)
         cluster.delete("deleted")
         cluster.apply("changed", value=1)
@@ -61,12 +56,12 @@ async def test_the_memory_equals_the_cluster_after_a_kill_and_restart_of_the_ser
     mirror = Mirror()
     async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
         task = group.create_task(mirror.follow(client))
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         await server.stop()
         cluster.delete("deleted")
         cluster.apply("changed", value=1)
         cluster.compact()
-        await wait_until(lambda: mirror.status.failures > 0)
+        await eventually(lambda: mirror.status.failures > 0)
         await server.start()
         await mirror.catch_up(cluster)
         assert mirror.deleted == ["deleted"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import webop
-from tests.kit.operators import eventually
+from tests.kit.waiting import eventually
 from tests.unit.events.poster import BODY, Recorder, post
 from webop.errors import (
     APIConflictError,

@@ -15,9 +15,10 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 import webop
-from tests.kit.operators import build_settings, eventually, pace
+from tests.kit.operators import build_settings
 from tests.kit.reviews import build_object, build_review, connect, serve
 from tests.kit.scrapes import OPENMETRICS, find_port, scrape, scrape_until
+from tests.kit.waiting import eventually
 from webop.errors import ConfigurationError
 
 
@@ -346,12 +347,8 @@ async def test_probes_and_metrics_can_share_a_port() -> None:
 
 async def wait_listening(http: httpx.AsyncClient, url: str) -> None:
     """Wait until somebody listens."""
-    for pause in pace():
-        with contextlib.suppress(httpx.ConnectError):
-            await http.get(url)
-            return
-        await asyncio.sleep(pause)
-    raise AssertionError(f"Nobody listens at {url}")
+
+    await eventually(lambda: http.get(url), f"Somebody at {url}", ignoring=httpx.ConnectError)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_connection,
     operate,
 )
@@ -28,6 +27,7 @@ from tests.kit.peering_objects import (
     PeeringObject,
     build_record,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIConflictError
