@@ -71,6 +71,12 @@ class Command:
         self.process.send_signal(number)
         return await self.wait_for_exit()
 
+    async def kill(self) -> None:
+        """Kill it if it still runs."""
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
 
 class Workshop:
     """A folder to run commands in, with no cluster and no settings but those that are given."""
@@ -95,8 +101,21 @@ class Workshop:
         self, program: tuple[str, ...], *args: str | Path, **variables: str
     ) -> AsyncIterator[Command]:
         """Start any command as ``python -m`` does, with variables of the environment."""
-        log = self.folder / "output.log"
-        with log.open("wb") as file:
+        command = await self.spawn(program, *args, **variables)
+        try:
+            yield command
+        finally:
+            await command.kill()
+
+    async def spawn(
+        self,
+        program: tuple[str, ...],
+        *args: str | Path,
+        log: str = "output.log",
+        **variables: str,
+    ) -> Command:
+        """Start a command that lives on, with a file for its output."""
+        with (self.folder / log).open("wb") as file:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", *program, *map(str, args)),
                 stdout=file,
@@ -104,12 +123,7 @@ class Workshop:
                 cwd=self.folder,
                 env={**self._environment, **variables},
             )
-        try:
-            yield Command(process, log)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        return Command(process, self.folder / log)
 
     async def fail(self, *args: str | Path, **variables: str) -> str:
         """Run a command that is to fail because of a mistake of the user; return what it says."""

@@ -40,12 +40,21 @@ async def eventually(
         except ignoring as exc:
             found, is_request = exc, True
         if time.monotonic() > deadline:
-            text = what if isinstance(what, str) else what()
-            raise AssertionError(f"{text} has not come true in {timeout:g} s: {found!r}")
+            raise _build_error(what, timeout, found)
         await asyncio.sleep(pause)
         pause = min(pause * 1.2, 0.05 if is_request else 0.01)
 
 
 def wait_until(look: Callable[[], Any], what: str | Callable[[], str] = "the condition") -> Any:
     """Wait as :func:`eventually` does, without an event loop."""
-    return asyncio.run(eventually(look, what))
+    deadline = time.monotonic() + PATIENCE
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise _build_error(what, PATIENCE, found)
+        time.sleep(0.02)
+    return found
+
+
+def _build_error(what: str | Callable[[], str], timeout: float, found: object) -> AssertionError:
+    text = what if isinstance(what, str) else what()
+    return AssertionError(f"{text} has not come true in {timeout:g} s: {found!r}")

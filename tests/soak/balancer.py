@@ -12,10 +12,15 @@ import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import httpx
 
 from tests.kit.forwarder import Forwarder
+from tests.kit.operators import open_http
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 _PROBING = 0.2  # seconds between two probes of an endpoint
 
@@ -79,3 +84,26 @@ async def _probe(http: httpx.AsyncClient, url: str) -> bool:
     with contextlib.suppress(httpx.HTTPError):
         return (await http.get(url)).status_code == 200
     return False
+
+
+@asynccontextmanager
+async def open_service(
+    cluster: LocalCluster, namespace: str, lag: float, timeout: float
+) -> AsyncIterator[tuple[httpx.AsyncClient, Balancer]]:
+    """Run a balancer, and create the Service "webhooks"; give a client of the administrator, too.
+
+    Args:
+        lag: the time until the balancer applies a change of readiness.
+        timeout: of the client, which has any number of connections.
+    """
+    # httpcore 1.0 leaks a connection if a request times out while it waits for one.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+    async with open_http(cluster, timeout=timeout, limits=limits) as http:
+        # The API server resolves Services of this type itself: there are no kube-proxies here.
+        spec = {"type": "ExternalName", "externalName": "localhost"}
+        service = {"metadata": {"name": "webhooks"}, "spec": spec}
+        path = f"/api/v1/namespaces/{namespace}/services"
+        (await http.post(path, json=service)).raise_for_status()
+        balancer = Balancer(lag)
+        async with balancer.serve():
+            yield http, balancer
