@@ -27,6 +27,7 @@ from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.requests import Call
 from webop.embedding import EmbeddingOptions
 from webop.errors import APIConflictError, APINotFoundError, APITooManyRequestsError
+from webop.events.loggers import EVENTS
 from webop.handlers.model import ChangeHandler
 from webop.objects.resources import Resource
 from webop.settings import NetworkingSettings
@@ -433,3 +434,18 @@ def _declare_fences(registry: webop.OperatorRegistry) -> None:
 
 
 async def _handle_fence(**_: Any) -> None: ...
+
+
+async def wait_for_events(
+    objects: Objects, name: str, condition: Callable[[list[Json]], Any]
+) -> list[Json]:
+    """Wait until the events about an object are as they should be, oldest first."""
+
+    async def look() -> list[Json]:
+        found: list[Json] = []
+        async for page in objects.client.list_pages(EVENTS, objects.namespace):
+            found += [e for e in page.items if e["involvedObject"].get("name") == name]
+        return sorted(found, key=lambda event: str(event["eventTime"]))
+
+    events: list[Json] = await eventually(look, "the events", check=condition)
+    return events

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 from prometheus_client import parser
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
+import webop
 from tests.kit.waiting import eventually
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
@@ -66,3 +70,27 @@ def find_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
     return port
+
+
+@contextlib.asynccontextmanager
+async def operate(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Run an operator that needs no cluster, and give a client."""
+    registry = webop.OperatorRegistry()
+    webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
+    ready = asyncio.Event()
+    task = asyncio.create_task(
+        webop.operator(registry=registry, clusterwide=True, ready_flag=ready, **options)
+    )
+    async with httpx.AsyncClient(trust_env=False) as http:
+        await eventually(lambda: ready.is_set() or task.done())
+        try:
+            yield http
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def wait_listening(http: httpx.AsyncClient, url: str) -> None:
+    """Wait until somebody listens."""
+    await eventually(lambda: http.get(url), f"Somebody at {url}", ignoring=httpx.ConnectError)

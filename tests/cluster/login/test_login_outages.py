@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.certificates import Pair, issue, issue_by
 from tests.kit.forwarder import Forwarder
 from tests.kit.operators import Objects, build_settings, build_tls, operate
 from tests.kit.waiting import eventually
-from tests.unit.client.test_tls import Pair, issue, issue_by
 from webop.client.auth.vault import ConnectionInfo
 
 _REFUSAL = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.cli.test_image import forgetting_modules
 from tests.cluster.manifests.example_stories import (
     HANDLERS,
     NAMESPACE,
@@ -30,7 +29,7 @@ from tests.cluster.manifests.example_stories import (
     play_replication,
     play_tenants,
 )
-from tests.kit.cli_runner import invoke
+from tests.kit.cli_runner import forgetting_modules, invoke
 from tests.kit.deployments import Admin, Deployed, administer, load, run_as_pod
 from tests.kit.http_relay import Relay, relay
 from tests.kit.processes import find_free_port

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.docs.pages import find_snippets
+from tests.kit.pages import find_snippets
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import RESPONSE, Recorder, collect, get_url, post, serve
 from webop.errors import ConfigurationError

@@ -15,10 +15,10 @@ from typing import cast
 
 import pytest
 
+from tests.kit.certificates import Pair, issue, issue_by
 from tests.kit.scripted_server import Connection, ScriptedServer, build_answer, playing
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
-from tests.unit.client.test_tls import Pair, issue, issue_by
 from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.streams import StreamLimits
 from webop.errors import (

@@ -25,7 +25,7 @@ from tests.kit.webhook_servers import (
     read_head,
     trust,
 )
-from tests.unit.servers.foreign_servers import run_uvicorn
+from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.errors import ReviewError
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import build_certificate_self_signed

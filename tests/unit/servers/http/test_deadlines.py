@@ -14,7 +14,7 @@ import pytest
 
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import RESPONSE, REVIEW
-from tests.unit.servers.foreign_servers import run_uvicorn
+from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.errors import ReviewError
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint

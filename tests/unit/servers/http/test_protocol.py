@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, save, trust
-from tests.unit.servers.foreign_servers import run_uvicorn
+from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, is_running
+from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, build_token, is_running
 from tests.kit.waiting import wait_until
-from tests.unit.client.test_lifetimes import build_token
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.client.auth.vault import ConnectionInfo

@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from tests.kit.fake_cluster import PATH, FakeCluster, Mirror, Networking, Watching
 from tests.kit.scripted_server import ScriptedServer
 from tests.kit.waiting import eventually
-from tests.unit.client.test_transport import FAULTS, serving
+from tests.unit.client.http.test_transport import FAULTS, serving
 from webop.client.api import Client
 from webop.client.auth.vault import AiohttpSession, Vault
 from webop.client.http.sessions import build_transport
