@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[2]
 _PATIENCE = 30.0  # seconds; only failing tests wait for so long
-_POLLING = 0.05
 
 HANDLERS = """
 import webop

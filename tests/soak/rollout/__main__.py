@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.kit.long_runs import Say, build_parser, prove
 from tests.kit.operators import Kind, connect
 from tests.soak.rollout.replicas import WAYS
-from tests.soak.rollout.story import Times, play, play_renaming, set_up
+from tests.soak.rollout.story import Load, Times, play, play_renaming, set_up
 from webop.objects.resources import Resource
 from webop.testing import LocalCluster
 
@@ -47,7 +47,7 @@ async def _play_way(
         await client.create(NAMESPACES, None, {"metadata": {"name": way}})
     async with set_up(cluster, way, kind, folder, times, way=way) as stage:
         say(f"{way}: Three replicas ready on Kubernetes {cluster.version}.")
-        tallies = [await play(stage, times, say, prefix=way)]
+        tallies = [await play(stage, Load(stage, way, times.rate), times, say)]
         if way == "managed":
             say("Rolling out a version with a renamed handler:")
             tallies.append(await play_renaming(stage, times, say))

@@ -27,7 +27,7 @@ from tests.kit.operators import Kind
 from tests.kit.waiting import eventually
 from tests.soak.balancer import Balancer, open_service
 from tests.soak.rollout.replicas import HANDLERS, Plan, Replica
-from tests.soak.steady_load import SteadyLoad
+from tests.soak.steady_load import SteadyLoad, T
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import build_certificate_self_signed
 
@@ -278,9 +278,8 @@ async def play_renaming(stage: Stage, times: Times, say: Say) -> Tally:
     return tally
 
 
-async def play(stage: Stage, times: Times, say: Say, prefix: str = "rollout") -> Tally:
+async def play(stage: Stage, load: SteadyLoad[T], times: Times, say: Say) -> T:
     """Replace all replicas and rotate the CA under load; return the results."""
-    load = Load(stage, prefix, times.rate)
     async with load.run() as tally:
         for number in range(1, 4):
             await stage.replace_oldest()

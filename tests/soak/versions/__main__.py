@@ -11,8 +11,8 @@ from tests.kit.long_runs import Say, build_parser, prove
 from tests.kit.operators import CRDS, Kind, connect
 from tests.kit.versioned_shops import GROUP, NAME, open_shops
 from tests.soak.rollout.__main__ import NAMESPACES
-from tests.soak.rollout.story import Times, set_up
-from tests.soak.versions.story import CONVERTING, Tally, fill, migrate, play
+from tests.soak.rollout.story import Times, play, set_up
+from tests.soak.versions.story import CONVERTING, Load, Tally, fill, migrate
 from webop.testing import LocalCluster
 
 
@@ -40,7 +40,8 @@ async def _run(times: Times, objects: int, cluster: LocalCluster, folder: Path, 
         ):
             await shops.wait_converted()
             say(f"Three replicas ready on Kubernetes {cluster.version}.")
-            tally = await play(stage, times, say) if times.rate else Tally()
+            load = Load(stage, times.rate)
+            tally = await play(stage, load, times, say) if times.rate else Tally()
             for text in (*tally.failed[:10], *tally.wrong[:10]):
                 say(text)
             say(f"{tally}")
