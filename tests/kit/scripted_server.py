@@ -119,8 +119,8 @@ class ScriptedServer:
         return f"{'http' if self._context is None else 'https'}://127.0.0.1:{self.port}"
 
     async def start(self, *, receive_buffer: int = 0) -> None:
-        """Listen; after :meth:`stop`, on the same port again."""
-        sock = socket.create_server(("127.0.0.1", self.port))
+        """Listen."""
+        sock = socket.create_server(("127.0.0.1", 0))
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self._server = await asyncio.start_server(

@@ -51,23 +51,6 @@ async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
         task.cancel()
 
 
-async def test_the_memory_equals_the_cluster_after_a_kill_and_restart_of_the_server() -> None:
-    cluster = FakeCluster("kept", "changed", "deleted")
-    mirror = Mirror()
-    async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client))
-        await eventually(lambda: bool(cluster.feeds))
-        await server.stop()
-        cluster.delete("deleted")
-        cluster.apply("changed", value=1)
-        cluster.compact()
-        await eventually(lambda: mirror.status.failures > 0)
-        await server.start()
-        await mirror.catch_up(cluster)
-        assert mirror.deleted == ["deleted"]
-        task.cancel()
-
-
 async def test_many_streams_do_not_starve_the_requests() -> None:
     cluster = FakeCluster("a")
     params = {"watch": "true", "resourceVersion": "0"}
