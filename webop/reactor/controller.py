@@ -285,11 +285,15 @@ class Controller:
         self, obj: WatchedObject, *, after: float | None = None, is_continued: bool = False
     ) -> None:
         """Process an object soon, or after a delay; unless it runs, which is followed by this."""
-        if Hold.STOPPING in self.holds or obj in self._indexing:  # whose end enqueues it
+        if Hold.STOPPING in self.holds:
             return
         if obj.state is State.RUNNING:
-            if self.holds and obj.is_unindexed:  # the indexes do not wait for its handlers
-                self._queue.add_for_indexing(obj)
+            if self.holds and obj.is_unindexed and obj not in self._indexing:
+                self._indexing.add(obj)  # the indexes do not wait for its handlers
+                work = self._spawn_indexing(self._index(obj), name=f"indexing of {obj}")
+                self._follow(obj, work, self._finish_beside)
+            return
+        if obj in self._indexing:  # its handlers have ended meanwhile; the end of this enqueues it
             return
         if obj.raw is not None and obj.text is not None:  # the text is of an older state
             self._queue.bodies.drop(obj.text)
@@ -302,28 +306,31 @@ class Controller:
             obj.leave_work()
             self._let_go(obj)
             return
-        if after is None and not (obj.is_unindexed or obj.is_unshown):
-            after = obj.backoff_left()  # which event handlers and indexers do not wait for
+        # Event handlers and indexers do not wait for the end of a pause, except to read the body.
+        if after is None and (obj.text == b"" or not (obj.is_unindexed or obj.is_unshown)):
+            after = obj.backoff_left()
         obj.state = State.QUEUED
         obj.since = 0.0 if after else obj.since or time.monotonic()
         self._held.pop(obj, None)
-        if after or not self.holds:
+        if after or obj.is_unindexed or not self.holds:
             lane = Lane.LISTED if obj.event_type is None else Lane.CHANGED
             if obj.work is not None and obj.work.cycle is not None:
                 lane = Lane.BEGUN
             is_continued &= lane is Lane.BEGUN
             self._queue.add(obj, lane, after=after or 0.0, is_continued=is_continued)
-        elif obj.is_unindexed:
-            self._queue.add_for_indexing(obj)
         else:
             self._queue.remove(obj)
             self._held[obj] = None
-        if obj.state is State.QUEUED and obj not in self._indexing:
+        if obj.state is State.QUEUED:
             self._park_body(obj)
 
     def begin(self, obj: WatchedObject) -> None:
-        """Start the work on an object, if there is any: its turn has come."""
-        if self.holds:
+        """Start the work on an object, if there is any: its turn has come.
+
+        While handlers must wait, it is only indexed.
+        """
+        is_held = bool(self.holds)
+        if is_held and not obj.is_unindexed:
             self.enqueue(obj)
             return
         if obj.text:
@@ -334,9 +341,12 @@ class Controller:
             if decision is None:
                 return
         obj.is_dirty = False
+        if self.has_indexes:
+            self._indexing.add(obj)
         self._queue.acquire()
         obj.state, obj.since = State.RUNNING, time.monotonic()
-        task = self._spawn(self._work(obj, decision or None), name=str(obj))
+        spawn = self._spawn_indexing if is_held else self._spawn
+        task = spawn(self._work(obj, decision or None, is_held=is_held), name=str(obj))
         self._follow(obj, task, self._requeue)
 
     def _decide(self, obj: WatchedObject) -> Decision | Literal[False] | None:
@@ -357,17 +367,11 @@ class Controller:
 
     def write(self, obj: WatchedObject, work: Coroutine[Any, Any, Any]) -> None:
         """Start a task that writes for an object, beside other work on it."""
-        self._follow(obj, self._spawn(work, name=f"writer of {obj}"), self._finish_writing)
+        self._follow(obj, self._spawn(work, name=f"writer of {obj}"), self._finish_beside)
 
-    def _finish_writing(self, obj: WatchedObject, task: asyncio.Task[Any]) -> None:
+    def _finish_beside(self, obj: WatchedObject, task: asyncio.Task[Any]) -> None:
         del self._workers[task]
         self.enqueue(obj)
-
-    def begin_indexing(self, obj: WatchedObject) -> None:
-        """Start to index an object, and do no other work on it."""
-        self._indexing.add(obj)
-        task = self._spawn_indexing(self._index_only(obj), name=f"indexing of {obj}")
-        self._follow(obj, task, self._finish_indexing)
 
     def _follow(
         self,
@@ -378,21 +382,24 @@ class Controller:
         self._workers[task] = obj
         task.add_done_callback(partial(on_end, obj))  # even if it never ran
 
-    async def _work(self, obj: WatchedObject, decision: Decision | None) -> float | None:
-        """Process the newest state of an object.
+    async def _work(
+        self, obj: WatchedObject, decision: Decision | None, *, is_held: bool
+    ) -> float | None:
+        """Process the newest state of an object; only index it if handlers must wait.
 
         Returns:
             The seconds until the next time even if nothing changes; None for none.
         """
         try:
-            await self._queue.yield_to_loop()
-            await self._read_body(obj)
-            if obj.is_unindexed:
-                self._indexing.add(obj)
-                try:
+            try:
+                await self._queue.yield_to_loop()
+                await self._read_body(obj)
+                if obj in self._indexing:
                     await self._index(obj)
-                finally:
-                    self._indexing.discard(obj)
+            finally:
+                self._indexing.discard(obj)
+            if is_held:
+                return 0.0
             if obj.is_unshown and not self.holds:
                 obj.is_unshown, obj.is_shown = False, not obj.is_gone
                 await self._reconciler.show_event(obj)
@@ -412,36 +419,16 @@ class Controller:
             return delay
 
     async def _index(self, obj: WatchedObject) -> None:
-        for _ in range(_STATES_INDEXED):
-            if obj.is_unindexed:
-                obj.is_unindexed = False
-                await self._reconciler.index(obj)
-        self._note_indexed(obj)
-
-    async def _index_only(self, obj: WatchedObject) -> float | None:
-        """Index an object; return the seconds until a retry if its body cannot be read."""
+        """Update the indexes with the newest state of an object."""
         try:
-            await self._read_body(obj)
-        except APIError as exc:
-            return self._reconciler.on_error(obj, exc)
-        await self._index(obj)
-        return None
-
-    def _finish_indexing(self, obj: WatchedObject, task: asyncio.Task[float | None]) -> None:
-        del self._workers[task]
-        self._queue.release_indexing()
-        self._indexing.discard(obj)
-        if task.cancelled():  # the stream ends
-            return
-        delay = None
-        if task.exception() is not None:  # it is logged; handlers must not wait for ever
-            obj.is_unindexed = False
-        else:
-            delay = task.result()
-        if delay is None:  # a list can have ended since the task did
+            with self._queue.running_handlers():
+                for _ in range(_STATES_INDEXED):
+                    if obj.is_unindexed:
+                        obj.is_unindexed = False
+                        await self._reconciler.index(obj)
+        finally:  # after an error, too: handlers must not wait for ever
+            self._indexing.discard(obj)
             self._note_indexed(obj)
-        if obj.state is not State.RUNNING:
-            self.enqueue(obj, after=delay)
 
     def _requeue(self, obj: WatchedObject, task: asyncio.Task[float | None]) -> None:
         """Decide by the result of the work when an object is processed again."""
@@ -449,9 +436,10 @@ class Controller:
         self._queue.release()
         obj.state, obj.since = State.IDLE, 0.0
         if task.cancelled() or task.exception() is not None:
+            self._indexing.discard(obj)
             if task.cancelled():
                 obj.leave_work()  # others can have continued
-            if obj.is_dirty or obj.is_unshown:
+            if obj.is_dirty or obj.is_unshown or obj.is_unindexed:
                 self.enqueue(obj)
             else:  # a new task would end in the same way; if a pause begins, a list follows
                 self._let_go(obj)

@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 _SLOTS: Final = 32  # per kind; twice the number of its concurrent requests
 _SLOTS_WHEN_BUSY: Final = 8  # per kind, if other kinds are busy, too
 _BUSY: Final = 64  # taken slots of all kinds
-_INDEXERS: Final = 100  # objects that are indexed at once while their handlers must wait
 _MIN_HOLD: Final = 0.05  # seconds; faster handlers keep their slot
 _HOLD_IN_WRITES: Final = 2  # the same as a multiple of an average write
 _TOLERATED: Final = 8  # failed writes in a row; then all writes are assumed to fail
@@ -101,9 +100,8 @@ class WorkQueue:
         self._shared = shared
         self._limit = limit
         self._lanes = tuple(OrderedDict[WatchedObject, None]() for _ in Lane)
-        self._unindexed = OrderedDict[WatchedObject, None]()
         self._turns = itertools.cycle(_TURNS)
-        self._taken = self._running = self._indexing = 0
+        self._taken = self._running = 0
         self._scheduled: asyncio.Handle | None = None
         self._write_seconds = 0.1  # the average; a guess before the first one
         self._failures = 0  # of writes, in a row
@@ -160,20 +158,10 @@ class WorkQueue:
                 self._lanes[lane].move_to_end(obj, last=False)
             self._schedule()
 
-    def add_for_indexing(self, obj: WatchedObject) -> None:
-        """Queue an object, to be indexed beside a hundred others."""
-        self.remove(obj)
-        if self._unindexed or self._indexing >= _INDEXERS:
-            self._unindexed[obj] = None
-            self._schedule()
-        else:
-            self._indexing += 1
-            obj.controller.begin_indexing(obj)
-
     def remove(self, obj: WatchedObject) -> None:
         """Remove an object, if it waits."""
-        for waiting in (*self._lanes, self._unindexed):
-            waiting.pop(obj, None)
+        for lane in self._lanes:
+            lane.pop(obj, None)
         if obj.timer is not None:
             obj.timer.cancel()
             obj.timer = None
@@ -214,11 +202,6 @@ class WorkQueue:
             timer.cancel()
             if is_released:
                 self._take(1)
-
-    def release_indexing(self) -> None:
-        """Record that an object has been indexed."""
-        self._indexing -= 1
-        self._schedule()
 
     def note_write(self, seconds: float, namespace: str | None) -> None:
         """Record a write in a namespace that the API server has answered, with any answer."""
@@ -281,7 +264,7 @@ class WorkQueue:
         self._shared.taken += count
 
     def _schedule(self) -> None:
-        if self._scheduled is None and (self.has_waiting or self._unindexed):
+        if self._scheduled is None and self.has_waiting:
             self._scheduled = asyncio.get_running_loop().call_soon(self._advance)
 
     def _advance(self) -> None:
@@ -291,13 +274,9 @@ class WorkQueue:
         for _ in range(_BATCH):
             if time.monotonic() >= end:
                 break
-            if self._unindexed and self._indexing < _INDEXERS:
-                obj, _ = self._unindexed.popitem(last=False)
-                self._indexing += 1
-                obj.controller.begin_indexing(obj)
-            elif not self.has_waiting:
+            if not self.has_waiting:
                 return
-            elif self.is_open:
+            if self.is_open:
                 lane = next(self._lanes[each] for each in next(self._turns) if self._lanes[each])
                 obj, _ = lane.popitem(last=False)
                 obj.controller.begin(obj)

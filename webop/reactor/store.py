@@ -54,9 +54,6 @@ class ObjectController(Protocol):
     def begin(self, obj: WatchedObject) -> None:
         """Start the work on an object, if there is any: its turn has come."""
 
-    def begin_indexing(self, obj: WatchedObject) -> None:
-        """Start to index an object, and do no other work on it."""
-
     def describe_state(self, obj: WatchedObject) -> str:
         """Return the state of an object in the words of the metrics."""
 

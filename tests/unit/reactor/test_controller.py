@@ -574,8 +574,7 @@ async def test_listed_objects_are_indexed_at_once_before_the_handlers_of_any(
     for number in range(50):
         controller.apply_event(None, build(f"u{number}"))
     controller.finish_listing()
-    await settle()
-    assert len(reconciler.indexed) == 50
+    await eventually(lambda: len(reconciler.indexed) == 50)  # slow indexers do not keep their slots
     assert reconciler.seen == []
     released.set()
     await settle()
