@@ -214,6 +214,10 @@ async def play_replication(admin: Admin, relayed: Relay, namespace: str) -> None
 
     await eventually(is_told_twice, "an Event that counts twice about what is in the way")
     await admin.merge(source, {"metadata": {"annotations": {key: names[0]}}})
+    await eventually(is_equal, "the copy after all these changes")
+    # Only a copy that the operator has seen goes with its source: it has, when it changes it.
+    await admin.merge(source, {"data": {"key": "dHJlcw=="}})
+    await eventually(is_equal, "the last change of the copy")
     await admin.client.delete(source)
 
     async def is_gone() -> bool:
