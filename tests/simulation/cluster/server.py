@@ -175,11 +175,6 @@ class Cluster:
         path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         self._command("DELETE", f"{path}/{plural}.{group}")
 
-    def add_namespace(self, name: str) -> None:
-        """Create a namespace."""
-        body = {"metadata": {"name": name}}
-        self._command("POST", "/api/v1/namespaces", body)
-
     def finish_namespace(self, name: str) -> bool:
         """Do what the namespace controller does for a namespace that is deleted.
 
