@@ -24,7 +24,7 @@ import kopf
 
 import webop.handlers.options
 from tests.docs import messages
-from tests.docs.pages import DOCS
+from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
 from webop.cli.layout import SectionOption
 from webop.handlers.model import (

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, ClassVar, NamedTuple
 
@@ -86,13 +87,16 @@ class Handler:
     """A function with an id and options for its errors.
 
     ``timeout`` and ``backoff`` are in seconds, ``retries`` in attempts; None is the default.
-    ``arguments`` are those that the function gets as models.
+    ``arguments`` are those that the function gets as models. ``is_async`` looks through decorators.
     """
 
     title: ClassVar[str] = "Handler"
+    family: ClassVar[str] = "handler"  # "change" for a ChangeHandler, and so on
+    queue: ClassVar[str] = "handlers"  # of their requests: no sort of handlers blocks another one
 
     id: str
     fn: HandlerFn
+    is_async: bool = field(init=False, repr=False)
     param: Any = None
     errors: ErrorsMode | None = None
     timeout: float | None = None
@@ -100,13 +104,18 @@ class Handler:
     backoff: Pauses | None = None
     arguments: tuple[Argument, ...] = ()
 
+    def __init_subclass__(cls) -> None:
+        cls.family = cls.__name__.removesuffix("Handler").lower()
+
+    def __post_init__(self) -> None:
+        """Find out how the function must be called."""
+        layers = list_layers(self.fn)
+        own_call = getattr(type(layers[-1]), "__call__", None)  # noqa: B004
+        is_async = any(map(inspect.iscoroutinefunction, [*layers, own_call]))
+        object.__setattr__(self, "is_async", is_async)
+
     def __str__(self) -> str:
         return f"{self.title} {self.id!r}"
-
-    @property
-    def family(self) -> str:
-        """The name of its kind of handlers: "change" for a ChangeHandler, and so on."""
-        return type(self).__name__.removesuffix("Handler").lower()
 
     @property
     def key(self) -> tuple[Any, str]:
@@ -121,6 +130,8 @@ class Handler:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActivityHandler(Handler):
     """A handler of an activity: startup, cleanup, login, probe."""
+
+    queue = "activities"
 
     activity: Activity
     is_fallback: bool = False
@@ -188,6 +199,8 @@ class IndexHandler(ResourceHandler):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BackgroundHandler(ResourceHandler):
     """The common base of daemons and timers: one task per object, stopped before deletion."""
+
+    queue = "daemons"
 
     initial_delay: InitialDelay = None
 
@@ -280,6 +293,7 @@ class WebhookHandler(ResourceHandler):
     """
 
     title = "Webhook"
+    queue = "reviews"  # the API server can need them before it responds to other handlers
 
     reason: WebhookType
     operations: frozenset[str] = frozenset()

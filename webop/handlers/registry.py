@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from webop.handlers.causes import ChangeCause, ResourceCause, WebhookCause
-from webop.handlers.filters import is_in_scope, matches, prematches
+from webop.handlers.filters import is_in_scope, matches
 from webop.handlers.model import (
     Activity,
     ActivityHandler,
@@ -112,7 +112,8 @@ class ResourceHandlers:
     def needs_finalizer(self, cause: ResourceCause) -> bool:
         """Return whether a handler of changes requires the finalizer on the object."""
         return any(
-            handler.needs_finalizer and prematches(handler, cause) for handler in self.changes
+            handler.needs_finalizer and matches(handler, cause, is_about_change=False)
+            for handler in self.changes
         )
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.cli.test_image import forgetting_modules
-from tests.kit.cli_runner import invoke
+from tests.kit.cli_runner import forgetting_modules, invoke
 from webop.testing import ClusterError, eventually
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from tests.kit.http_relay import Relay
 from tests.kit.operators import (
     Objects,
     RunOperator,
-    eventually,
     is_no_fence,
     operate,
 )
+from tests.kit.waiting import eventually
 
 Json = dict[str, Any]
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.kit.operators import eventually
 from tests.kit.virtual_time import in_virtual_time
+from tests.kit.waiting import eventually
 from webop.calls.threads import NO_POOL, call_in_thread
 from webop.client.watch_events import parse_version
 from webop.errors import APIError

@@ -16,8 +16,6 @@ from .selectors import Predicate
 
 Verb = Literal["create", "update", "delete"]
 
-_EVENTS: dict[Verb, str] = {"create": "ADDED", "update": "MODIFIED", "delete": "DELETED"}
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

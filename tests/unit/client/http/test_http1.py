@@ -15,9 +15,10 @@ from typing import cast
 
 import pytest
 
+from tests.kit.certificates import Pair, issue, issue_by
 from tests.kit.scripted_server import Connection, ScriptedServer, build_answer, playing
 from tests.kit.virtual_time import AdvancingLoop
-from tests.unit.client.test_tls import Pair, issue, issue_by
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.streams import StreamLimits
 from webop.errors import (
@@ -359,8 +360,7 @@ async def test_a_server_that_does_not_shake_hands_is_given_up() -> None:
             await server.wait_for_closing()
         async with server.connect(info) as client:
             task = asyncio.create_task(client.request("GET", "/x"))
-            while not server.open:
-                await asyncio.sleep(0.005)
+            await eventually(lambda: server.open)
             task.cancel()
             await server.wait_for_closing()
 
@@ -508,8 +508,7 @@ async def test_what_is_in_flight_fails_when_the_client_is_closed() -> None:
     async with playing(script) as server:
         client = server.connect()
         task = asyncio.create_task(client.request("GET", "/x"))
-        while not server.open:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: server.open)
         await asyncio.sleep(0.01)
         await client.aclose()
         with pytest.raises(APIConnectionError, match="the connection was closed"):
@@ -672,13 +671,11 @@ def test_idle_connections_are_closed_before_the_server_does_it() -> None:
             await client.request("GET", "/x")
             assert server.open == 3
             loop.advance += 11
-            while server.open > 1:
-                await asyncio.sleep(0.005)
+            await eventually(lambda: server.open <= 1)
             await client.request("GET", "/x")
             assert server.accepted == 3
             loop.advance += 61
-            while server.open:
-                await asyncio.sleep(0.005)
+            await server.wait_for_closing()
 
     with asyncio.Runner(loop_factory=AdvancingLoop) as runner:
         runner.run(run())

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
     RESPONSE,
     REVIEW,
@@ -21,7 +22,6 @@ from tests.kit.webhook_servers import (
     connect,
     read_head,
     trust,
-    until,
 )
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import KeyPair, build_certificate_self_signed
@@ -166,7 +166,7 @@ async def test_a_request_that_has_come_but_is_not_read_yet_is_answered(
             socket.create_connection, ("127.0.0.1", listener.port), 10.0
         )
         client.sendall(REQUEST)
-        await until(lambda: len(fn.calls) == 1)
+        await eventually(lambda: len(fn.calls) == 1)
         await asyncio.to_thread(client.recv, 10_000)
         client.sendall(REQUEST)  # and there is no turn of the event loop any more
     with client:
@@ -206,7 +206,7 @@ async def test_a_request_that_crosses_the_end_of_its_idle_connection_is_not_lost
     async with listen(fn, hosting, server_context) as listener:
         client = await asyncio.to_thread(open_slowly, listener.port, client_context)
         client.sendall(REQUEST)
-        await until(lambda: len(fn.calls) == 1)
+        await eventually(lambda: len(fn.calls) == 1)
         assert (await asyncio.to_thread(client.recv, 10_000)).startswith(b"HTTP/1.1 200 ")
     with client:
         client.sendall(REQUEST)
@@ -296,10 +296,10 @@ async def test_a_crowd_of_clients_loses_nothing_in_a_stop(
         crowd = Crowd(listener.port, client_context)
         for i in range(30):
             group.create_task(crowd.run(pause=i % 5 / 100))
-        await until(lambda: crowd.outcomes["200"] > 200)
+        await eventually(lambda: crowd.outcomes["200"] > 200)
         hosting.is_stopping = True
         before = crowd.outcomes["200"]
-        await until(lambda: crowd.outcomes["200"] > before + 100)
+        await eventually(lambda: crowd.outcomes["200"] > before + 100)
         crowd.is_ended = True
     assert set(crowd.outcomes) == {"200"}
 
@@ -314,7 +314,7 @@ async def test_a_cancelled_exit_closes_the_port_all_the_same(
             ports.append(listener.port)
 
     task = asyncio.create_task(run())
-    await until(lambda: bool(ports))
+    await eventually(lambda: bool(ports))
     task.cancel()
     await asyncio.wait([task])
     with pytest.raises(ConnectionRefusedError):

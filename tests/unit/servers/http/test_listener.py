@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, read_head, trust, until
+from tests.kit.waiting import eventually
+from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, read_head, trust
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import build_certificate_self_signed
@@ -109,7 +110,7 @@ async def test_clients_are_served_again_after_a_shortage_of_open_files(
             resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
             try:
                 await loop.sock_connect(client, ("127.0.0.1", listener.port))
-                await until(lambda: "Cannot accept a connection: Too many" in caplog.text)
+                await eventually(lambda: "Cannot accept a connection: Too many" in caplog.text)
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             await loop.sock_sendall(client, REQUEST)

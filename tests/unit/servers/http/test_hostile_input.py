@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
     RESPONSE,
     REVIEW,
@@ -23,9 +24,8 @@ from tests.kit.webhook_servers import (
     post,
     read_head,
     trust,
-    until,
 )
-from tests.unit.servers.foreign_servers import run_uvicorn
+from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.errors import ReviewError
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import build_certificate_self_signed
@@ -136,7 +136,7 @@ async def test_answers_that_a_client_does_not_take_do_not_pile_up(fn: Recorder) 
     async with listen(fn, read_timeout=0.5) as port:
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall((HEAD + BODY) * 8)
-            await until(lambda: len(fn.calls) >= 1)
+            await eventually(lambda: len(fn.calls) >= 1)
     assert len(fn.calls) <= 3
 
 
@@ -197,7 +197,7 @@ async def test_too_many_large_reviews_at_once_are_refused_for_a_moment(fn: Recor
     ):
         url = f"http://127.0.0.1:{port}"
         tasks = [asyncio.create_task(client.post(url, content=body)) for _ in range(32)]
-        await until(lambda: len(fn.calls) == 32)
+        await eventually(lambda: len(fn.calls) == 32)
         refused = await client.post(url, content=body)
         assert refused.status_code == 429
         assert refused.headers["retry-after"] == "1"
@@ -424,7 +424,7 @@ async def test_the_body_of_a_request_that_waits_for_its_turn_does_not_fill_the_m
         with socket.create_connection(("127.0.0.1", listener.port)) as client:
             client.setblocking(False)
             await loop.sock_sendall(client, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            await until(lambda: len(listener.connections) == 1)
+            await eventually(lambda: len(listener.connections) == 1)
             head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 16000000\r\n\r\n"
             request = head + large
             tracemalloc.start()

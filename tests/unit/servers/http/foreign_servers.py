@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from tests.kit.webhook_servers import until
+from tests.kit.waiting import eventually
 from webop.servers.hosting import Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 
@@ -30,7 +30,7 @@ async def run_uvicorn(
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
         thread.start()
         try:
-            await until(lambda: server.started)
+            await eventually(lambda: server.started)
             yield sock.getsockname()[1]
         finally:
             server.should_exit = True

@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.webhook_servers import RESPONSE, REVIEW, until
-from tests.unit.servers.foreign_servers import run_uvicorn
+from tests.kit.waiting import eventually
+from tests.kit.webhook_servers import RESPONSE, REVIEW
+from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.errors import ReviewError
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
@@ -170,7 +171,7 @@ async def test_an_answer_is_there_before_the_deadline_whatever_the_handler_does(
         assert response.json()["kind"] == "Status"
         named = "webhook fn " if "fn" in path else "The webhooks "
         assert re.search(rf"{named}.* 0\.25 s of the 0\.3 s", response.json()["message"])
-        await until(lambda: sleeper.is_done)
+        await eventually(lambda: sleeper.is_done)
         sleeper.action = lambda: asyncio.sleep(0)
         assert (await client.post(path, json=REVIEW)).json() == RESPONSE
     assert "Its handlers are cancelled" in caplog.text

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.exec_plugins import build_kubeconfig
-from tests.unit.client.test_lifetimes import build_token
+from tests.kit.exec_plugins import build_kubeconfig, build_token
 from webop.client.auth.logins import (
     login_with_kubeconfig,
     login_with_service_account,

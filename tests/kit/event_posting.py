@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import webop
-from tests.kit.operators import eventually
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.errors import APIConflictError
 from webop.events.loggers import EVENTS, Poster, current_poster

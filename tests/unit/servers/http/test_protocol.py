@@ -15,8 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, save, trust, until
-from tests.unit.servers.foreign_servers import run_uvicorn
+from tests.kit.waiting import eventually
+from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, save, trust
+from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
@@ -132,5 +133,5 @@ async def test_a_client_that_closes_its_side_is_dropped_while_a_handler_still_ru
         writer.write_eof()
         if is_reading:
             assert await reader.read() == b""
-        await until(lambda: not listener.connections)
+        await eventually(lambda: not listener.connections)
         fn.gate.set()  # else the exit waits for it

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, is_running
-from tests.unit.client.test_lifetimes import build_token
+from tests.kit.exec_plugins import V1, V1BETA1, PluginFolder, build_token, is_running
+from tests.kit.waiting import wait_until
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.client.auth.vault import ConnectionInfo
@@ -151,10 +151,7 @@ def test_a_plugin_that_hangs_is_stopped_with_all_that_it_has_started(plugin: Plu
     with pytest.raises(LoginError, match=r"plugin\.sh.*did not finish in 0\.5 s"):
         hanging.fetch(time_limit=0.5)
     child = int((plugin.folder / "pid").read_text())
-    deadline = time.monotonic() + 10
-    while is_running(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not is_running(child))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kit.webhook_servers import RESPONSE, REVIEW, Recorder, connect, post, read_head, until
+from tests.kit.waiting import eventually
+from tests.kit.webhook_servers import RESPONSE, REVIEW, Recorder, connect, post, read_head
 from webop.errors import ReviewError
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
@@ -376,7 +377,7 @@ async def test_a_client_that_leaves_in_the_middle_is_forgotten(
         async with connect(listener.port) as (_, writer):
             writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n{")
             await writer.drain()
-        await until(lambda: "has disconnected" in caplog.text)
+        await eventually(lambda: "has disconnected" in caplog.text)
     assert fn.calls == []
     assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
@@ -400,7 +401,7 @@ async def test_reviews_are_served_in_parallel(client: httpx.AsyncClient, fn: Rec
     fn.gate = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(client.post(f"/fn{i}", json=REVIEW)) for i in range(10)]
-        await until(lambda: len(fn.calls) == 10)
+        await eventually(lambda: len(fn.calls) == 10)
         fn.gate.set()
     assert {task.result().status_code for task in tasks} == {200}
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
-import json
-from typing import Any
 
 import pytest
 
+from tests.kit.exec_plugins import build_token
 from webop.client.auth.expiration import (
     Lifetime,
     choose_earliest,
@@ -20,12 +18,6 @@ from webop.servers.certificates.certs import build_ca, build_certificate_signed
 
 HOUR = 3600.0
 YEAR = 365 * 24 * HOUR
-
-
-def build_token(claims: Any, *, parts: int = 3) -> str:
-    """Return a token that looks like a JWT; nobody verifies it."""
-    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
-    return ".".join(["e30", payload, "signature"][:parts])
 
 
 @pytest.mark.parametrize(

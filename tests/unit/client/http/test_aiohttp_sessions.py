@@ -13,8 +13,9 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from tests.kit.fake_cluster import PATH, FakeCluster, Mirror, Networking, Watching
-from tests.kit.fake_server import FakeServer
-from tests.unit.client.test_transport import FAULTS, serving, wait_until
+from tests.kit.scripted_server import ScriptedServer
+from tests.kit.waiting import eventually
+from tests.unit.client.http.test_transport import FAULTS, serving
 from webop.client.api import Client
 from webop.client.auth.vault import AiohttpSession, Vault
 from webop.client.http.sessions import build_transport
@@ -22,11 +23,11 @@ from webop.client.http.transport import Request
 from webop.errors import APIConnectionError, APINotFoundError
 
 
-def build_info(server: FakeServer, session: aiohttp.ClientSession) -> AiohttpSession:
-    return AiohttpSession(server=f"http://127.0.0.1:{server.port}", aiohttp_session=session)
+def build_info(server: ScriptedServer, session: aiohttp.ClientSession) -> AiohttpSession:
+    return AiohttpSession(server=server.url, aiohttp_session=session)
 
 
-def connect(server: FakeServer, session: aiohttp.ClientSession) -> Client:
+def connect(server: ScriptedServer, session: aiohttp.ClientSession) -> Client:
     return Client(Vault({"test": build_info(server, session)}), Networking())
 
 
@@ -43,7 +44,7 @@ async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network_of_a_s
         asyncio.TaskGroup() as group,
     ):
         task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         fault(cluster)
         cluster.delete("deleted")
         cluster.apply("changed", value=1)

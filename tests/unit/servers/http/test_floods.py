@@ -17,8 +17,8 @@ import pytest
 import uvloop
 
 import webop
-from tests.kit.operators import eventually
 from tests.kit.scrapes import find_port
+from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import RESPONSE, REVIEW, Recorder, connect, post, read_head, trust
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.kit.scripted_server import Connection, build_answer, playing
-from tests.unit.client.http1.test_http1 import echo
+from tests.unit.client.http.test_http1 import echo
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIConnectionError
 
