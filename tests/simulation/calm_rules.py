@@ -95,12 +95,15 @@ class CalmJudge:
             ):
                 return []  # it has left the sight of the operator
             wanted |= {part: (value, uid) for part, value in list_parts(name, value).items()}
-        present = {
-            name: (body["spec"].get("value"), owner)
-            for name, body in found.items()
-            for owner in [(body["metadata"].get("labels") or {}).get("webop.dev/owner")]
-            if name not in FOREIGN
-        }
+        present: dict[str, tuple[int, str]] = {}
+        for name, body in found.items():
+            meta = body["metadata"]
+            owner = (meta.get("labels") or {}).get("webop.dev/owner")
+            if owner and meta.get("ownerReferences"):
+                present[name] = body["spec"].get("value"), owner
+            elif not (owner or meta.get("ownerReferences")):  # it has become somebody else's
+                wanted.pop(name, None)
+        present = {name: part for name, part in present.items() if name not in FOREIGN}
         if present != wanted:
             problems.append(f"parts: there are {present}, not {wanted}")
         return problems

@@ -401,7 +401,7 @@ class Judge:
         others = [  # handlers of the object, one after another
             other.end - other.begin
             for other in self.world.calls
-            if other.uid == call.uid and other.plan.kind in {*STATE_KINDS, "event"}
+            if other.uid == call.uid and other.plan.kind in {*STATE_KINDS, "event", "reconcile"}
             if other.handler == other.plan.id and other.begin >= (last.end or 0) and other.end
         ]
         # Before each, up to six states are indexed (three of them with a slot), some objects three

@@ -81,7 +81,7 @@ _DISTURBING = {
     "upgrade",
 }
 _DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
-_PARTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PARTS}"
+PARTS_PATH = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PARTS}"
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
 
 
@@ -152,7 +152,7 @@ class World:
         if plan.has_parts:
             self.cluster.add_kind(GROUP, PARTS, "Part")
             for name in FOREIGN:
-                self._ask("POST", _PARTS, _build_foreign(name))
+                self.ask("POST", PARTS_PATH, _build_foreign(name))
             self.cluster.observers.append(self._collect_later)
         self._create_peering()
         self.cluster.observers.append(self.judge.judge_change)
@@ -294,9 +294,10 @@ class World:
 
     def request(self, method: str, name: str = "", body: Any = None) -> servers.Response:
         """Ask the API server as the user."""
-        return self._ask(method, f"{OBJECTS}/{name}" if name else OBJECTS, body)
+        return self.ask(method, f"{OBJECTS}/{name}" if name else OBJECTS, body)
 
-    def _ask(self, method: str, path: str, body: Any = None) -> servers.Response:
+    def ask(self, method: str, path: str, body: Any = None) -> servers.Response:
+        """Ask the API server as the user, about anything."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         content = None if body is None else orjson.dumps(body)
         headers = {"content-type": kind}
@@ -414,28 +415,32 @@ class World:
 
     def _spoil(self, what: str, name: str) -> None:
         """Delete a part of an object, edit it, or take away by what it is found."""
-        path = f"{_PARTS}/{name}"
+        path = f"{PARTS_PATH}/{name}"
         if what == "part deleted":
-            self._ask("DELETE", path)
+            self.ask("DELETE", path)
         elif what == "part edited":
-            self._ask("PATCH", path, {"spec": {"value": -1}})
+            self.ask("PATCH", path, {"spec": {"value": -1}})
+        elif self._values % 2:
+            self.ask("PATCH", path, {"metadata": {"ownerReferences": None}})
         else:
-            self._ask("PATCH", path, {"metadata": {"ownerReferences": None, "labels": None}})
+            self.ask("PATCH", path, {"metadata": {"labels": None}})
 
     def _collect_later(self, change: servers.Change) -> None:
-        """Delete the parts of an object that is gone, as the garbage collector does."""
-        if change.resource == f"{PLURAL}.{GROUP}" and change.new is None and change.old:
-            self.network.later(0.5, self._collect, change.old["metadata"]["uid"])
+        """Delete the parts of objects that are gone, as the garbage collector does."""
+        is_gone = change.resource == f"{PLURAL}.{GROUP}" and change.new is None
+        if is_gone or (change.resource == f"{PARTS}.{GROUP}" and change.new is not None):
+            self.network.later(0.5, self._collect)
 
-    def _collect(self, uid: str) -> None:
+    def _collect(self) -> None:
+        uids = {body["metadata"]["uid"] for body in self.list_objects().values()}
         for name, body in self.list_parts().items():
-            owners = body["metadata"].get("ownerReferences") or ()
-            if any(owner["uid"] == uid for owner in owners):
-                self._ask("DELETE", f"{_PARTS}/{name}")
+            owners = {owner["uid"] for owner in body["metadata"].get("ownerReferences") or ()}
+            if owners and not owners & uids:
+                self.ask("DELETE", f"{PARTS_PATH}/{name}")
 
     def list_parts(self) -> dict[str, Any]:
         """Return the parts of objects that there are, by name."""
-        items = self._ask("GET", _PARTS).body.get("items", ())
+        items = self.ask("GET", PARTS_PATH).body.get("items", ())
         return {item["metadata"]["name"]: item for item in items}
 
     def _upgrade(self, step: Step) -> None:
@@ -501,17 +506,17 @@ class World:
         if crd := self._read_definition():
             version = crd["spec"]["versions"][0]
             version["subresources"] = {} if version.get("subresources") else {"status": {}}
-            self._ask("PUT", _DEFINITION, crd)
+            self.ask("PUT", _DEFINITION, crd)
 
     def _regroup(self) -> None:
         """Let the kind join a category, or leave it."""
         if crd := self._read_definition():
             crd["spec"]["names"]["categories"] = [] if self.is_grouped else [CATEGORY]
-            self._ask("PUT", _DEFINITION, crd)
+            self.ask("PUT", _DEFINITION, crd)
 
     def _read_definition(self) -> Any:
         """Return a copy of the definition of the kind; what the cluster answers is its own."""
-        response = self._ask("GET", _DEFINITION)
+        response = self.ask("GET", _DEFINITION)
         return orjson.loads(response.encode()) if response.status == 200 else None
 
     @property
@@ -524,16 +529,16 @@ class World:
         """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
         self.unlocked_at = self.loop.time()
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-        self._ask("DELETE", f"{leases}/operator")
-        self._ask("DELETE", f"{_PEERINGS}/default")
+        self.ask("DELETE", f"{leases}/operator")
+        self.ask("DELETE", f"{_PEERINGS}/default")
         self.network.later(3.0, self._create_peering)
 
     def _create_peering(self) -> None:
         head = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
-        self._ask("POST", _PEERINGS, {**head, "metadata": {"name": "default"}})
+        self.ask("POST", _PEERINGS, {**head, "metadata": {"name": "default"}})
 
     def _patch_peering(self, patch: dict[str, Any]) -> None:
-        self._ask("PATCH", f"{_PEERINGS}/default", patch)
+        self.ask("PATCH", f"{_PEERINGS}/default", patch)
 
     def _catch_up(self) -> None:
         self.cluster.lag = 0

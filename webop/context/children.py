@@ -404,10 +404,19 @@ class Children:
         try:
             return await client.apply(content, field_manager=manager)
         except APIConflictError as exc:
-            if not is_known:
+            if not (is_known or await self._owns(place)):
                 raise
             self._logger.info("Taking back what was changed in %s: %s", place, exc)
         return await client.apply(content, field_manager=manager, force=True)
+
+    async def _owns(self, place: Place) -> bool:
+        """Return whether an object that has lost its labels still has the object as its owner."""
+        kind = self._view.find_plural(place.kind)
+        if kind is None:
+            return False
+        found = await _get_client().get(kind, place.name, namespace=place.namespace)
+        references = found["metadata"].get("ownerReferences") or ()
+        return any(one.get("uid") == self._uid for one in references)
 
     async def prune(self) -> builtins.list[str]:
         """Delete the children that were not applied in this call; return their names.

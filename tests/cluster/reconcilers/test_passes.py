@@ -189,7 +189,7 @@ async def test_calls_for_one_object_keep_their_distance(
             await objects.patch("one", {"spec": {"a": number}})
             await asyncio.sleep(0.05)
         await eventually(lambda: seen.calls and seen.calls[-1]["spec"] == {"a": 4})
-    assert all(pause >= 0.5 for pause in seen.pauses())
+    assert all(pause > 0.3 for pause in seen.pauses())  # a call can begin late, not the next one
 
 
 async def test_what_a_reconciler_writes_does_not_call_it_again(
