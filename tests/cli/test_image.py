@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.kit.cli_runner import forgetting_modules, invoke
-from tests.kit.processes import find_free_port
 from webop.cli.manifests.image import BASE
+from webop.controlplane.requests import find_free_port
 from webop.version import __version__
 
 _ROOT = Path(__file__).parents[2]

@@ -11,9 +11,10 @@ import httpx
 import pytest
 
 from tests.kit.operators import Kind, Objects
-from tests.kit.processes import HANDLERS, PATIENCE, Command, Workshop, find_free_port, take_port
+from tests.kit.processes import HANDLERS, PATIENCE, Command, Workshop, take_port
 from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -19,9 +19,9 @@ import httpx
 import pytest
 
 from tests.kit.operators import Kind
-from tests.kit.processes import find_free_port
 from tests.kit.reviews import build_object, build_review, read_patch
 from tests.kit.waiting import wait_until
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.client.api import Client

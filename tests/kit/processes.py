@@ -143,8 +143,3 @@ def take_port() -> Iterator[int]:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         yield taken.getsockname()[1]
-
-
-def find_free_port() -> int:
-    with take_port() as port:
-        return port

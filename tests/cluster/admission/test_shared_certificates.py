@@ -11,12 +11,12 @@ import pytest
 import webop
 from tests.kit.managed_webhooks import Site, open_site
 from tests.kit.operators import Kind, build_settings, define_kinds, get_connection, operate
-from tests.kit.processes import find_free_port
 from tests.kit.shared_secrets import replicate, shake_hands
 from tests.kit.waiting import eventually
 from webop.admission.access import ClientAccess
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
+from webop.controlplane.requests import find_free_port
 from webop.errors import APINotFoundError, ConfigurationError
 from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import split_certificates

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.kit.operators import Kind, connect
-from tests.kit.processes import Command, Workshop, find_free_port
+from tests.kit.processes import Command, Workshop
 from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.controlplane.requests import find_free_port
 from webop.errors import APIStatusError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pytest
 import webop
 from tests.kit.doctor_runs import Doctor, build_record, configure, wait_in_force
 from tests.kit.managed_webhooks import KINDS, Site
-from tests.kit.processes import find_free_port
 from tests.kit.waiting import eventually
+from webop.controlplane.requests import find_free_port
 from webop.handlers.model import WebhookType
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (

@@ -22,8 +22,9 @@ import pytest
 
 import webop
 from tests.kit.operators import Objects
-from tests.kit.processes import Workshop, find_free_port
+from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
+from webop.controlplane.requests import find_free_port
 from webop.logs import configure_terminal, preserve
 from webop.logs.terminal import TerminalFormatter, accepts_colours, find_formatter
 

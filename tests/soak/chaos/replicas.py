@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from tests.kit.long_runs import read_clock
 from tests.kit.operators import Kind
-from tests.kit.processes import Command, Workshop, find_free_port
+from tests.kit.processes import Command, Workshop
 from tests.kit.waiting import eventually
 from tests.soak.balancer import Balancer, Endpoint
 from tests.soak.chaos.invariants import Process
 from tests.soak.chaos.link import Link
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

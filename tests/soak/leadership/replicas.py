@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.kit.forwarder import Forwarder
 from tests.kit.operators import Json, Kind
-from tests.kit.processes import Command, Workshop, find_free_port
+from tests.kit.processes import Command, Workshop
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.kit.processes import Command, Workshop, find_free_port
+from tests.kit.processes import Command, Workshop
 from tests.kit.waiting import eventually
 from tests.soak.balancer import Endpoint
+from webop.controlplane.requests import find_free_port
 
 HANDLERS = """
 import os
