@@ -292,6 +292,7 @@ class Children:
         handlers: Iterable[ReconcileHandler],
         body: Body,
         logger: Logger,
+        client: AsyncClient | None = None,
     ) -> None:
         self._store = operator.children
         self._view = operator.cluster_view
@@ -302,13 +303,22 @@ class Children:
         self._uid: str = body.meta.raw.get("uid") or ""
         self._namespace: str | None = body.meta.raw.get("namespace")
         self._logger = logger
+        self._given_client = client
         self._applied: set[Place] = set()
         self._has_failed = False
 
     @property
     def sync(self) -> SyncChildren:
         """The same methods for functions that run in threads."""
-        return SyncChildren(self, _get_client())
+        return SyncChildren(self, self._client)
+
+    @property
+    def _client(self) -> AsyncClient:
+        """The client of the running handler, unless another one was given."""
+        client = self._given_client or current_client.get()
+        if client is None:
+            raise LookupError("`children` works only inside of a handler.")
+        return client
 
     async def apply(
         self, child: Mapping[str, Any] | pydantic.BaseModel, *, namespace: str | None = None
@@ -400,7 +410,7 @@ class Children:
 
     async def _write(self, content: Json, place: Place, *, is_known: bool) -> Json:
         manager = f"{self._manager}.{build_label(self._handlers[0].id)}"[:_MANAGER_LIMIT]
-        client = _get_client()
+        client = self._client
         try:
             return await client.apply(content, field_manager=manager)
         except APIConflictError as exc:
@@ -414,7 +424,7 @@ class Children:
         kind = self._view.find_plural(place.kind)
         if kind is None:
             return False
-        found = await _get_client().get(kind, place.name, namespace=place.namespace)
+        found = await self._client.get(kind, place.name, namespace=place.namespace)
         references = found["metadata"].get("ownerReferences") or ()
         return any(one.get("uid") == self._uid for one in references)
 
@@ -471,7 +481,7 @@ class Children:
             found = clone(child.raw)
         else:
             try:
-                found = await _get_client().get(resource, name, namespace=where)
+                found = await self._client.get(resource, name, namespace=where)
             except APINotFoundError as exc:
                 if not exc.details.get("name"):
                     raise
@@ -518,7 +528,7 @@ class Children:
             if child is None or child.is_deleting or kind is None:
                 continue
             try:
-                await _get_client().delete(
+                await self._client.delete(
                     kind,
                     place.name,
                     namespace=place.namespace,
@@ -534,7 +544,7 @@ class Children:
         return deleted
 
     async def _wait_gone(self, places: Iterable[Place], seconds: float) -> None:
-        client, loop = _get_client(), asyncio.get_running_loop()
+        client, loop = self._client, asyncio.get_running_loop()
         end = loop.time() + seconds
         for place in places:
             if (kind := self._view.find_plural(place.kind)) is None:
@@ -615,13 +625,6 @@ class SyncChildren:
     ) -> bool:
         """See :meth:`Children.ready`."""
         return self._wait(self._async.ready(kind, condition, name=name))
-
-
-def _get_client() -> AsyncClient:
-    client: AsyncClient | None = current_client.get()
-    if client is None:
-        raise LookupError("`children` works only inside of a handler.")
-    return client
 
 
 def _select_kind(kind: str | type[pydantic.BaseModel]) -> Selector:

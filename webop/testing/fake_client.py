@@ -13,21 +13,32 @@ import datetime as dt
 import functools
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
+import pydantic
 
 from webop.cli.manifests.kinds import list_builtin
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.context import current_client
+from webop.client.discovery import discover
 from webop.client.http import transport
 from webop.client.objects import AsyncClient, SyncClient
+from webop.context.children import Children, ChildStore, Names
+from webop.context.cluster_view import ClusterView
 from webop.controlplane.requests import Manifest, read_manifest
 from webop.errors import ConfigurationError
+from webop.events.loggers import LocalObjectLogger
+from webop.handlers.model import ReconcileHandler
+from webop.handlers.registry import OperatorRegistry, get_default_registry
+from webop.models.fitting import dump
+from webop.objects.body import Body
+from webop.settings import OperatorSettings
 from webop.testing.apiserver import Cluster, Request, Response, Watch
 from webop.testing.apiserver.kinds import BUILT_IN, Kind
 
@@ -92,6 +103,48 @@ class FakeClient(AsyncClient):
         """The client with the same methods for sync functions; each call waits for its result."""
         client = AsyncClient(self._build_requests())
         return SyncClient(client, _get_loop())
+
+    async def children(
+        self,
+        parent: Mapping[str, Any] | pydantic.BaseModel,
+        reconciler: Callable[..., Any],
+        *,
+        registry: OperatorRegistry | None = None,
+    ) -> Children:
+        """Return the argument ``children`` of a reconciler, for one call of it.
+
+        ::
+
+            await build(name="blog", spec=site.spec, children=await client.children(site, build))
+            assert await client.get("services", "blog", namespace="default")
+
+        Args:
+            parent: an object that exists in this client.
+            reconciler: the function with ``@webop.reconcile``.
+            registry: where it is registered; by default ``webop.get_default_registry()``.
+
+        Raises:
+            TypeError: the function is no reconciler.
+        """
+        known = (registry or get_default_registry()).select_resource_handlers()
+        found = (one for one in known if isinstance(one, ReconcileHandler) and one.fn is reconciler)
+        if (handler := next(found, None)) is None:
+            raise TypeError(f"{reconciler!r} is no function with @webop.reconcile.")
+        raw = dump(parent) if isinstance(parent, pydantic.BaseModel) else parent
+        meta, kind = raw["metadata"], (*raw["apiVersion"].split("/"), raw["kind"])
+        body = Body(await self.get(kind, meta["name"], namespace=meta.get("namespace")))
+        view, store, settings = ClusterView(), ChildStore(), OperatorSettings()
+        view.update((await discover(self._requests)).resources)
+        names = Names.build(None)
+        for selector in handler.owns:
+            for resource in selector.select(view.resources):
+                for one in await self.list(resource, labels={names.owner: body.metadata["uid"]}):
+                    store.note(resource.plural_name, None, one, names, is_read=False)
+        operator: Any = SimpleNamespace(
+            children=store, cluster_view=view, child_names=names, settings=settings
+        )
+        log = LocalObjectLogger(body=body, settings=settings)
+        return Children(operator, [handler], body, log, client=self)
 
     def _build_requests(self) -> Client:
         vault = Vault({"fake": ConnectionInfo(server="https://fake.invalid")})
