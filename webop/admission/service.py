@@ -127,7 +127,6 @@ class AdmissionService:
         if isinstance(request, dict) and request.get("kind") == conversion.KIND:
             return await self.conversion(request, headers)
         review = parse_review(request)
-        review_of_the_moment.set(review)
         # The server's tasks do not inherit it. A dry run must store nothing, so no Events either.
         current_poster.set(None if review.dryrun else self._operator.poster)
         if self._operator.client is not None:
@@ -156,6 +155,7 @@ class AdmissionService:
         errors: list[Any] = []
         denying: list[str] = []
         patch: str | None = None
+        token = review_of_the_moment.set(review)
         try:
             try:
                 chosen = select_webhooks(self._find_handlers(resource, webhook), cause)
@@ -201,6 +201,7 @@ class AdmissionService:
         finally:
             if entered is not None:
                 self._gate.leave(entered)
+            review_of_the_moment.reset(token)
 
     def _describe(
         self, review: Review, webhook: str | None, headers: Mapping[str, str]

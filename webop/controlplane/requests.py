@@ -160,8 +160,11 @@ class AdminClient:
             try:
                 self._kinds[known] = await Kinds(client).find(selector)
             except APINotFoundError as exc:
-                advice = "If it is a custom resource, apply its CRD first."
-                raise ClusterError(f"{exc} {advice}") from None
+                similar = str(exc).partition(" in the cluster.")[2]
+                raise ClusterError(
+                    f"There is no kind {kind!r} in {api_version!r}.{similar} If it is a custom "
+                    "resource, apply its CRD first."
+                ) from None
         return self._kinds[known]
 
 
