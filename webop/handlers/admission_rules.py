@@ -30,7 +30,6 @@ _TEXT = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _find_names = re.compile(r"(?<![\w.])(?:self|oldSelf|object|oldObject)\b").findall
-_can_handle_null = re.compile(r"\bnull\b|\brequest\.operation\b|\.\?").search
 
 
 @spell_out("id")
@@ -110,7 +109,13 @@ def _check_parts(options: dict[str, Any]) -> None:
 
 
 def _reads_old(text: str) -> bool:
-    return "oldObject" in _find_names(text) and not _can_handle_null(text)
+    return "oldObject" in _find_names(text) and not _can_be_null("oldObject", text)
+
+
+def _can_be_null(name: str, text: str) -> bool:
+    """Return whether an expression asks first if an object is null, or for the operation."""
+    asked = rf"\b{name}\s*[!=]=\s*null\b|\bnull\s*[!=]=\s*{name}\b|\b{name}\.\?"
+    return bool(re.search(rf"{asked}|\brequest\.operation\b", text))
 
 
 def _check_names(operations: frozenset[str], text: str, options: dict[str, Any]) -> None:
@@ -133,7 +138,7 @@ def _check_names(operations: frozenset[str], text: str, options: dict[str, Any])
                 f"Rule {options['id']!r} reads {name}, which is null in each {operation}: use "
                 f"{other}, or other operations."
             )
-        if not _can_handle_null(f"{text} {conditions}"):
+        if not _can_be_null(name, f"{text} {conditions}"):
             raise ValueError(
                 f"Rule {options['id']!r} reads {name}, which is null in {operation}, so that it "
                 f"would deny each of these. Remove {operation} from operations=, or begin with "

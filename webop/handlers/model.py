@@ -238,7 +238,8 @@ class ReconcileHandler(ResourceHandler):
 
     ``fields`` are those whose changes count, by default all but the metadata and the status.
     ``owns`` are the kinds of its children, ``reads`` those of them whose bodies it reads.
-    ``min_interval`` are the seconds between the beginnings of two calls for an object.
+    ``min_interval`` are the seconds between the beginnings of two calls for an object;
+    ``across_namespaces`` is whether children can be in another namespace than the object.
     """
 
     title = "Reconciler"
@@ -247,6 +248,7 @@ class ReconcileHandler(ResourceHandler):
     owns: tuple[Selector, ...] = ()
     reads: tuple[Selector, ...] = ()
     min_interval: float = 0.0
+    across_namespaces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

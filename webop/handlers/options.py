@@ -230,6 +230,9 @@ class ReconcileOptions(
     of the objects to reconcile; ``(namespace, name)`` for another namespace"""
     min_interval: Number | None
     """Seconds between two calls for the same object, at least"""
+    across_namespaces: Flag | None
+    """Whether children can be in another namespace than the object: users of that namespace can
+    forge them"""
 
 
 class WebhookOptions(ObjectOptions, total=False):

@@ -82,6 +82,7 @@ def test_options_take_the_forms_of_webhooks() -> None:
         ("object.spec.size < 9", {"CREATE", "UPDATE"}),
         ("object.spec.engine == oldObject.spec.engine", {"UPDATE"}),
         ("oldObject == null || object.spec == oldObject.spec", {"CREATE", "UPDATE"}),
+        ("oldObject.spec.a == object.spec.a || object.spec.b == null", {"UPDATE"}),
         ("object.spec.text != 'oldObject'", {"CREATE", "UPDATE"}),
         ("object.spec.text != r'\\' // oldObject", {"CREATE", "UPDATE"}),
         ('object.spec.text != """a "b" oldObject"""', {"CREATE", "UPDATE"}),
