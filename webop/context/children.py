@@ -294,13 +294,10 @@ class ChildStore:
             del self._of_owner[child.owner]
 
     def _tell(self, place: Place, child: Child) -> None:
-        parent, handler = self._parents.get(child.owner, {}).get(child.reconciler, (None, None))
-        if (
-            parent is not None
-            and handler is not None
-            and _reaches(parent.namespace, handler, place)
-        ):
-            parent.call_again(handler.id, place.kind)
+        if found := self._parents.get(child.owner, {}).get(child.reconciler):
+            parent, handler = found
+            if _reaches(parent.namespace, handler, place):
+                parent.call_again(handler.id, place.kind)
 
 
 def _reaches(namespace: str | None, handler: ReconcileHandler, place: Place) -> bool:
@@ -335,9 +332,8 @@ class Children:
         self._manager = operator.settings.networking.field_manager
         self._handlers = tuple(handlers)
         self._body = body
-        self.uid: str = body.meta.raw.get("uid") or ""
-        self.namespace: str | None = body.meta.raw.get("namespace")
-        self.name: str = body.meta.raw.get("name") or ""
+        self._uid: str = body.meta.raw.get("uid") or ""
+        self._namespace: str | None = body.meta.raw.get("namespace")
         self.has_taken_back = False
         self._selectors = operator.settings.watching.build_selectors
         self._logger = logger
@@ -415,7 +411,7 @@ class Children:
         self._applied.add(place)
         known = store.find(place)
         if known is not None and (known.owner, known.reconciler) == (
-            self.uid,
+            self._uid,
             build_label(handler.id),
         ):
             if known.has(digest, content):
@@ -438,7 +434,7 @@ class Children:
         meta = content["metadata"] = dict(content.get("metadata") or {})
         if not meta.get("name"):
             raise ConfigurationError(f"{handler} applies {resource.plural_name} without a name.")
-        where = namespace or meta.get("namespace") or self.namespace
+        where = namespace or meta.get("namespace") or self._namespace
         if not resource.namespaced:
             where = None
         elif where is None:
@@ -450,13 +446,13 @@ class Children:
     def _mark(self, content: Json, place: Place, label: str) -> str:
         """Add the labels, the owner and the annotation of a child; return the annotation."""
         names, meta = self._names, content["metadata"]
-        own = {names.owner: self.uid, names.reconciler: label}
+        own = {names.owner: self._uid, names.reconciler: label}
         meta["labels"] = {**(meta.get("labels") or {}), **own}
-        if self.namespace in (None, place.namespace):
-            others = [one for one in meta.get("ownerReferences") or () if one["uid"] != self.uid]
+        if self._namespace in (None, place.namespace):
+            others = [one for one in meta.get("ownerReferences") or () if one["uid"] != self._uid]
             meta["ownerReferences"] = [*others, build_owner_reference(self._body)]
         text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
-        digest = f"{_seal(place, self.uid)}.{_digest(text, 16)}"
+        digest = f"{_seal(place, self._uid)}.{_digest(text, 16)}"
         meta["annotations"] = {**(meta.get("annotations") or {}), names.digest: digest}
         return digest
 
@@ -468,7 +464,7 @@ class Children:
         requirements = parse_label_selector(self._selectors(resource).get("labelSelector", ""))
         if not any(selector.check(resource) for selector in handler.owns):
             problem = "Its kind is not in owns= of the reconciler: add it."
-        elif not _reaches(self.namespace, handler, place):
+        elif not _reaches(self._namespace, handler, place):
             problem = "It is not in the namespace of its parent: say across_namespaces=True."
         elif place.namespace and served is not None and place.namespace not in served:
             problem = "The operator does not serve its namespace (--namespace)."
@@ -493,12 +489,12 @@ class Children:
         owners = {one.get("uid") for one in meta.get("ownerReferences") or ()}
         labels = meta.get("labels") or {}
         owner, reconciler = labels.get(self._names.owner), labels.get(self._names.reconciler)
-        if owner == self.uid:  # the reconciler can have had another id
+        if owner == self._uid:  # the reconciler can have had another id
             is_ours = reconciler == label or not self._store.has_parent(owner, reconciler or "?")
         elif owner:  # its parent can be gone
-            is_ours = not (owners - {self.uid} or self._store.has_parent(owner))
+            is_ours = not (owners - {self._uid} or self._store.has_parent(owner))
         else:
-            is_ours = self.uid in owners
+            is_ours = self._uid in owners
         if not (is_ours or (adopt and not owner)):
             whose = f"the child of another object (uid {owner})" if owner else "nobody's child"
             advice = "" if owner else " Delete it, or pass adopt=True."
@@ -507,7 +503,7 @@ class Children:
 
     async def _write(self, content: Json, place: Place, *, is_forced: bool) -> Json:
         """Apply a child; take the fields of others only if they have changed it."""
-        end = _name_manager(build_label(self._handlers[0].id), self.uid)
+        end = _name_manager(build_label(self._handlers[0].id), self._uid)
         manager = f"{self._manager[: _MANAGER_LIMIT - len(end)]}{end}"
         try:
             return await self._client.apply(content, field_manager=manager)
@@ -563,7 +559,7 @@ class Children:
         is none is always the word of the API server: it is safe to make a password then.
         """
         resource = self._select(kind)
-        where = (namespace or self.namespace) if resource.namespaced else None
+        where = (namespace or self._namespace) if resource.namespaced else None
         place = Place(resource.plural_name, where, name)
         child = self._store.find(place)
         found: Json
@@ -577,7 +573,7 @@ class Children:
                     raise
                 return None
         seen = _read_child(place, found, self._names, is_read=False)
-        return found if seen is not None and seen.owner == self.uid else None
+        return found if seen is not None and seen.owner == self._uid else None
 
     async def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
         """Return all children of a kind, as :meth:`get` does, in the order of their names."""
@@ -606,10 +602,10 @@ class Children:
         kinds = None
         if selector is not None:
             kinds = {one.plural_name for one in selector.find_candidates(self._view.resources)}
-        for place, child in self._store.list_of(self.uid):
+        for place, child in self._store.list_of(self._uid):
             handler = handlers.get(child.reconciler)
-            is_own = handler is not None and child.controller in (None, self.uid)
-            is_own = is_own and handler is not None and _reaches(self.namespace, handler, place)
+            is_own = handler is not None and child.controller in (None, self._uid)
+            is_own = is_own and handler is not None and _reaches(self._namespace, handler, place)
             if is_own and (kinds is None or place.kind in kinds):
                 yield place, child
 
