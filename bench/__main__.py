@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import sides
-from bench.api import Collection, open_session
+from bench.api import Children, Collection, open_session
 from bench.model import MORE, Bench, BenchError, Side
 from bench.report import build_table
 from bench.scenarios import SCENARIOS
@@ -38,7 +38,7 @@ sides, which take turns (A B A B):
   go       {sides.get_go_peer()}, built into the same cache if necessary; skipped without Go
 
 examples:
-  python -m bench                                  all but {_NAMED}: about forty minutes
+  python -m bench                                  all but {_NAMED}: about fifty minutes
   python -m bench create latency --sides webop,kopf --repeat 5
   python -m bench restart --objects 10000 --json restart.json
   python -m bench restart --sides webop,kopf --more resume
@@ -112,6 +112,7 @@ async def _run(
         things, empties = Collection(session, "things"), Collection(session, "empties")
         for collection in (things, empties):
             await collection.define(has_status=options.status)
+        collections = things, empties, Children(session)
         for name in options.scenarios or [
             key for key, item in SCENARIOS.items() if not item.by_name_only
         ]:
@@ -120,7 +121,7 @@ async def _run(
             able = tuple(side for side in chosen if side.name in scenario.sides)
             for objects in sizes or scenario.sizes:
                 kubeconfig = Path(local.kubeconfig)
-                bench = Bench(workdir, kubeconfig, able, things, empties, objects, options.more)
+                bench = Bench(workdir, kubeconfig, able, *collections, objects, options.more)
                 repeat, timeout = options.repeat or scenario.repeat, options.timeout
                 result = await take_turns(scenario, bench, repeat, timeout or scenario.timeout)
                 print(build_table(f"{name}: {scenario.summary}", result), flush=True)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import re
 import ssl
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -14,17 +15,16 @@ import orjson
 from bench.model import BenchError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 GROUP = "bench.webop.dev"
 HANDLED = "kopf.zalando.org/last-handled-configuration"
 _CONCURRENCY = 50
 _PAGE = 1000
 _SPEC = {"replicas": 3, "image": "registry.example/app:1.0", "ports": [80, 443]}
+_REQUESTS = re.compile(r'^apiserver_request_total\{(.*verb="(\w+)".*)\} (\S+)$', re.MULTILINE)
 # The server counts server-side apply separately from other patches.
-_WRITES = re.compile(
-    r'^apiserver_request_total\{(.*verb="(?:PATCH|APPLY|PUT)".*)\} (\S+)$', re.MULTILINE
-)
+_CHANGES = ("PATCH", "APPLY", "PUT")
 
 
 def open_session(server: str, token: str, ca_data: str) -> aiohttp.ClientSession:
@@ -41,9 +41,15 @@ def open_session(server: str, token: str, ca_data: str) -> aiohttp.ClientSession
 class Collection:
     """The objects of one custom resource, all in the namespace ``default``."""
 
+    group = GROUP
+    # What count_writes() counts. The bench itself creates and deletes the objects.
+    counted: tuple[str, ...] = _CHANGES
+    query: Mapping[str, str] = {}  # selects the objects
+
     def __init__(self, session: aiohttp.ClientSession, plural: str) -> None:
         self._session = session
-        self._url = f"/apis/{GROUP}/v1/namespaces/default/{plural}"
+        root = f"/apis/{self.group}" if self.group else "/api"
+        self._url = f"{root}/v1/namespaces/default/{plural}"
         self.plural = plural
 
     async def define(self, *, has_status: bool) -> None:
@@ -103,17 +109,19 @@ class Collection:
 
     async def clear(self) -> None:
         """Delete all objects, also those with finalizers, and wait until they are gone."""
-        query = {"limit": str(_PAGE)}
+        query = {"limit": str(_PAGE), **self.query}
         while left := (await self._call("GET", self._url, query=query))["items"]:
-            await self._concurrently(self._remove, [item["metadata"]["name"] for item in left])
+            await self._concurrently(self.remove, [item["metadata"]["name"] for item in left])
 
     async def count_writes(self) -> float:
         """Return how many updates of these objects the server has counted in its metrics."""
         async with self._session.get("/metrics", raise_for_status=True) as response:
-            found = _WRITES.findall(await response.text())
-        ours = f'group="{GROUP}"', f'resource="{self.plural}"'
+            found = _REQUESTS.findall(await response.text())
+        ours = f'group="{self.group}"', f'resource="{self.plural}"'
         return sum(
-            float(number) for labels, number in found if all(each in labels for each in ours)
+            float(number)
+            for labels, verb, number in found
+            if verb in self.counted and all(each in labels for each in ours)
         )
 
     async def wait_handled(self, names: Iterable[str], **query: str) -> None:
@@ -122,12 +130,21 @@ class Collection:
         Without a resourceVersion, a watch begins with all existing objects. The server ends
         watches with slow readers.
         """
-        pending, query = set(names), {"watch": "1", **query}
+
+        def is_handled(meta: dict[str, Any]) -> bool:
+            return HANDLED in meta.get("annotations", ())
+
+        await self._wait(is_handled, names, **query)
+
+    async def _wait(
+        self, condition: Callable[[dict[str, Any]], bool], names: Iterable[str], **query: str
+    ) -> None:
+        pending, query = set(names), {"watch": "1", **self.query, **query}
         while pending:
             async with self._session.get(self._url, params=query, raise_for_status=True) as events:
                 while pending and (line := await events.content.readline()):
                     meta = orjson.loads(line)["object"]["metadata"]
-                    if HANDLED in meta.get("annotations", ()):
+                    if condition(meta):
                         pending.discard(meta["name"])
 
     async def _concurrently(self, fn: Callable[[str], Awaitable[None]], names: list[str]) -> None:
@@ -141,7 +158,8 @@ class Collection:
             for _ in range(_CONCURRENCY):
                 group.create_task(work())
 
-    async def _remove(self, name: str) -> None:
+    async def remove(self, name: str) -> None:
+        """Delete one object, also if it has finalizers."""
         url = f"{self._url}/{name}"
         response = await self._call("DELETE", url, may_be_gone=True)
         if response["kind"] != "Status":  # it still exists, because of its finalizers
@@ -164,6 +182,37 @@ class Collection:
             if not response.ok and not (may_be_gone and response.status == 404):
                 raise BenchError(f"{method} {url}: {response.status} {content[:200]!r}")
             return orjson.loads(content)
+
+
+class Children(Collection):
+    """The ConfigMaps that the operators give to objects, two to each: see ``build`` in handlers."""
+
+    group = ""
+    counted = (*_CHANGES, "POST", "DELETE")
+    query = MappingProxyType({"labelSelector": "app=bench"})
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        super().__init__(session, "configmaps")
+
+    async def wait_complete(self, parents: Iterable[str]) -> None:
+        """Watch until each of these objects has its two ConfigMaps, and is their owner."""
+
+        def is_owned(meta: dict[str, Any]) -> bool:
+            owners = [owner["name"] for owner in meta.get("ownerReferences", ())]
+            return owners == [meta["name"].rpartition("-")[0]]
+
+        names = [f"{parent}-{part}" for parent in parents for part in "ab"]
+        await self._wait(is_owned, names)
+
+    async def prove_owned(self, things: Collection) -> None:
+        """Create one more object, wait until it has its ConfigMaps, and delete all of them."""
+        await things.create("canary", _SPEC)
+        try:
+            await self.wait_complete(["canary"])
+        finally:  # do not leave it for the next side
+            await things.remove("canary")
+            for part in "ab":
+                await self.remove(f"canary-{part}")
 
 
 def build_names(count: int) -> list[str]:

@@ -55,6 +55,20 @@ if _EXTRA == "typed" and os.environ["BENCH_SIDE"] == "webop":
 
     _kind = (lambda _: False,)  # the model takes its place
 
+if _EXTRA == "children" and os.environ["BENCH_SIDE"] == "webop":
+
+    @kopf.reconcile(*_kind, owns=["configmaps"])
+    async def build(name: str, spec: kopf.Spec, children: kopf.Children, **_: Any) -> None:
+        global _calls  # noqa: PLW0603 - the cheapest counter
+        _calls += 1
+        data = {"image": spec["image"], "replicas": str(spec["replicas"])}
+        for part in "ab":
+            metadata = {"name": f"{name}-{part}", "labels": {"app": "bench"}}
+            child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+            await children.apply(child)
+
+    _kind = (lambda _: False,)  # the reconciler takes its place
+
 
 @kopf.on.create(*_kind)
 async def handle(name: str | None, spec: Any, **_: Any) -> None:

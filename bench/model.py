@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from bench.api import Collection
+    from bench.api import Children, Collection
 
 # Figures by name, which ends in the unit: cpu_ms_per_object.
 Sample = dict[str, float]
@@ -34,6 +34,7 @@ class Side:
 class Bench:
     """The environment of a scenario: a server with two collections, one of them stays empty.
 
+    ``maps`` are the children of reconciled objects.
     ``more`` names additional handlers for the scenarios about creations and restarts.
     """
 
@@ -42,6 +43,7 @@ class Bench:
     sides: tuple[Side, ...]
     things: Collection
     empties: Collection
+    maps: Children
     objects: int
     more: str = ""
 

@@ -110,9 +110,10 @@ class Operator(Process):
 def run_operator(bench: Bench, side: Side, plural: str, extra: str = "") -> Iterator[Operator]:
     """Run one side with the handlers of the bench for one of its collections.
 
-    There is always a creation handler; ``extra`` adds more:
+    There is a creation handler, but not with "children"; ``extra`` adds more:
 
     - "update", "timer", "daemon", "resume": such a handler;
+    - "children": a reconciler that gives each object two ConfigMaps;
     - "three": two more creation handlers;
     - "typed": the creation handler gets its spec as a model, where the side has models;
     - "review:PORT": webhooks on that port, with the certificate in the work folder;

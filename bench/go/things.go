@@ -2,11 +2,15 @@ package main
 
 import (
 	"maps"
+	"os"
 	"slices"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 )
 
 var version = schema.GroupVersion{Group: "bench.webop.dev", Version: "v1"}
@@ -69,11 +73,18 @@ func (l *ThingList) DeepCopyObject() runtime.Object {
 	return &copied
 }
 
-// buildScheme maps our two types to the kind of the collection with this plural.
+// thingKind returns the kind of the collection of this run.
+func thingKind() string {
+	plural := os.Getenv("BENCH_PLURAL")
+	return strings.ToUpper(plural[:1]) + plural[1:]
+}
+
+// buildScheme maps our two types to this kind; ConfigMaps are the children.
 func buildScheme(kind string) *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypeWithName(version.WithKind(kind), &Thing{})
 	scheme.AddKnownTypeWithName(version.WithKind(kind+"List"), &ThingList{})
 	metav1.AddToGroupVersion(scheme, version)
+	utilruntime.Must(corev1.AddToScheme(scheme))
 	return scheme
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.scenarios import (
+    children,
     create,
     daemon,
     first,
@@ -21,6 +22,7 @@ SCENARIOS = {
     for module in (
         create,
         restart,
+        children,
         timer,
         daemon,
         review,

@@ -644,7 +644,12 @@ def _select(body: Mapping[str, Any]) -> Selector:
     version, kind = body.get("apiVersion"), body.get("kind")
     if not (isinstance(version, str) and isinstance(kind, str)):
         raise TypeError("The object must have apiVersion and kind.")
-    group, _, version = version.rpartition("/")
+    return _build_selector(version, kind)
+
+
+@functools.lru_cache(maxsize=256)
+def _build_selector(api_version: str, kind: str) -> Selector:
+    group, _, version = api_version.rpartition("/")
     return Selector(group=group, version=version, kind=kind)
 
 

@@ -18,6 +18,7 @@ import builtins
 import functools
 import hashlib
 import re
+import sys
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
@@ -36,7 +37,7 @@ from webop.errors import (
 )
 from webop.models.fitting import dump_set
 from webop.models.model import build_selector
-from webop.objects.body import Body, build_owner_reference
+from webop.objects.body import Body, OwnerReference, build_owner_reference
 from webop.objects.conditions import find_condition, is_outdated
 from webop.objects.fields import clone, resolve
 from webop.objects.label_selectors import matches_labels, parse_label_selector
@@ -122,7 +123,7 @@ class Child:
         fields: a digest of the fields that belong to the reconciler; None if only the response to
             the last apply has shown the child.
         applied_fields: the same right after the last apply; None if that was before the start.
-        unchecked: these fields, as long as it is not known what belongs to the last apply.
+        unchecked: these fields as text, as long as it is not known what belongs to the last apply.
         raw: the object, if its kind is read.
     """
 
@@ -135,7 +136,7 @@ class Child:
     is_deleting: bool
     fields: str | None = None
     applied_fields: str | None = None
-    unchecked: Json | None = None
+    unchecked: bytes | None = None
     raw: Json | None = None
 
     def has(self, digest: str, content: Json) -> bool:
@@ -150,7 +151,7 @@ class Child:
             rest = {k: v for k, v in content.items() if k not in ("apiVersion", "kind")}
             meta = content["metadata"].items()
             rest["metadata"] = {k: v for k, v in meta if k not in ("name", "namespace")}
-            if _covers(self.unchecked, rest):
+            if _covers(orjson.loads(self.unchecked), rest):
                 self.applied_fields, self.unchecked = self.fields, None
         return self.fields == self.applied_fields
 
@@ -234,8 +235,8 @@ class ChildStore:
         meta = raw["metadata"]
         place = Place(kind, meta.get("namespace"), meta["name"])
         old = self._children.get(place)
-        child = _read_child(place, raw, names, is_read=is_read)
-        if event_type == "DELETED" or child is None:
+        child = None if event_type == "DELETED" else _read_child(place, raw, names, is_read=is_read)
+        if child is None:
             if old is not None and old.uid == meta.get("uid", ""):
                 self._remove(place, old)
                 self._tell(place, old)
@@ -268,7 +269,7 @@ class ChildStore:
         child.fields = child.unchecked = None  # responses do not show them
         if known is not None and known.uid == child.uid:
             if known.version == child.version:  # the event was faster
-                known.applied_fields = known.fields
+                known.applied_fields, known.unchecked = known.fields, None
                 self._applying[place] = False
                 return
             if _is_older(child.version, known.version):
@@ -340,6 +341,16 @@ class Children:
         self._given_client = client
         self._applied: set[Place] = set()
         self._has_failed = False
+        self._writes = 0
+
+    @functools.cached_property
+    def _reference(self) -> OwnerReference:
+        return build_owner_reference(self._body)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a child is being applied just now."""
+        return self._writes > 0
 
     @property
     def sync(self) -> SyncChildren:
@@ -387,11 +398,14 @@ class Children:
             TemporaryError: the cluster does not have its kind yet.
             APIError: the API server refuses it, or is not reachable.
         """
+        self._writes += 1
         try:
             return await self._apply(child, namespace, adopt=adopt)
         except BaseException:
             self._has_failed = True
             raise
+        finally:
+            self._writes -= 1
 
     async def _apply(
         self,
@@ -450,7 +464,7 @@ class Children:
         meta["labels"] = {**(meta.get("labels") or {}), **own}
         if self._namespace in (None, place.namespace):
             others = [one for one in meta.get("ownerReferences") or () if one["uid"] != self._uid]
-            meta["ownerReferences"] = [*others, build_owner_reference(self._body)]
+            meta["ownerReferences"] = [*others, self._reference]
         text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
         digest = f"{_seal(place, self._uid)}.{_digest(text, 16)}"
         meta["annotations"] = {**(meta.get("annotations") or {}), names.digest: digest}
@@ -728,11 +742,12 @@ def _read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Chil
     if not (owner and reconciler and digest.startswith(_seal(place, owner))):
         return None
     references = meta.get("ownerReferences") or ()
+    controller = next((one["uid"] for one in references if one.get("controller")), None)
     child = Child(
         uid=meta.get("uid") or "",
         owner=owner,
-        reconciler=reconciler,
-        controller=next((one["uid"] for one in references if one.get("controller")), None),
+        reconciler=sys.intern(reconciler),
+        controller=owner if controller == owner else controller,  # one text in memory, not two
         version=meta.get("resourceVersion") or "",
         digest=digest,
         is_deleting=meta.get("deletionTimestamp") is not None,
@@ -744,10 +759,10 @@ def _read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Chil
     end = _name_manager(reconciler, owner)
     for entry in meta["managedFields"]:
         is_apply = entry.get("operation") == "Apply" and not entry.get("subresource")
-        if is_apply and str(entry.get("manager") or "").endswith(end):
-            child.unchecked = entry.get("fieldsV1") or {}
-            fields = orjson.dumps(child.unchecked, option=orjson.OPT_SORT_KEYS).decode()
-            child.fields = _digest(fields, 16)
+        fields = entry.get("fieldsV1")
+        if is_apply and fields and str(entry.get("manager") or "").endswith(end):
+            child.unchecked = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+            child.fields = _digest(child.unchecked.decode(), 16)
             return child
     return None  # nothing of it was applied by the reconciler, or others have taken all of it
 
@@ -758,9 +773,9 @@ def _covers(fields: Any, content: Any) -> bool:
     Such a set has fields as "f:name", items of lists as "k:" with their keys, and values of sets as
     "v:"; an empty set is a value as a whole (Kubernetes API, meta/v1 FieldsV1).
     """
-    if not isinstance(fields, Mapping) or not fields:
+    if not isinstance(fields, dict) or not fields:
         return fields is not None
-    if isinstance(content, Mapping):
+    if isinstance(content, dict):
         return all(
             value is None or (f"f:{key}" in fields and _covers(fields[f"f:{key}"], value))
             for key, value in content.items()
@@ -771,7 +786,7 @@ def _covers(fields: Any, content: Any) -> bool:
     return len(items) >= len(content) and all(
         any(_covers(part, item) for key, part in items.items() if _is_key_of(key, item))
         for item in content
-        if isinstance(item, Mapping)
+        if isinstance(item, dict)
     )
 
 

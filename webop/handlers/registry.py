@@ -42,6 +42,7 @@ class ResourceHandlers:
         reports_misfits: whether the conditions of objects say that these do not fit their model.
         uses_finalizers: whether any handler can need the finalizer.
         has_only_children: whether the kind matters only as that of children.
+        reads_children: whether a reconciler reads its children of the kind.
     """
 
     __slots__ = (
@@ -53,6 +54,7 @@ class ResourceHandlers:
         "has_only_children",
         "indexers",
         "metadata_only",
+        "reads_children",
         "reconcilers",
         "reports_misfits",
         "uses_finalizers",
@@ -66,6 +68,7 @@ class ResourceHandlers:
         self.indexers = _select_of(IndexHandler, everything)
         self.reconcilers = _select_of(ReconcileHandler, everything)
         self.children = _select_of(ChildHandler, everything)
+        self.reads_children = not all(handler.metadata_only for handler in self.children)
         self.has_only_children = bool(everything) and len(self.children) == len(everything)
         self.extra_fields: frozenset[FieldPath] = frozenset(
             handler.field

@@ -42,6 +42,8 @@ _SLICE = 0.02  # seconds; after that, other tasks of the event loop run
 class Hold(enum.Enum):
     """Why the handlers of all objects of a stream must wait."""
 
+    __hash__ = object.__hash__  # that of Enum is slow, and this is looked up at each event
+
     PAUSED = enum.auto()
     """Another operator is active: work is left to it."""
     INDEXES = enum.auto()
@@ -196,7 +198,12 @@ class Controller:
             obj.event_type = event_type
             if obj.raw is None and obj.text is None:
                 obj.raw = obj.complete(raw)
-        self.enqueue(obj)
+        is_child = self._reconciler.ctx.handlers.has_only_children
+        if is_child and obj.state is State.IDLE:  # its owner has been called
+            obj.needs_resume = False
+            self._let_go(obj)
+        else:
+            self.enqueue(obj)
 
     def release(self, raw: dict[str, Any]) -> None:
         """Remove the finalizer from an object that left while no operator ran."""

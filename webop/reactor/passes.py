@@ -152,7 +152,7 @@ async def _call(
         counters=operator.counters,
         status=passes.call_status,
     )
-    with ctx.queue.running_handlers():
+    with ctx.queue.running_handlers(lambda: children.is_writing):
         outcome = await attempt(
             handler, cause, HandlerState(now(), retries=known.failures), options
         )

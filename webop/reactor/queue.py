@@ -7,8 +7,8 @@ releases it when the work ends.
 Handlers must not run far ahead of the writes: outcomes that are not written stay in memory, and a
 crash repeats their handlers. So a worker has a slot until its patch is written. Handlers that take
 long release their slot while they run, at the pace at which the API server accepts patches. So the
-number of slow handlers is not limited. While no write succeeds, work starts for one object after
-each of some pauses.
+number of slow handlers is not limited, except of those that write children. While no write
+succeeds, work starts for one object after each of some pauses.
 
 All methods are sync. Use them in one event loop only.
 """
@@ -22,7 +22,7 @@ import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from webop.aio.backoff import Backoff, Once
@@ -184,18 +184,22 @@ class WorkQueue:
         self._schedule()
 
     @contextlib.contextmanager
-    def running_handlers(self) -> Iterator[None]:
-        """Release the slot while handlers run, if they take long."""
-        is_released = False
+    def running_handlers(self, is_writing: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Release the slot while handlers run, if they take long, unless they write just then."""
+        loop, is_released = asyncio.get_running_loop(), False
+        hold = max(_MIN_HOLD, _HOLD_IN_WRITES * self._write_seconds)
+        timer: asyncio.TimerHandle
 
         def release() -> None:
-            nonlocal is_released
+            nonlocal is_released, timer
+            if is_writing():
+                timer = loop.call_later(hold, release)
+                return
             is_released = True
             self._take(-1)
             self._schedule()
 
-        hold = max(_MIN_HOLD, _HOLD_IN_WRITES * self._write_seconds)
-        timer = asyncio.get_running_loop().call_later(hold, release)
+        timer = loop.call_later(hold, release)
         try:
             yield
         finally:

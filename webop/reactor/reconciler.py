@@ -308,7 +308,7 @@ class Reconciler:
     def note_child(self, event_type: RawEventType, raw: dict[str, Any]) -> None:
         """Accept a state of a child of a reconciler, and drop what only this needs."""
         ctx, operator = self.ctx, self.ctx.operator
-        is_read = not all(handler.metadata_only for handler in ctx.handlers.children)
+        is_read = ctx.handlers.reads_children
         kind, names = ctx.resource.plural_name, operator.child_names
         operator.children.note(kind, event_type, raw, names, is_read=is_read)
         if not operator.settings.watching.managed_fields:

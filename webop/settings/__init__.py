@@ -338,7 +338,9 @@ class PersistenceSettings(Section):
     @property
     def prefix(self) -> str | None:
         """The prefix of the operator's own state; it sets the finalizer and both storages."""
-        return self._prefix
+        # Quicker than `self._prefix`; this is read at each event of a child.
+        value: str | None = (self.__pydantic_private__ or {}).get("_prefix")
+        return value
 
     @prefix.setter
     def prefix(self, value: str | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import httpx
 import pytest
 
 import webop
@@ -106,6 +108,33 @@ async def test_a_restart_and_foreign_fields_lead_to_no_write(
     assert [
         one for one in relayed.requests if one.method == "PATCH" and "site-" in str(one.url)
     ] == []
+
+
+async def test_slow_writes_of_children_limit_how_many_reconcilers_run_at_once(
+    objects: Objects, maps: Maps, relayed: Relay
+) -> None:
+    registry, running, most = webop.OperatorRegistry(), 0, 0
+
+    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    async def build(name: str, children: webop.Children, **_: Any) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await children.apply(build_map(f"{name}-a", {}))
+        await children.apply(build_map(f"{name}-b", {}))
+        running -= 1
+
+    async def meddle(request: httpx.Request) -> None:
+        if request.method == "PATCH":
+            await asyncio.sleep(0.3)
+
+    relayed.meddle = meddle
+    names = [f"site-{number}" for number in range(70)]
+    await asyncio.gather(*(objects.create(name, {}) for name in names))
+    async with operate(relayed.info, registry, namespaces=[objects.namespace], beside=True):
+        for name in names:
+            await maps.wait(f"{name}-b", bool)
+    assert 1 < most <= 32
 
 
 def builder_registry(builder: Builder) -> webop.OperatorRegistry:

@@ -34,7 +34,9 @@ class Reconciler:
     """Notes what it is asked to do; works as long as it is told to."""
 
     def __init__(self, *, wants_every_event: bool = False) -> None:
-        self.handlers: Any = SimpleNamespace(events=wants_every_event, indexers=False, children=())
+        self.handlers: Any = SimpleNamespace(
+            events=wants_every_event, indexers=False, children=(), has_only_children=False
+        )
         self.ctx: Any = SimpleNamespace(
             refer_to=lambda obj: {"k8s_ref": {"name": obj.name}}, handlers=self.handlers
         )

@@ -133,3 +133,19 @@ async def test_no_server_stops_the_writes_to_all_namespaces() -> None:
     for _ in range(20):
         queue.note_failure(APIStatusError("overloaded", status=503), "bad")
     assert not queue.is_open
+
+
+@in_virtual_time
+async def test_handlers_that_take_long_keep_their_slot_only_while_they_write() -> None:
+    queue, begun, is_writing = make_queue(), list[str](), True
+    starter = Starter(begun.append)
+    for _ in range(32):
+        queue.acquire()
+    queue.add(starter.make("next"), Lane.CHANGED)
+    with queue.running_handlers(lambda: is_writing):
+        await asyncio.sleep(60)
+        assert begun == []
+        is_writing = False
+        await asyncio.sleep(1)
+        assert begun == ["next"]
+    assert not queue.is_open
