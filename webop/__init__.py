@@ -60,8 +60,9 @@ from webop.events.loggers import (
     info,
     warn,
 )
+from webop.handlers.admission_rules import rule
 from webop.handlers.filters import all_, any_, none_, not_
-from webop.handlers.model import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason
+from webop.handlers.model import ABSENT, PRESENT, ErrorsMode, HandlerId, Reason, Rule
 from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
 from webop.handlers.retries import Again, Backoff, again
 from webop.handlers.stopping import (
@@ -277,6 +278,7 @@ __all__ = [
     "RawEventType",
     "Reason",
     "Resource",
+    "Rule",
     "SSLPeer",
     "Scale",
     "SmartProgressStorage",
@@ -343,6 +345,7 @@ __all__ = [
     "register",
     "remove_owner_reference",
     "resource",
+    "rule",
     "run",
     "run_tasks",
     "set_default_lifecycle",

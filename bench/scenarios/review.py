@@ -46,7 +46,7 @@ async def _measure_floor(bench: Bench, side: Side, pair: KeyPair) -> float:
     port = find_free_port()
     argv = (side.python, "-m", "uvicorn", f"--port={port}", "--app-dir", str(_FLOOR.parent))
     more = ("--no-access-log", "--http=httptools", "--ssl-certfile=cert.pem")
-    options = (*more, "--ssl-keyfile=key.pem", "--loop=asyncio", "floor:app")
+    options = (*more, "--ssl-keyfile=key.pem", "--loop=auto", "floor:app")
     with run_process(bench, (*argv, *options)) as process:
         load, review = ReviewLoad(port, pair), build_review(bench.things.plural, {})
         await load.wait_until_served("/check", review, _ALLOWED)

@@ -13,10 +13,10 @@ from click.testing import Result
 
 from tests.kit.cli_runner import invoke
 from tests.kit.operators import FINALIZER, Objects, get_connection
-from tests.kit.processes import find_free_port
 from webop.cli.doctor.finalizer_removal import find_held, remove_finalizer
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
+from webop.controlplane.requests import find_free_port
 from webop.errors import APIConflictError
 from webop.settings import NetworkingSettings
 

@@ -13,15 +13,14 @@ import sysconfig
 import time
 import urllib.request
 import zipfile
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from tests.kit.cli_runner import invoke
-from tests.kit.processes import find_free_port
+from tests.kit.cli_runner import forgetting_modules, invoke
 from webop.cli.manifests.image import BASE
+from webop.controlplane.requests import find_free_port
 from webop.version import __version__
 
 _ROOT = Path(__file__).parents[2]
@@ -229,19 +228,6 @@ def test_a_file_that_cannot_be_imported_makes_no_image(project: Path) -> None:
     assert result.exit_code == 1
     assert "handlers.py' cannot be imported: ModuleNotFoundError" in result.output
     assert "greeting" in result.output
-
-
-@contextlib.contextmanager
-def forgetting_modules(folder: Path) -> Iterator[None]:
-    """Let the modules of a folder be imported by others later, from elsewhere."""
-    path = list(sys.path)
-    try:
-        yield
-    finally:
-        sys.path[:] = path
-        for name, module in list(sys.modules.items()):
-            if str(folder) in str(getattr(module, "__file__", "")):
-                del sys.modules[name]
 
 
 def build(text: str, context: Path, root: Path) -> tuple[list[str], dict[str, str]]:

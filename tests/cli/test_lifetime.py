@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, eventually, operate
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, operate
 from tests.kit.processes import HANDLERS, Workshop
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:

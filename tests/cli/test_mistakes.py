@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.cli_runner import fail, invoke
-from tests.kit.operators import Objects, eventually
-from tests.kit.processes import HANDLERS, Workshop, find_free_port, take_port
+from tests.kit.operators import Objects
+from tests.kit.processes import HANDLERS, Workshop, take_port
+from tests.kit.waiting import eventually
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -15,8 +15,9 @@ from click.testing import Result
 
 import webop
 from tests.kit.cli_runner import invoke
-from tests.kit.operators import Objects, RunOperator, build_settings, eventually
+from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.peering_objects import PeeringObject, build_record, provide_peerings
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.identities import detect_own_identity
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.kit.operators import Objects
-from tests.kit.processes import PATIENCE, Command, Workshop
+from tests.kit.processes import Command, Workshop
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -55,10 +54,10 @@ def write(workshop: Workshop, version: str, handlers: str = _HANDLERS) -> Path:
 
 async def wait_for_end(command: Command) -> None:
     """Wait until none of the processes with handlers is there any more."""
-    deadline = time.monotonic() + PATIENCE
-    while any(is_alive(number) for number in list_processes(command)):
-        assert time.monotonic() < deadline, command.output
-        await asyncio.sleep(0.02)
+    await eventually(
+        lambda: not any(is_alive(number) for number in list_processes(command)),
+        lambda: f"the end of all processes of\n{command.output}",
+    )
 
 
 def list_processes(command: Command) -> list[str]:

@@ -13,8 +13,10 @@ import httpx
 import pytest
 
 from tests.kit.operators import Objects, is_handled
-from tests.kit.processes import Command, Workshop, find_free_port
+from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import build_review
+from tests.kit.waiting import eventually
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -55,14 +57,12 @@ class Site:
 
     async def wait_ready(self, http: httpx.AsyncClient) -> None:
         """Wait until it says that it is ready."""
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            with contextlib.suppress(httpx.TransportError):
-                answer = await http.get(f"{self.probes}/readyz")
-                if answer.status_code == 200:
-                    return
-            assert time.monotonic() < deadline, self.command.output
-            await asyncio.sleep(0.02)
+        await eventually(
+            lambda: http.get(f"{self.probes}/readyz"),
+            lambda: self.command.output,
+            check=lambda answer: answer.status_code == 200,
+            ignoring=httpx.TransportError,
+        )
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
 from tests.kit.operators import Kind, Objects
-from tests.kit.processes import HANDLERS, PATIENCE, Command, Workshop, find_free_port, take_port
+from tests.kit.processes import HANDLERS, PATIENCE, Command, Workshop, take_port
+from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -174,15 +175,10 @@ async def test_the_probes_are_at_port_80_and_at_this_host_unless_the_url_says_ot
 async def ask(command: Command, url: str, *, times: int) -> list[httpx.Response]:
     """Ask for a URL so many times at once, as soon as there is somebody to answer."""
     async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                await http.get(url.rpartition("/")[0] + "/nothing-here")
-                break
-            except httpx.ConnectError:
-                assert command.process.returncode is None, command.output
-                assert time.monotonic() < deadline, command.output
-                await asyncio.sleep(0.05)
+        probe = url.rpartition("/")[0] + "/nothing-here"
+        await eventually(
+            lambda: http.get(probe), lambda: command.output, ignoring=httpx.ConnectError
+        )
         return await asyncio.gather(*(http.get(url) for _ in range(times)))
 
 

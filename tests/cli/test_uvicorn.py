@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,9 @@ import httpx
 import pytest
 
 from tests.kit.operators import Kind
-from tests.kit.processes import find_free_port
 from tests.kit.reviews import build_object, build_review, read_patch
+from tests.kit.waiting import wait_until
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.client.api import Client
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).parents[2]
 _PATIENCE = 30.0  # seconds; only failing tests wait for so long
-_POLLING = 0.05
 
 HANDLERS = """
 import webop
@@ -109,12 +108,15 @@ class Server:
 
     def wait_for(self, pattern: str) -> str:
         """Wait for something in the log; return its first group, or all of it."""
-        deadline = time.monotonic() + _PATIENCE
-        while not (found := re.search(pattern, self.read_log())):
-            is_over = self.process.poll() is not None or time.monotonic() > deadline
-            assert not is_over, f"There is no {pattern!r} in the log:\n{self.read_log()}"
-            time.sleep(_POLLING)
-        return found[1] if found.re.groups else found[0]
+
+        def find() -> re.Match[str] | None:
+            is_over = self.process.poll() is not None
+            found = re.search(pattern, self.read_log())
+            assert found or not is_over, self.read_log()
+            return found
+
+        found = wait_until(find, lambda: f"{pattern!r} in the log:\n{self.read_log()}")
+        return str(found[1] if found.re.groups else found[0])
 
     def get(self, path: str) -> httpx.Response:
         """Get a page."""
@@ -292,7 +294,7 @@ def test_as_soon_as_there_are_credentials_the_objects_are_handled_too(
     server.wait_for("Until the login succeeds, only admission and probes are served")
     assert server.post(build_review()).status_code == 200
     (tmp_path / "kubeconfig").write_text(webop_cluster.kubeconfig.read_text())
-    wait_until(lambda: server.get("/readyz").status_code == 200, server)
+    wait_until(lambda: server.get("/readyz").status_code == 200, server.read_log)
     body: dict[str, Any] = {
         "apiVersion": f"{kind.group}/v1",
         "kind": kind.kind,
@@ -303,13 +305,6 @@ def test_as_soon_as_there_are_credentials_the_objects_are_handled_too(
     server.wait_for("created one")
     assert server.post(build_review()).status_code == 200
     server.stop()
-
-
-def wait_until(condition: Callable[[], bool], server: Server) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, server.read_log()
-        time.sleep(_POLLING)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +350,9 @@ def test_two_workers_do_not_handle_all_objects_twice_in_silence(
 def test_two_workers_can_serve_webhooks_and_share_a_lease(start: Start, handlers: Path) -> None:
     variables = {"WEBOP_MODULES": handlers.name, "WEBOP_LEADERSHIP__LEASE_NAME": "mine"}
     server = start("--workers", "2", **variables)
-    wait_until(lambda: server.read_log().count("Application startup complete") == 2, server)
+    wait_until(
+        lambda: server.read_log().count("Application startup complete") == 2, server.read_log
+    )
     assert server.post(build_review()).json()["response"]["allowed"]
     assert "several worker processes" not in server.read_log()
     server.process.send_signal(signal.SIGTERM)

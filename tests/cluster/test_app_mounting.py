@@ -21,8 +21,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 import webop
-from tests.kit.operators import Kind, build_settings, eventually, get_connection
+from tests.kit.operators import Kind, build_settings, get_connection
 from tests.kit.reviews import Lifespan, Site, build_review, connect
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import Vault
 from webop.errors import APIStatusError
 from webop.servers.certificates.certs import build_certificate_self_signed
@@ -260,15 +261,17 @@ async def test_api_servers_find_the_webhooks_under_the_mount(
 async def wait_for_refusal(client: Client, kind: Kind, namespace: str) -> str:
     """Create bad objects until the API server knows of the webhook; return what it says then."""
     body = {"apiVersion": kind.resource.api_version, "kind": kind.kind, "spec": {"x": "bad"}}
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                await client.create(
-                    kind.resource, namespace, {**body, "metadata": {"generateName": "x-"}}
-                )
-            except APIStatusError as exc:
-                return str(exc)
-            await asyncio.sleep(0.02)
+
+    async def find_refusal() -> str:
+        try:
+            await client.create(
+                kind.resource, namespace, {**body, "metadata": {"generateName": "x-"}}
+            )
+        except APIStatusError as exc:
+            return str(exc)
+        return ""
+
+    return str(await eventually(find_refusal))
 
 
 def build_context(folder: Path) -> tuple[ssl.SSLContext, str]:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from tests.docs.pages import ROOT, find_pages
+from tests.kit.pages import ROOT, find_pages
 
 _TIMEOUT = 15.0  # seconds, for each URL
 _PAUSE = 0.5  # seconds, between two requests to one host

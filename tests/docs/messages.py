@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.docs.pages import DOCS, ROOT
+from tests.kit.pages import DOCS, ROOT
 
 PAGE = DOCS / "messages.md"
 

@@ -21,7 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.docs.pages import DOCS, ROOT
+from tests.kit.pages import DOCS, ROOT
 
 LONGEST = 40  # words of a sentence
 

@@ -24,7 +24,7 @@ import kopf
 
 import webop.handlers.options
 from tests.docs import messages
-from tests.docs.pages import DOCS
+from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
 from webop.cli.layout import SectionOption
 from webop.handlers.model import (
@@ -32,6 +32,7 @@ from webop.handlers.model import (
     DaemonHandler,
     Handler,
     ReconcileHandler,
+    Rule,
     TimerHandler,
     WebhookHandler,
 )
@@ -40,7 +41,7 @@ from webop.settings.sections import PoolSection, Section, find_setters
 
 PAGES = tuple(
     DOCS / f"{name}.md"
-    for name in ("settings", "command_line", "options", "admission", "operations")
+    for name in ("settings", "command_line", "options", "admission", "operations", "rules")
 )
 
 _BLOCK = re.compile(
@@ -96,7 +97,7 @@ def build_options(names: Iterable[str]) -> Iterator[str]:
     yield ""
 
 
-_FAMILIES: dict[str, tuple[type[Handler], Any]] = {
+_FAMILIES: dict[str, tuple[type[Handler | Rule], Any]] = {
     "CommonOptions": (ChangeHandler, kopf.on.create),
     "RetryOptions": (ChangeHandler, kopf.on.create),
     "MetaOptions": (ChangeHandler, kopf.on.create),
@@ -110,6 +111,7 @@ _FAMILIES: dict[str, tuple[type[Handler], Any]] = {
     "TimerOptions": (TimerHandler, kopf.timer),
     "ReconcileOptions": (ReconcileHandler, webop.reconcile),
     "WebhookOptions": (WebhookHandler, kopf.on.mutate),
+    "RuleOptions": (Rule, lambda: None),
 }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.docs.pages import DOCS, find_blocks
+from tests.kit.pages import DOCS, find_blocks
 from webop.errors import ClusterError
 from webop.testing import OperatorRunner, eventually
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.docs import links
-from tests.docs.pages import DOCS, ROOT
+from tests.kit.pages import DOCS, ROOT
 
 SOURCES = links.find_sources()
 

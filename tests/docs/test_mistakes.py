@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.pages import DOCS
 from tests.kit.cli_runner import fail
+from tests.kit.pages import DOCS
 from tests.kit.processes import Workshop
 
 if TYPE_CHECKING:

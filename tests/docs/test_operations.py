@@ -6,7 +6,7 @@ import re
 
 import yaml
 
-from tests.docs.pages import DOCS, ROOT
+from tests.kit.pages import DOCS, ROOT
 
 
 def test_each_alert_is_explained() -> None:

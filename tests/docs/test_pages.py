@@ -13,7 +13,7 @@ import yaml
 
 import webop
 import webop.testing
-from tests.docs.pages import DOCS, ROOT, find_commands, find_pages
+from tests.kit.pages import DOCS, ROOT, find_commands, find_pages
 from webop.cli import main
 
 COMMANDS = list(find_commands())

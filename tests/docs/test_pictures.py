@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench.summary import PAGE, PICTURE, build_summary, read_rows
-from tests.docs.pages import DOCS
+from tests.kit.pages import DOCS
 
 PICTURES = sorted((DOCS / "images").glob("*.svg"))
 _SVG = "{http://www.w3.org/2000/svg}"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Block, find_blocks
+from tests.kit.pages import ROOT, Block, find_blocks
 from webop.controlplane.cache import get_binaries_folder
 from webop.errors import ClusterError
 from webop.testing import LocalCluster, eventually

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.docs.comparing import Difference, Report, compare, register
-from tests.docs.pages import Block, find_snippets
 from tests.docs.registering import adapt
+from tests.kit.pages import Block, find_snippets
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.docs.pages import DOCS, Block, find_blocks
 from tests.kit.cli_runner import invoke
+from tests.kit.pages import DOCS, Block, find_blocks
 from webop.testing import AdmissionClient, OperatorRunner
 
 if TYPE_CHECKING:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -79,3 +81,16 @@ def fail(
     assert "Traceback" not in result.output
     assert "Error: " in result.output
     return result.output
+
+
+@contextlib.contextmanager
+def forgetting_modules(folder: Path) -> Iterator[None]:
+    """Let the modules of a folder be imported by others later, from elsewhere."""
+    path = list(sys.path)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name, module in list(sys.modules.items()):
+            if str(folder) in str(getattr(module, "__file__", "")):
+                del sys.modules[name]

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import yaml
 
-from tests.kit.operators import pace
-from tests.kit.recorded_requests import Recorder, build_tls
+from tests.kit.http_relay import Relay
+from tests.kit.operators import open_http
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -85,30 +85,17 @@ class Admin:
         answer = await self.client.patch(path, json=patch, headers=headers)
         assert answer.is_success, answer.text
 
-    async def until(self, is_met: Callable[[], Awaitable[Any]], what: str) -> None:
-        for pause in pace():
-            if await is_met():
-                return
-            await asyncio.sleep(pause)
-        raise AssertionError(f"{what} has not come true")
-
 
 @contextlib.asynccontextmanager
 async def administer(cluster: LocalCluster) -> AsyncIterator[Admin]:
     """Give requests of the administrator."""
-    async with httpx.AsyncClient(
-        base_url=cluster.server,
-        headers={"Authorization": f"Bearer {cluster.token}"},
-        verify=build_tls(cluster),
-        trust_env=False,
-        timeout=30,
-    ) as client:
+    async with open_http(cluster) as client:
         yield Admin(client)
 
 
 @contextlib.asynccontextmanager
 async def run_as_pod(
-    deployed: Deployed, admin: Admin, recorder: Recorder, folder: Path, port: int
+    deployed: Deployed, admin: Admin, relayed: Relay, folder: Path, port: int
 ) -> AsyncIterator[None]:
     """Run the command of the container, with a token of the service account.
 
@@ -119,7 +106,7 @@ async def run_as_pod(
     path = f"/api/v1/namespaces/{home}/serviceaccounts/{name}/token"
     token = (await admin.create(path, {"spec": {}}))["status"]["token"]
     kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(json.dumps(_build_kubeconfig(recorder.url, token, home)))
+    kubeconfig.write_text(json.dumps(_build_kubeconfig(relayed.server.url, token, home)))
     faster = folder / "faster.py"
     faster.write_text(_FASTER.format(port=port))
     for service in deployed.find("Service"):

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.kit.cli_runner import invoke
-from tests.kit.managed_webhooks import KINDS, Site, until
+from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.processes import Workshop
+from tests.kit.waiting import eventually
 from webop.admission.configurations.agreement import ReplicaRecord, build_digest, build_key
 from webop.handlers.model import WebhookType
 
@@ -140,12 +141,9 @@ async def configure(
 
 async def wait_in_force(site: Site) -> str:
     """Wait until the API server goes by a webhook that refuses all; return what it says."""
-    answers: list[str] = []
-
-    async def is_refused() -> bool:
-        answer = await site.create("one", {}, "?dryRun=All")
-        answers.append(answer.text)
-        return answer.status_code >= 400
-
-    await until(is_refused, f"the webhook of {site.name} in force")
-    return answers[-1]
+    answer = await eventually(
+        lambda: site.create("one", {}, "?dryRun=All"),
+        f"the webhook of {site.name} in force",
+        check=lambda answer: answer.status_code >= 400,
+    )
+    return str(answer.text)

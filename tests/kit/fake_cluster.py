@@ -16,6 +16,7 @@ import httpx
 import orjson
 
 from tests.kit.httpx_client import answer_by
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.watch import (
@@ -323,11 +324,6 @@ async def following(
     async with cluster.connect(vault=vault) as client, asyncio.TaskGroup() as group:
         task = group.create_task(mirror.follow(client, options))
         await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         yield mirror
         task.cancel()
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)

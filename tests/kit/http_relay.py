@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import secrets
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +12,14 @@ import httpx
 import orjson
 
 import webop
-from tests.kit.fake_server import read_request, send_response
-from tests.kit.operators import operate
+from tests.kit.operators import open_http, operate
+from tests.kit.scripted_server import ScriptedServer, answer_by
 from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
+_KEPT = {"accept", "content-type", "user-agent"}
 
 Meddler = Callable[[httpx.Request], Awaitable[httpx.Response | None]]
 
@@ -28,28 +27,32 @@ Meddler = Callable[[httpx.Request], Awaitable[httpx.Response | None]]
 class Relay:
     """What goes through one port.
 
+    Args:
+        upstream: sends requests to the API server.
+        keeps_user: whether they are those of the client itself, not of the administrator.
+
     Attributes:
         hidden: API groups that the discovery does not show.
         is_locked: whether nobody is let in: every request is answered by 401.
         discoveries: how often ``/apis`` was asked for.
         requests: what was asked for, other than watches.
-        meddle: called with each of them; returns the answer, or None to pass it on.
-        watch: called with each watch; sends what is to come of it.
-        url: where it listens.
+        answers: what the API server has answered, each with its request.
+        meddle: called with each of the requests; returns the answer, or None to pass it on.
+        watch: called with each watch, if it is set; sends what is to come of it.
     """
 
-    def __init__(self, upstream: httpx.AsyncClient) -> None:
+    def __init__(self, upstream: httpx.AsyncClient, *, keeps_user: bool = False) -> None:
         self.hidden: set[str] = set()
         self.is_locked = False
         self.discoveries = 0
         self.requests: list[httpx.Request] = []
+        self.answers: list[httpx.Response] = []
         self.meddle: Meddler | None = None
-        self.watch: Callable[[httpx.Request], AsyncIterator[bytes]] = self.pass_watch_on
-        self.url = ""
+        self.watch: Callable[[httpx.Request], AsyncIterator[bytes]] | None = None
+        self.server = ScriptedServer(answer_by(self._answer))
         self._upstream = upstream
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._kept = _KEPT | {"authorization"} if keeps_user else _KEPT
         self._sending: set[asyncio.Task[httpx.Response]] = set()
-        self.tasks: set[asyncio.Task[None] | None] = set()
 
     def list_requests(self, method: str, name: str) -> list[httpx.Request]:
         """Return the requests about an object, or about its status."""
@@ -62,34 +65,21 @@ class Relay:
     @property
     def info(self) -> ConnectionInfo:
         """New credentials for the relay, which acts as the administrator then."""
-        return ConnectionInfo(server=self.url, token=secrets.token_hex(8))
+        return ConnectionInfo(server=self.server.url, token=secrets.token_hex(8))
 
     def lock(self) -> None:
         """Let nobody in any more, and cut all connections."""
         self.is_locked = True
-        for writer in list(self._writers):
-            writer.transport.abort()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, as ``asyncio.start_server`` calls it."""
-        self.tasks.add(asyncio.current_task())
-        self._writers.add(writer)
-        try:
-            while True:
-                request = await read_request(reader)
-                await send_response(writer, await self._answer(request))
-        except (OSError, EOFError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-            self._writers.discard(writer)
-            self.tasks.discard(asyncio.current_task())
+        self.server.cut()
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
         if self.is_locked:
             return httpx.Response(401, json={"kind": "Status", "code": 401})
         if request.url.params.get("watch") == "true":
-            return httpx.Response(200, content=self.watch(request))
+            if self.watch is not None:
+                return httpx.Response(200, content=self.watch(request))
+            found = await self._send(request, stream=True)
+            return httpx.Response(found.status_code, content=_read(found))
         self.requests.append(request)
         answer = None if self.meddle is None else await self.meddle(request)
         return await self.pass_on(request) if answer is None else answer
@@ -106,38 +96,37 @@ class Relay:
 
     async def pass_watch_on(self, request: httpx.Request) -> AsyncIterator[bytes]:
         """Send what the API server sends to a watch."""
-        found = await self._send(request, stream=True)
-        try:
-            async for data in found.aiter_bytes():
-                yield data
-        finally:
-            await found.aclose()
+        async for data in _read(await self._send(request, stream=True)):
+            yield data
 
     async def close(self) -> None:
         """End what goes through it."""
-        for task in [task for task in self.tasks if task is not None]:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await self.server.stop()
         await asyncio.gather(*self._sending, return_exceptions=True)
 
     async def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         """Ask the API server, to the end: a connect that is cancelled is lost by httpx."""
-        task = asyncio.create_task(self._upstream.send(self._readdress(request), stream=stream))
+        headers = {key: value for key, value in request.headers.items() if key in self._kept}
+        new = self._upstream.build_request(
+            request.method,
+            request.url.raw_path.decode(),
+            headers=headers,
+            content=request.content,
+        )
+        task = asyncio.create_task(self._upstream.send(new, stream=stream))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
-        return await asyncio.shield(task)
+        answer = await asyncio.shield(task)
+        self.answers.append(answer)
+        return answer
 
-    def _readdress(self, request: httpx.Request) -> httpx.Request:
-        headers = {
-            key: value
-            for key, value in request.headers.items()
-            if key in ("accept", "content-type", "user-agent")
-        }
-        target = request.url.raw_path.decode()
-        return self._upstream.build_request(
-            request.method, target, headers=headers, content=request.content
-        )
+
+async def _read(response: httpx.Response) -> AsyncIterator[bytes]:
+    try:
+        async for data in response.aiter_bytes():
+            yield data
+    finally:
+        await response.aclose()
 
 
 def fail(status: int, headers: dict[str, str] | None = None, **details: Any) -> httpx.Response:
@@ -147,20 +136,15 @@ def fail(status: int, headers: dict[str, str] | None = None, **details: Any) -> 
 
 
 @contextlib.asynccontextmanager
-async def relay(cluster: LocalCluster) -> AsyncIterator[Relay]:
+async def relay(cluster: LocalCluster, *, keeps_user: bool = False) -> AsyncIterator[Relay]:
     """Run a relay to a cluster."""
-    context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
-    headers = {"Authorization": f"Bearer {cluster.token}", "Accept-Encoding": "identity"}
-    async with httpx.AsyncClient(
-        base_url=cluster.server, headers=headers, verify=context, timeout=None, trust_env=False
-    ) as upstream:
-        relayed = Relay(upstream)
-        listener = await asyncio.start_server(relayed.serve, "127.0.0.1", 0)
-        relayed.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    async with open_http(cluster, timeout=None) as upstream:
+        upstream.headers["Accept-Encoding"] = "identity"
+        relayed = Relay(upstream, keeps_user=keeps_user)
+        await relayed.server.start()
         try:
             yield relayed
         finally:
-            listener.close()
             await relayed.close()
 
 

@@ -1,8 +1,10 @@
-"""Long runs of the tests: each on its own API server, with progress on the standard output."""
+"""Long runs: options, an API server of their own, and progress on the standard output."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import dataclasses
 import sys
 import tempfile
 import time
@@ -16,6 +18,29 @@ from webop.testing import LocalCluster
 Say = Callable[[str], object]
 
 _ROOT = Path(__file__).parents[2]
+
+
+def option(default: float, text: str) -> Any:
+    """Declare an option of a run, in a dataclass of all of them."""
+    return dataclasses.field(default=default, metadata={"help": text})
+
+
+def build_parser(name: str, description: str | None, options: type) -> argparse.ArgumentParser:
+    """Return the command line for a dataclass of options."""
+    parser = argparse.ArgumentParser(prog=f"python -m tests.soak.{name}", description=description)
+    for field in dataclasses.fields(options):
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}",
+            type=type(field.default),
+            default=field.default,
+            help=f"{field.metadata['help']} (%(default)g)",
+        )
+    return parser
+
+
+def read_clock() -> float:
+    """Return the time by the monotonic clock of the machine, which all processes share."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def find_other_copy() -> str:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import contextlib
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 import webop
-from tests.kit.operators import Kind, Objects, Running, build_settings, get_connection, operate
+from tests.kit.operators import (
+    Kind,
+    Objects,
+    Running,
+    build_settings,
+    get_connection,
+    open_http,
+    operate,
+)
+from tests.kit.waiting import eventually
 from webop.admission.configurations.agreement import PREFIX, decode_record
 from webop.client.api import Client
 from webop.errors import APINotFoundError
@@ -34,22 +40,7 @@ KINDS = {
 }
 
 _PATIENCE = 20.0  # seconds; only failing tests wait for so long
-_POLLING = 0.01  # seconds
 _SENTINEL = "sentinel"
-
-
-async def until(condition: Callable[[], Awaitable[Any]], what: str) -> None:
-    """Wait until a condition holds.
-
-    Raises:
-        AssertionError: it does not come true.
-    """
-    try:
-        async with asyncio.timeout(_PATIENCE):
-            while not await condition():
-                await asyncio.sleep(_POLLING)
-    except TimeoutError:
-        raise AssertionError(f"{what} has not come true in {_PATIENCE:g} s") from None
 
 
 @contextlib.asynccontextmanager
@@ -115,7 +106,7 @@ class Site:
     async def wait_for_names(self, validating: str = "", mutating: str = "") -> None:
         """Wait until just these webhooks are configured."""
         what = f"{validating!r} and {mutating!r} in {self.name}"
-        await until(lambda: self.has_names(validating, mutating), what)
+        await eventually(lambda: self.has_names(validating, mutating), what)
 
     async def send(
         self,
@@ -125,12 +116,8 @@ class Site:
         headers: dict[str, str] | None = None,
     ) -> httpx.Response:
         """Send a request to the API server as kubectl would, to see all of its answer."""
-        authority = base64.b64decode(self.cluster.ca_data).decode()
-        context = ssl.create_default_context(cadata=authority)
-        everything = {"Authorization": f"Bearer {self.cluster.token}", **(headers or {})}
-        async with httpx.AsyncClient(verify=context, headers=everything, trust_env=False) as http:
-            url = f"{self.cluster.server}{path}"
-            return await http.request(method, url, json=body, timeout=_PATIENCE)
+        async with open_http(self.cluster, timeout=_PATIENCE) as http:
+            return await http.request(method, path, json=body, headers=headers)
 
     async def create(
         self, name: str, spec: Json | None = None, query: str = "", **metadata: Any
@@ -176,7 +163,7 @@ class Site:
         async with operate(info, registry, settings, **options) as running:
             spec = sentinel or {}
             what = f"the webhooks of {self.name} in force"
-            await until(lambda: self._is_guarded(reasons, spec), what)
+            await eventually(lambda: self._is_guarded(reasons, spec), what)
             yield running
 
     def _declare_sentinel(self, registry: webop.OperatorRegistry, reason: WebhookType) -> None:

@@ -8,19 +8,26 @@ is waited for by conditions; nothing sleeps for luck.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import functools
 import itertools
-import time
+import operator
+import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 import webop
+from tests.kit.waiting import PATIENCE, eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.requests import Call
 from webop.embedding import EmbeddingOptions
 from webop.errors import APIConflictError, APINotFoundError, APITooManyRequestsError
+from webop.events.loggers import EVENTS
 from webop.handlers.model import ChangeHandler, ChildHandler, MappingHandler
 from webop.objects.resources import Resource
 from webop.settings import NetworkingSettings
@@ -36,8 +43,6 @@ FINALIZER = f"{PREFIX}/KopfFinalizerMarker"
 SELECTED = f"{PREFIX}/selected-KopfFinalizerMarker"
 """With selectors: the labels with which an object got the finalizer."""
 
-_PATIENCE = 40.0  # seconds; only failing tests wait for so long
-
 CRDS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", kind="CustomResourceDefinition"
 )
@@ -48,34 +53,26 @@ _FENCE = "tests.webop.dev/fence"
 _fences = itertools.count()
 
 
-def pace(timeout: float = _PATIENCE) -> Iterator[float]:
-    """Give the pauses between looks, until time is over: they grow, as a look can be a request."""
-    deadline = time.monotonic() + timeout
-    pause = 0.005
-    while time.monotonic() < deadline:
-        yield pause
-        pause = min(pause * 1.2, 0.05)
-
-
-async def eventually(
-    condition: Callable[[], Any], what: str = "the condition", timeout: float = _PATIENCE
-) -> None:
-    """Wait until a condition holds.
-
-    Raises:
-        AssertionError: it does not come true.
-    """
-    for pause in pace(timeout):
-        if condition():
-            return
-        await asyncio.sleep(pause)
-    assert condition(), f"{what} has not come true in {timeout:g} s"
-
-
 def get_connection(cluster: LocalCluster, server: str | None = None) -> ConnectionInfo:
     """Return the administrator's credentials, for another address of the server maybe."""
     return ConnectionInfo(
         server=server or cluster.server, ca_data=cluster.ca_data, token=cluster.token
+    )
+
+
+def build_tls(ca_data: str) -> ssl.SSLContext:
+    """Return what trusts a cluster."""
+    return ssl.create_default_context(cadata=base64.b64decode(ca_data).decode())
+
+
+def open_http(cluster: LocalCluster, **options: Any) -> httpx.AsyncClient:
+    """Return a plain HTTP client of the administrator, to see all of the answers."""
+    return httpx.AsyncClient(
+        base_url=cluster.server,
+        headers={"Authorization": f"Bearer {cluster.token}"},
+        verify=build_tls(cluster.ca_data),
+        trust_env=False,
+        **{"timeout": 30, **options},
     )
 
 
@@ -89,16 +86,11 @@ async def connect(cluster: LocalCluster) -> AsyncIterator[Client]:
 
 async def wait_served(client: Client, resource: Resource) -> None:
     """Wait until a definition, once it is in the cluster, is served."""
-    is_backdated = False
-    for pause in pace():
-        # The server asks for a second (429), but is ready after some hundredths of one.
-        with contextlib.suppress(APIConflictError, APINotFoundError, APITooManyRequestsError):
-            is_backdated = is_backdated or await _backdate(client, resource)
-            await client.perform(Call("GET", resource.get_url(), is_retried=False))
-            if is_backdated:
-                return
-        await asyncio.sleep(pause)
-    raise AssertionError(f"{resource} is not served in {_PATIENCE:g} s")
+    # The server asks for a second (429), but is ready after some hundredths of one.
+    early = (APIConflictError, APINotFoundError, APITooManyRequestsError)
+    await eventually(lambda: _backdate(client, resource), f"{resource} there", ignoring=early)
+    call = Call("GET", resource.get_url(), is_retried=False)
+    await eventually(lambda: client.perform(call), f"{resource} served", ignoring=early)
 
 
 async def undefine(client: Client, resource: Resource) -> None:
@@ -106,15 +98,15 @@ async def undefine(client: Client, resource: Resource) -> None:
     name = f"{resource.plural}.{resource.group}"
     with contextlib.suppress(APINotFoundError):
         await client.delete(CRDS, None, name)
-    for path in (CRDS.get_url(name=name), resource.get_url()):  # the latter a moment later
-        for pause in pace():
-            try:
+
+    async def is_gone() -> bool:
+        for path in (CRDS.get_url(name=name), resource.get_url()):  # the latter a moment later
+            with contextlib.suppress(APINotFoundError):
                 await client.request("GET", path)
-            except APINotFoundError:
-                break
-            await asyncio.sleep(pause)
-        else:
-            raise AssertionError(f"{resource} is not gone in {_PATIENCE:g} s")
+                return False
+        return True
+
+    await eventually(is_gone, f"{resource} gone")
 
 
 async def _backdate(client: Client, resource: Resource) -> bool:
@@ -266,27 +258,21 @@ class Objects:
         return True
 
     async def wait(
-        self, name: str, condition: Callable[[Json], Any], timeout: float = _PATIENCE
+        self, name: str, condition: Callable[[Json], Any], timeout: float = PATIENCE
     ) -> Json:
         """Wait until an object is as it should be, and return it."""
-        for pause in pace(timeout):
-            body = await self.get(name)
-            if condition(body):
-                return body
-            await asyncio.sleep(pause)
-        raise AssertionError(f"{name} has not become as expected: {body}")
+        look = functools.partial(self.get, name)
+        body: Json = await eventually(look, f"{name} as expected", timeout, check=condition)
+        return body
 
     async def wait_handled(self, name: str) -> Json:
         """Wait until the present spec of an object is stored as handled, with no progress left."""
         return await self.wait(name, is_handled)
 
-    async def wait_gone(self, name: str, timeout: float = _PATIENCE) -> None:
+    async def wait_gone(self, name: str, timeout: float = PATIENCE) -> None:
         """Wait until there is no such object."""
-        for pause in pace(timeout):
-            if not await self.exists(name):
-                return
-            await asyncio.sleep(pause)
-        raise AssertionError(f"{name} is still there")
+        look = functools.partial(self.exists, name)
+        await eventually(look, f"the end of {name}", timeout, check=operator.not_)
 
 
 def get_annotations(body: Json) -> Json:
@@ -450,3 +436,18 @@ def _declare_fences(registry: webop.OperatorRegistry) -> None:
 
 
 async def _handle_fence(**_: Any) -> None: ...
+
+
+async def wait_for_events(
+    objects: Objects, name: str, condition: Callable[[list[Json]], Any]
+) -> list[Json]:
+    """Wait until the events about an object are as they should be, oldest first."""
+
+    async def look() -> list[Json]:
+        found: list[Json] = []
+        async for page in objects.client.list_pages(EVENTS, objects.namespace):
+            found += [e for e in page.items if e["involvedObject"].get("name") == name]
+        return sorted(found, key=lambda event: str(event["eventTime"]))
+
+    events: list[Json] = await eventually(look, "the events", check=condition)
+    return events

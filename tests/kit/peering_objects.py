@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.kit.operators import CRDS, Json, connect, eventually, pace, undefine, wait_served
+from tests.kit.operators import CRDS, Json, connect, undefine, wait_served
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.errors import APIConflictError
 from webop.objects.resources import Resource
@@ -110,12 +111,8 @@ class PeeringObject:
 
     async def wait(self, condition: Callable[[Json], Any], what: str = "the condition") -> Json:
         """Wait until the records are as they should be, and return them."""
-        for pause in pace():
-            records = await self.read()
-            if condition(records):
-                return records
-            await asyncio.sleep(pause)
-        raise AssertionError(f"{what} does not hold: {records}")
+        records: Json = await eventually(self.read, what, check=condition)
+        return records
 
 
 def build_record(priority: int, lifetime: float = 3600, **more: Any) -> Json:

@@ -7,10 +7,11 @@ import os
 import signal
 import socket
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
+
+from tests.kit.waiting import eventually
 
 PATIENCE = 30.0  # seconds
 
@@ -46,7 +47,16 @@ class Command:
 
     async def wait_for(self, text: str) -> None:
         """Wait until a text is written."""
-        await self._wait_until(lambda: text in self.output, f"{text!r}")
+
+        def is_written() -> bool:
+            is_over = self.process.returncode is not None
+            assert text in self.output or not is_over, self._explain(text)
+            return text in self.output
+
+        await eventually(is_written, lambda: self._explain(text), PATIENCE)
+
+    def _explain(self, text: str) -> str:
+        return f"{text!r} in the output:\n{self.output}\n"
 
     async def wait_for_exit(self) -> int:
         """Wait until the process ends, and return its code."""
@@ -61,12 +71,11 @@ class Command:
         self.process.send_signal(number)
         return await self.wait_for_exit()
 
-    async def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            is_over = self.process.returncode is not None or time.monotonic() > deadline
-            assert condition() or not is_over, f"{what} is not in the output:\n{self.output}"
-            await asyncio.sleep(0.02)
+    async def kill(self) -> None:
+        """Kill it if it still runs."""
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
 
 
 class Workshop:
@@ -92,8 +101,21 @@ class Workshop:
         self, program: tuple[str, ...], *args: str | Path, **variables: str
     ) -> AsyncIterator[Command]:
         """Start any command as ``python -m`` does, with variables of the environment."""
-        log = self.folder / "output.log"
-        with log.open("wb") as file:
+        command = await self.spawn(program, *args, **variables)
+        try:
+            yield command
+        finally:
+            await command.kill()
+
+    async def spawn(
+        self,
+        program: tuple[str, ...],
+        *args: str | Path,
+        log: str = "output.log",
+        **variables: str,
+    ) -> Command:
+        """Start a command that lives on, with a file for its output."""
+        with (self.folder / log).open("wb") as file:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", *program, *map(str, args)),
                 stdout=file,
@@ -101,12 +123,7 @@ class Workshop:
                 cwd=self.folder,
                 env={**self._environment, **variables},
             )
-        try:
-            yield Command(process, log)
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+        return Command(process, self.folder / log)
 
     async def fail(self, *args: str | Path, **variables: str) -> str:
         """Run a command that is to fail because of a mistake of the user; return what it says."""
@@ -126,8 +143,3 @@ def take_port() -> Iterator[int]:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         yield taken.getsockname()[1]
-
-
-def find_free_port() -> int:
-    with take_port() as port:
-        return port

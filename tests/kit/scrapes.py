@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 from prometheus_client import parser
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics import parser as openmetrics_parser
 
-from tests.kit.operators import pace
+import webop
+from tests.kit.waiting import eventually
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
@@ -53,17 +56,13 @@ async def scrape_until(
     condition: Callable[[Scrape], object], http: httpx.AsyncClient, url: str = "/metrics"
 ) -> Scrape:
     """Scrape until a condition holds; also while nobody listens yet."""
-    found = Scrape("nobody listens", {})
-    for pause in pace():
-        try:
-            found = await scrape(http, url)
-        except httpx.ConnectError:
-            pass
-        else:
-            if condition(found):
-                return found
-        await asyncio.sleep(pause)
-    raise AssertionError(f"The metrics have not become as expected:\n{found.text}")
+    found: Scrape = await eventually(
+        lambda: scrape(http, url),
+        "The expected metrics",
+        check=condition,
+        ignoring=httpx.ConnectError,
+    )
+    return found
 
 
 def find_port() -> int:
@@ -71,3 +70,27 @@ def find_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
     return port
+
+
+@contextlib.asynccontextmanager
+async def operate(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Run an operator that needs no cluster, and give a client."""
+    registry = webop.OperatorRegistry()
+    webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
+    ready = asyncio.Event()
+    task = asyncio.create_task(
+        webop.operator(registry=registry, clusterwide=True, ready_flag=ready, **options)
+    )
+    async with httpx.AsyncClient(trust_env=False) as http:
+        await eventually(lambda: ready.is_set() or task.done())
+        try:
+            yield http
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def wait_listening(http: httpx.AsyncClient, url: str) -> None:
+    """Wait until somebody listens."""
+    await eventually(lambda: http.get(url), f"Somebody at {url}", ignoring=httpx.ConnectError)

@@ -6,7 +6,7 @@ import itertools
 import time
 from dataclasses import dataclass, field
 
-from tests.kit.operators import eventually
+from tests.kit.waiting import eventually
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import webop
-from tests.kit.operators import CRDS, Json, pace, wait_served
+from tests.kit.operators import CRDS, Json, wait_served
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIError
 from webop.models.crds import build_crds
@@ -143,23 +143,23 @@ class Shops:
     async def wait_converted(self, version: str = "v1") -> None:
         """Wait until API servers convert by the operator, which adds the port."""
         probe = {"v1": {"address": "a"}, "v1alpha1": {"url": "http://a"}}[version]
-        async with asyncio.timeout(30):
-            while (await self.read_conversion())["strategy"] != "Webhook":
-                await asyncio.sleep(0.02)
-            while True:
-                body = {
-                    "apiVersion": f"{GROUP}/{version}",
-                    "kind": "Shop",
-                    "metadata": {"name": "probe"},
-                    "spec": probe,
-                }
-                with contextlib.suppress(APIError):
-                    path = self.locate(version)
-                    params = {"dryRun": "All"}
-                    made = await self.client.request("POST", path, body=body, params=params)
-                    if str(made["spec"]).count(":80"):
-                        return
-                await asyncio.sleep(0.02)
+        body = {
+            "apiVersion": f"{GROUP}/{version}",
+            "kind": "Shop",
+            "metadata": {"name": "probe"},
+            "spec": probe,
+        }
+
+        path, params = self.locate(version), {"dryRun": "All"}
+        await eventually(
+            self.read_conversion, "the conversion", check=lambda it: it["strategy"] == "Webhook"
+        )
+        await eventually(
+            lambda: self.client.request("POST", path, body=body, params=params),
+            "the conversion in force",
+            check=lambda made: ":80" in str(made["spec"]),
+            ignoring=APIError,
+        )
 
 
 @contextlib.asynccontextmanager
@@ -179,8 +179,6 @@ async def open_shops(client: Client, namespace: str) -> AsyncIterator[Shops]:
     finally:
         none = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
         await shops.change_definition(none)
-        for _ in pace():
-            with contextlib.suppress(APIError):  # the former conversion can be in use for a moment
-                await client.request("DELETE", shops.locate("v2"))
-                break
-            await asyncio.sleep(0.1)
+        # The former conversion can be in use for a moment.
+        url = shops.locate("v2")
+        await eventually(lambda: client.request("DELETE", url), ignoring=APIError)

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import webop
-from tests.kit.managed_webhooks import KINDS, Site, open_site, until
+from tests.kit.forwarder import Forwarder
+from tests.kit.managed_webhooks import KINDS, Site, open_site
 from tests.kit.operators import Kind, define_kinds
+from tests.kit.waiting import eventually
 from webop.admission.configurations.agreement import PREFIX
 from webop.admission.configurations.management import ConfigurationManager
 from webop.client.api import Client
@@ -151,7 +152,7 @@ class Crew:
                 answers[(await self.site.create("any", {}, "?dryRun=All")).status_code] += 1
                 assert not answers[201], "an object was not checked"
 
-        await until(self._is_refused, "the first refusal")
+        await eventually(self._is_refused, "the first refusal")
         async with asyncio.TaskGroup() as group:
             group.create_task(check())
             try:
@@ -164,71 +165,24 @@ class Crew:
 
     async def wait_allowed(self, name: str = "any") -> None:
         """Wait until objects pass: the API server has learnt that there are no webhooks."""
-        await until(lambda: self.is_allowed(name), "the end of the webhooks")
+        await eventually(lambda: self.is_allowed(name), "the end of the webhooks")
 
 
-class Balancer:
+class Balancer(Forwarder):
     """One address for several servers, as a Service is: connections go to the chosen one."""
 
     def __init__(self) -> None:
-        self.backends: list[int] = []
-        self.chosen = 0
-        self.port = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        super().__init__()
+        self.backends: list[str] = []
 
-    @contextlib.asynccontextmanager
-    async def listen(self) -> AsyncIterator[Balancer]:
-        """Listen at any free port."""
-        server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-            await self._cut()
-
-    async def choose(self, number: int, *, cut: bool = False) -> None:
+    def choose(self, number: int) -> None:
         """Send all that come from now on to another server; cut the connections that are there."""
-        self.chosen = number
-        if cut:
-            await self._cut()
+        self.server = self.backends[number]
+        self.cut()
 
     async def serve(self, fn: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
         """Serve with a certificate of its own behind the common address."""
         async for config in webop.WebhookServer(port=0, host="localhost")(fn):
-            self.backends.append(urlsplit(config["url"] or "").port or 0)
+            self.backends.append(config["url"] or "")
+            self.server = self.backends[0]
             yield {**config, "url": f"https://localhost:{self.port}"}
-
-    async def _cut(self) -> None:
-        tasks = set(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task
-        self._tasks.add(task)
-        try:
-            port = self.backends[self.chosen]
-            there, back = await asyncio.open_connection("127.0.0.1", port)
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(_pump(reader, back))
-                    group.create_task(_pump(there, writer))
-            finally:
-                back.close()
-        except asyncio.CancelledError:
-            pass
-        finally:
-            writer.close()
-            self._tasks.discard(task)
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-        writer.close()

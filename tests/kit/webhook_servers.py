@@ -6,7 +6,7 @@ import asyncio
 import base64
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,12 +156,6 @@ async def connect(
 async def read_head(reader: asyncio.StreamReader) -> str:
     """Read the status line and the headers of a response."""
     return (await reader.readuntil(b"\r\n\r\n")).decode()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition; the time limit of the test ends it otherwise."""
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 def save(pair: KeyPair, folder: Path, stem: str = "server") -> tuple[Path, Path]:

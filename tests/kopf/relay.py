@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.kit.operators import Json, Objects, eventually, get_progress
+from tests.kit.operators import Json, Objects, get_progress
 from tests.kit.processes import Command
+from tests.kit.waiting import eventually
 
 KOPF, WEBOP = "kopf", "webop"
 

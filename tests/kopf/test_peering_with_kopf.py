@@ -18,13 +18,13 @@ from tests.kit.operators import (
     Calls,
     Objects,
     build_settings,
-    eventually,
     get_connection,
     is_handled,
     operate,
 )
 from tests.kit.peering_objects import PeeringObject, provide_peerings
 from tests.kit.processes import Command
+from tests.kit.waiting import eventually
 from tests.kopf.relay import KOPF, WEBOP, Relay
 from webop.identities import detect_own_identity
 

@@ -26,12 +26,12 @@ import orjson
 
 import webop
 from tests.simulation.admission_rules import AdmissionJudge, Attempt
-from tests.simulation.cluster import Refusal, Request, Response, Review
 from tests.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
 from webop.admission.configurations.agreement import PREFIX
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.servers.hosting import get_hosting
+from webop.testing.apiserver import Refusal, Request, Response, Review
 
 if TYPE_CHECKING:
     from tests.simulation.plans import AdmissionPlan

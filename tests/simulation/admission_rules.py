@@ -12,8 +12,8 @@ from tests.simulation.replicas import GROUP, PLURAL, ReplicaProcess
 
 if TYPE_CHECKING:
     from tests.simulation.admission import Admission
-    from tests.simulation.cluster import Change, Response
     from tests.simulation.world import World
+    from webop.testing.apiserver import Change, Response
 
 _CONFIGURATIONS = {
     f"{kind}webhookconfigurations.admissionregistration.k8s.io": names

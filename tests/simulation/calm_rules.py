@@ -14,11 +14,13 @@ from tests.simulation.replicas import (
     DIFFBASE,
     FINAL,
     FINALIZER,
+    FOREIGN,
     PLURAL,
     PREFIX,
     Call,
     get_essence,
     get_wish,
+    list_parts,
 )
 from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS
 
@@ -75,7 +77,36 @@ class CalmJudge:
         problems += self._judge.background.list_daemons(objects)
         problems += self._judge.background.list_indexes(objects)
         problems += self._list_unseen_deletions() + self._list_unresumed(objects)
+        problems += self._list_wrong_parts(objects)
         return problems + self._list_lost_effects(objects)
+
+    def _list_wrong_parts(self, objects: Json) -> list[str]:
+        """Each object has its parts as it wants them, and nothing of others is gone."""
+        world = self._world
+        if not any(plan.kind == "reconcile" for plan in world.handlers):
+            return []
+        found = world.list_parts()
+        problems = [f"parts: {name} is gone" for name in FOREIGN if name not in found]
+        wanted: dict[str, tuple[int, str]] = {}
+        for name, body in objects.items():
+            value, uid = body["spec"].get("value", 0), body["metadata"]["uid"]
+            if not any(
+                p.kind == "reconcile" and self._judge.wants(p, body) for p in world.handlers
+            ):
+                return []  # it has left the sight of the operator
+            wanted |= {part: (value, uid) for part, value in list_parts(name, value).items()}
+        present: dict[str, tuple[int, str]] = {}
+        for name, body in found.items():
+            meta = body["metadata"]
+            owner = (meta.get("labels") or {}).get("webop.dev/owner")
+            if owner and meta.get("ownerReferences"):
+                present[name] = body["spec"].get("value"), owner
+            elif not (owner or meta.get("ownerReferences")):  # it has become somebody else's
+                wanted.pop(name, None)
+        present = {name: part for name, part in present.items() if name not in FOREIGN}
+        if present != wanted:
+            problems.append(f"parts: there are {present}, not {wanted}")
+        return problems
 
     async def judge(self) -> None:
         """Complain about what has not converged, and about what goes on for ever."""

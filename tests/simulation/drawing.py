@@ -9,7 +9,14 @@ from typing import Any
 
 from tests.simulation.fate import NAMES, draw_fate
 from tests.simulation.network import Fault
-from tests.simulation.plans import AdmissionPlan, Attempt, HandlerPlan, Plan, Step
+from tests.simulation.plans import (
+    SPOILING,
+    AdmissionPlan,
+    Attempt,
+    HandlerPlan,
+    Plan,
+    Step,
+)
 from tests.simulation.replicas import LABEL, PLURAL
 from tests.simulation.themes import BACKGROUND_KINDS, DRAWN, STATE_KINDS, THEMES, Theme
 
@@ -45,7 +52,7 @@ def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
     more = _add_meddling, _add_upgrade, _add_peers, _add_kind_changes, _add_mismatch, _add_guards
     for add in more:
         plan = add(plan, length)
-    plan = _add_late_definition(plan)
+    plan = _add_reconciler(_add_late_definition(plan), length)
     for vary in (_vary_background, _vary_limits, _vary_events, _stack):
         plan = _vary(plan, vary)
     if theme.has_selector:
@@ -221,6 +228,26 @@ def _add_upgrade(plan: Plan, length: float) -> Plan:
         )
     return dataclasses.replace(
         plan, handlers=tuple(handlers), steps=_sort(steps), upgraded=tuple(upgraded)
+    )
+
+
+def _add_reconciler(plan: Plan, length: float) -> Plan:
+    """Let some operators keep parts of each object, which users delete, edit and orphan."""
+    rng = random.Random(f"reconciler {plan.seed}")
+    if rng.random() > 0.25:
+        return plan
+    attempts: tuple[Attempt, ...] = ()
+    if rng.random() < 0.4:
+        attempts = _draw_attempts(rng, rng.randint(1, 3), (0.0, 0.3, 1.0, 5.0), 0.0)
+    seconds = rng.choice((0.0, 0.05, 0.5, 3.0))
+    keeper = HandlerPlan("keeper", "reconcile", attempts, seconds, is_sync=False)
+    steps = list(plan.steps)
+    for _ in range(rng.choice((0, 1, 3, 6))):
+        what = rng.choice(sorted(SPOILING))
+        steps.append(Step(rng.uniform(0, length), what, rng.choice(NAMES)))
+    upgraded = (*plan.upgraded, keeper) if plan.upgraded else ()
+    return dataclasses.replace(
+        plan, handlers=(*plan.handlers, keeper), steps=_sort(steps), upgraded=upgraded
     )
 
 

@@ -12,10 +12,10 @@ from tests.simulation.replicas import PLURAL, Call, Wish, get_wish
 from tests.simulation.themes import STATE_KINDS
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Change, Json, Request, Response
     from tests.simulation.invariants import Judge
     from tests.simulation.network import Sender
     from tests.simulation.world import World
+    from webop.testing.apiserver import Change, Json, Request, Response
 
 _STALENESS = 1.0  # seconds in which a state reaches a handler, besides the indexers
 _INDEXED_STATES = 9  # that can be indexed one after the other before that

@@ -38,6 +38,7 @@ from tests.simulation.replicas import (
     FINALIZER,
     GROUP,
     LABEL,
+    PARTS,
     PLURAL,
     PREFIX,
     Call,
@@ -48,8 +49,8 @@ from tests.simulation.themes import BACKGROUND_KINDS, STATE_KINDS
 from tests.simulation.virtual import EPOCH
 
 if TYPE_CHECKING:
-    from tests.simulation import cluster as servers
     from tests.simulation.world import World
+    from webop.testing import apiserver as servers
 
 Json = dict[str, Any]
 
@@ -400,7 +401,7 @@ class Judge:
         others = [  # handlers of the object, one after another
             other.end - other.begin
             for other in self.world.calls
-            if other.uid == call.uid and other.plan.kind in {*STATE_KINDS, "event"}
+            if other.uid == call.uid and other.plan.kind in {*STATE_KINDS, "event", "reconcile"}
             if other.handler == other.plan.id and other.begin >= (last.end or 0) and other.end
         ]
         # Before each, up to six states are indexed (three of them with a slot), some objects three
@@ -452,6 +453,9 @@ class Judge:
             self.leadership.judge_lease(change)
         if change.resource.startswith("kopfpeerings."):
             self.leadership.note_peers(change)
+        if change.resource == f"{PARTS}.{GROUP}" and self.writes is not None:
+            user = "" if change.request is None else change.request.user
+            self.writes[user] += user != "user"
         if change.resource != f"{PLURAL}.{GROUP}":
             return
         old, new = change.old, change.new

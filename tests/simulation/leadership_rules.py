@@ -9,9 +9,9 @@ from tests.simulation.patience import AFTERMATH, LAG, NOTICE, RECOVERY, SILENCE
 from tests.simulation.replicas import Call, ReplicaProcess
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Change
     from tests.simulation.invariants import Judge
     from tests.simulation.world import World
+    from webop.testing.apiserver import Change
 
 _RENEWAL = 8.0  # seconds; two seconds are between two attempts, after ten all is lost
 _AFTERMATH_OF_PEERS = 80.0  # seconds: a watch can be silent for 70, a record last for 60

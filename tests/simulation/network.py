@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
-from tests.simulation import cluster as servers
 from tests.simulation.virtual import VirtualLoop
 from webop.client.http.transport import Request, TransportError
+from webop.testing import apiserver as servers
 
 _LATENCY = 0.001, 0.015  # seconds, one way
 _SAVE = 0.1  # seconds, between the requests of one patch

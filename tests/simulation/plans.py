@@ -16,6 +16,8 @@ from tests.simulation.network import Fault
 MODES = {"alone", "lease", "peering"}
 USES = {"create", "update", "label", "toggle", "annotate", "meddle", "delete", "replace"}
 USES |= {"guard", "unguard"}
+SPOILING = {"part deleted", "part edited", "part orphaned"}
+USES |= SPOILING
 STRIKES = {"kill", "stop", "pause", "skew"}
 CHANGES = {"compact", "define", "alter", "regroup", "unlock", "lag", "crowd", "fault", "policy"}
 STEPS = USES | STRIKES | CHANGES | {"upgrade", "peer", "lost peer", "rollout", "rotate"}
@@ -167,6 +169,11 @@ class Plan:
     def calm_at(self) -> float:
         """The moment after which nothing goes wrong any more."""
         return max(map(self._find_end, self.steps), default=0.0) + 1.0
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a reconciler gives each object parts."""
+        return any(handler.kind == "reconcile" for handler in (*self.handlers, *self.upgraded))
 
     @property
     def has_selector(self) -> bool:

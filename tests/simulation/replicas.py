@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 PLURAL = "things"
+PARTS = "parts"
+FOREIGN = ("foreign", "of-another")  # parts that are not the operator's
 GROUP = "sim.webop.dev"
 NAMESPACE = "default"
 LABEL = "chosen"
@@ -352,17 +354,20 @@ def _build_function(plan: HandlerPlan, process: ReplicaProcess) -> Any:
         return partial(_run_daemon, process)
     if plan.kind in {"event", "absent"}:
         return partial(_watch_events, process)
+    if plan.kind == "reconcile":
+        return partial(_keep_parts, process)
     return partial(run_sync if plan.is_sync else _run_async, process)
 
 
 def _declare(registry: webop.OperatorRegistry, plan: HandlerPlan, fn: Any) -> None:
     """Put a handler into a registry."""
     options = {"registry": registry, "param": plan, **_build_options(plan)}
-    decorate = {
+    decorate: Any = {
         "index": webop.index,
         "daemon": webop.daemon,
         "timer": webop.timer,
         "absent": webop.on.event,
+        "reconcile": partial(webop.reconcile, owns=[PARTS], backoff=1.0),
     }.get(plan.kind) or getattr(webop.on, plan.kind)
     if plan.is_general:
         decorate(category=CATEGORY, **options)(fn)
@@ -426,6 +431,26 @@ async def _watch_events(process: ReplicaProcess, param: HandlerPlan, **kwargs: A
     with doing.recording():
         if plan.seconds:
             await asyncio.sleep(plan.seconds)
+        doing.decide()
+
+
+def list_parts(name: str, value: int) -> dict[str, int]:
+    """Return the parts that an object must have, with their values; odd ones have another one."""
+    return {f"{name}-{suffix}": value for suffix in ("ab" if value % 2 else "a")}
+
+
+async def _keep_parts(
+    process: ReplicaProcess, param: HandlerPlan, children: webop.Children, **kwargs: Any
+) -> None:
+    doing = process.act(param, param.id, kwargs)
+    with doing.recording():
+        if param.seconds:
+            await asyncio.sleep(param.seconds)
+        wanted = list_parts(kwargs["name"], kwargs["spec"].get("value", 0))
+        for name, value in wanted.items():
+            head = {"apiVersion": f"{GROUP}/v1", "kind": "Part", "metadata": {"name": name}}
+            await children.apply({**head, "spec": {"value": value}})
+        await children.prune()
         doing.decide()
 
 

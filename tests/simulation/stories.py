@@ -9,21 +9,23 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tests.simulation.cluster import Json
 from tests.simulation.network import Fault
 from tests.simulation.replicas import (
     DIFFBASE,
     FAILED,
     FINALIZER,
+    GROUP,
     GUARD,
     NAMESPACE,
     Wish,
     list_keys,
+    list_parts,
 )
 from tests.simulation.scenes import QUIET, Replica, Scene, get_uid
 from tests.simulation.virtual import EPOCH
-from tests.simulation.world import OBJECTS
+from tests.simulation.world import OBJECTS, PARTS_PATH
 from webop.handlers.stopping import AsyncDaemonStopped, DaemonStoppingReason, Stopper
+from webop.testing.apiserver import Json
 
 FIRST_PATCH: Json = {"metadata": {"annotations": {"a": "1"}, "resourceVersion": "1"}}
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
@@ -339,6 +341,20 @@ async def end_operator(
 async def stop_at_the_end(scene: Scene, *, is_stubborn: bool) -> None:
     """Have an operator in the end that is asked to stop."""
     scene.add_replica().operator.is_stubborn = is_stubborn
+
+
+async def keep_parts(scene: Scene, *, value: int = 1, lost: str = "", **metadata: Any) -> None:
+    """Let an object have the parts that it wants, unless its value or a part is another one."""
+    scene.add_replica()
+    body = scene.create(**metadata)
+    names = {"webop.dev/owner": get_uid(body), "webop.dev/reconciler": "keeper"}
+    for name in list_parts("one", 1):
+        head = {"apiVersion": f"{GROUP}/v1", "kind": "Part"}
+        owner = {"apiVersion": f"{GROUP}/v1", "kind": "Thing", "name": "one", "uid": get_uid(body)}
+        meta = {"name": name, "labels": names, "ownerReferences": [owner]}
+        scene.world.ask("POST", PARTS_PATH, {**head, "metadata": meta, "spec": {"value": value}})
+    if lost:
+        scene.world.ask("DELETE", f"{PARTS_PATH}/{lost}")
 
 
 async def keep_object(

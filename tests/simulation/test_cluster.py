@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.simulation.cluster import (
+from webop.testing.apiserver import (
     Change,
     Cluster,
     Json,
@@ -183,17 +183,6 @@ def test_watches_that_are_open_lose_nothing_by_a_compaction(cluster: Cluster) ->
     assert take(stream) == [("ADDED", "one"), ("ADDED", "two")]
 
 
-def test_a_page_is_of_the_same_moment_as_the_first_one(cluster: Cluster) -> None:
-    for name in ("one", "three", "two"):
-        create(cluster, name)
-    page = send(cluster, "GET", THINGS, limit="1")[1]
-    send(cluster, "DELETE", f"{THINGS}/two")
-    create(cluster, "twelve")
-    rest = send(cluster, "GET", THINGS, **{"continue": page["metadata"]["continue"]})[1]
-    assert [raw["metadata"]["name"] for raw in rest["items"]] == ["three", "two"]
-    assert rest["metadata"]["resourceVersion"] == page["metadata"]["resourceVersion"]
-
-
 def test_bookmarks_tell_what_the_cache_has_reached(cluster: Cluster) -> None:
     wanted, other = (
         watch(cluster, resourceVersion=get_version(cluster), allowWatchBookmarks=wish)
@@ -325,20 +314,6 @@ def test_discovery_and_serving_can_be_late(cluster: Cluster, clock: Clock) -> No
     assert look() == (["things"], 200)
     clock.time += timedelta(seconds=3)
     assert look() == (["others", "things"], 200)
-
-
-def test_a_kind_goes_with_its_objects_and_watches(cluster: Cluster) -> None:
-    create(cluster, "free")
-    create(cluster, "held", finalizers=["example.com/hold"])
-    stream = watch(cluster, resourceVersion=get_version(cluster))
-    cluster.remove_kind(GROUP, "things")
-    assert take(stream) == [("DELETED", "free"), ("MODIFIED", "held")]
-    assert not stream.is_over
-
-    send(cluster, "PATCH", f"{THINGS}/held", {"metadata": {"finalizers": None}})
-    assert (take(stream), stream.is_over) == ([("DELETED", "held")], True)
-    assert send(cluster, "GET", THINGS)[0] == 404
-    assert send(cluster, "GET", f"{CRDS}/things.{GROUP}")[0] == 404
 
 
 def test_an_object_is_shown_in_each_version_of_its_kind(cluster: Cluster) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.cluster import Json
 from tests.simulation.plans import Attempt, Step
 from tests.simulation.replicas import FINALIZER, GUARD, LABEL, PLURAL
 from tests.simulation.scenes import CALM, CONFIGURATIONS, QUIET, Case, disturb, make, tell
@@ -41,6 +40,7 @@ from tests.simulation.stories import (
     go_on,
     go_on_after_deletion,
     keep_object,
+    keep_parts,
     keep_timer,
     leave_record,
     look_into_index,
@@ -60,6 +60,7 @@ from tests.simulation.virtual import EPOCH
 from tests.simulation.webhook_stories import WEBHOOK_CALLS
 from tests.simulation.world import OBJECTS, SelfExit
 from webop.errors import WebopError
+from webop.testing.apiserver import Json
 
 MUTATING = CONFIGURATIONS.format("mutating")
 HERE = Path(__file__).parent
@@ -102,6 +103,7 @@ DELETES: Json = {"handlers": make("delete0")}
 MARKED_DELETES: Json = {"handlers": make("delete0", effect="status")}
 DAEMONS: Json = {"handlers": make("daemon0")}
 CHOSEN: Json = {"handlers": make("daemon0", is_choosy=True)}
+KEEPING: Json = {"handlers": make("reconcile0")}
 INDEX: Json = {"handlers": make("index0")}
 UPDATES: Json = {"handlers": make("create0", "update0")}
 FIELDS: Json = {"handlers": make("create0", "field0")}
@@ -706,6 +708,10 @@ STATES = (
     tell("", "seen in parts after the kind has changed twice", look_into_index,
          plan={**INDEX, "steps": (*ALTERED["steps"], Step(1.0, "alter"))}),
     tell("", "seen in a bad network", look_into_index, plan={**INDEX, **ROUGH}),
+    tell("", "parts that are right", keep_parts, plan=KEEPING),
+    tell("parts", "with another value", keep_parts, value=2, plan=KEEPING),
+    tell("parts", "one is lost", keep_parts, lost="one-b", plan=KEEPING),
+    tell("parts", "one of others is lost", keep_parts, lost="foreign", plan=KEEPING),
     tell("unrest", "a write", write_in_the_calm),
     tell("unrest", "a call", call_in_the_calm, at=QUIET, plan=ALONE),
     tell("", "a write before", write_in_the_calm, at=CALM + 50.0),

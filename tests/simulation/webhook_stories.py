@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from tests.simulation.admission import OTHERS, Server
 from tests.simulation.admission_rules import Attempt
-from tests.simulation.cluster import Json, Response
 from tests.simulation.plans import AdmissionPlan
 from tests.simulation.replicas import GROUP, PLURAL
 from tests.simulation.scenes import CONFIGURATIONS, Replica, Scene, disturb, tell
+from webop.testing.apiserver import Json, Response
 
 WEBHOOKS = {"Mutating": ("stamp",), "Validating": ("check", "twin", "twin-2", "grow")}
 FAILED = 'failed calling webhook "check.sim": Post "https://operator": '

@@ -25,21 +25,21 @@ from unittest import mock
 
 import orjson
 
-from tests.simulation import cluster as servers
 from tests.simulation.admission import Admission, describe_configuration
-from tests.simulation.cluster.kinds import CRDS
 from tests.simulation.invariants import Judge, list_notes
 from tests.simulation.network import Network, Sender
 from tests.simulation.patience import LATENESS, SETTLING
 from tests.simulation.peers import Peers
-from tests.simulation.plans import USES, HandlerPlan, Plan, Step
+from tests.simulation.plans import SPOILING, USES, HandlerPlan, Plan, Step
 from tests.simulation.replicas import (
     CATEGORY,
+    FOREIGN,
     GROUP,
     GUARD,
     LABEL,
     NAMESPACE,
     NOTE,
+    PARTS,
     PLURAL,
     Call,
     ReplicaProcess,
@@ -55,6 +55,8 @@ from tests.simulation.virtual import (
 )
 from webop.errors import WebopError
 from webop.logs.formats import TextFormatter
+from webop.testing import apiserver as servers
+from webop.testing.apiserver.kinds import CRDS
 
 _EXIT = 60.0  # seconds for a replica to end when it is asked to
 _CONVERGENCE = 200.0  # seconds in the calm, in which nothing goes wrong
@@ -79,7 +81,15 @@ _DISTURBING = {
     "upgrade",
 }
 _DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
+PARTS_PATH = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PARTS}"
 OBJECTS = f"/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{PLURAL}"
+
+
+def _build_foreign(name: str) -> dict[str, Any]:
+    """Return a part that is not the operator's; one is the child of another object."""
+    labels = {"webop.dev/owner": "nobody", "webop.dev/reconciler": "keeper"}
+    metadata = {"name": name, "labels": labels if name == FOREIGN[1] else {}}
+    return {"apiVersion": f"{GROUP}/v1", "kind": "Part", "metadata": metadata, "spec": {}}
 
 
 @dataclass
@@ -110,7 +120,8 @@ class World:
         self.plan = plan
         self.loop = loop
         self.rng = random.Random(f"world {plan.seed}")
-        self.cluster = servers.Cluster(self._read_wall_clock, random.Random(plan.seed))
+        rng = random.Random(plan.seed)
+        self.cluster = servers.Cluster(self._read_wall_clock, rng, applies=plan.has_parts)
         self.judge = Judge(self)
         self.network = Network(
             loop,
@@ -138,6 +149,11 @@ class World:
         if not plan.is_late:
             self._define()
         self.cluster.add_kind("kopf.dev", "kopfpeerings", "KopfPeering")
+        if plan.has_parts:
+            self.cluster.add_kind(GROUP, PARTS, "Part")
+            for name in FOREIGN:
+                self.ask("POST", PARTS_PATH, _build_foreign(name))
+            self.cluster.observers.append(self._collect_later)
         self._create_peering()
         self.cluster.observers.append(self.judge.judge_change)
         self.admission = Admission(self, plan.admission) if plan.admission else None
@@ -278,9 +294,10 @@ class World:
 
     def request(self, method: str, name: str = "", body: Any = None) -> servers.Response:
         """Ask the API server as the user."""
-        return self._ask(method, f"{OBJECTS}/{name}" if name else OBJECTS, body)
+        return self.ask(method, f"{OBJECTS}/{name}" if name else OBJECTS, body)
 
-    def _ask(self, method: str, path: str, body: Any = None) -> servers.Response:
+    def ask(self, method: str, path: str, body: Any = None) -> servers.Response:
+        """Ask the API server as the user, about anything."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         content = None if body is None else orjson.dumps(body)
         headers = {"content-type": kind}
@@ -372,6 +389,8 @@ class World:
             requests.append(("PATCH", name, {"metadata": {"annotations": notes}}))
         elif step.kind == "meddle":
             requests += self._meddle(name)
+        elif step.kind in SPOILING:
+            self._spoil(step.kind, f"{name}-a")
         elif step.kind in {"guard", "unguard"}:
             self._guard(name, is_guarded=step.kind == "guard")
         if self.admission is not None:
@@ -393,6 +412,36 @@ class World:
         finalizers = [each for each in metadata.get("finalizers", ()) if each != GUARD]
         finalizers += [GUARD] if is_guarded else []
         self.request("PATCH", name, {"metadata": {"finalizers": finalizers}})
+
+    def _spoil(self, what: str, name: str) -> None:
+        """Delete a part of an object, edit it, or take away by what it is found."""
+        path = f"{PARTS_PATH}/{name}"
+        if what == "part deleted":
+            self.ask("DELETE", path)
+        elif what == "part edited":
+            self.ask("PATCH", path, {"spec": {"value": -1}})
+        elif self._values % 2:
+            self.ask("PATCH", path, {"metadata": {"ownerReferences": None}})
+        else:
+            self.ask("PATCH", path, {"metadata": {"labels": None}})
+
+    def _collect_later(self, change: servers.Change) -> None:
+        """Delete the parts of objects that are gone, as the garbage collector does."""
+        is_gone = change.resource == f"{PLURAL}.{GROUP}" and change.new is None
+        if is_gone or (change.resource == f"{PARTS}.{GROUP}" and change.new is not None):
+            self.network.later(0.5, self._collect)
+
+    def _collect(self) -> None:
+        uids = {body["metadata"]["uid"] for body in self.list_objects().values()}
+        for name, body in self.list_parts().items():
+            owners = {owner["uid"] for owner in body["metadata"].get("ownerReferences") or ()}
+            if owners and not owners & uids:
+                self.ask("DELETE", f"{PARTS_PATH}/{name}")
+
+    def list_parts(self) -> dict[str, Any]:
+        """Return the parts of objects that there are, by name."""
+        items = self.ask("GET", PARTS_PATH).body.get("items", ())
+        return {item["metadata"]["name"]: item for item in items}
 
     def _upgrade(self, step: Step) -> None:
         """Replace one replica after another by one of the next version."""
@@ -457,17 +506,17 @@ class World:
         if crd := self._read_definition():
             version = crd["spec"]["versions"][0]
             version["subresources"] = {} if version.get("subresources") else {"status": {}}
-            self._ask("PUT", _DEFINITION, crd)
+            self.ask("PUT", _DEFINITION, crd)
 
     def _regroup(self) -> None:
         """Let the kind join a category, or leave it."""
         if crd := self._read_definition():
             crd["spec"]["names"]["categories"] = [] if self.is_grouped else [CATEGORY]
-            self._ask("PUT", _DEFINITION, crd)
+            self.ask("PUT", _DEFINITION, crd)
 
     def _read_definition(self) -> Any:
         """Return a copy of the definition of the kind; what the cluster answers is its own."""
-        response = self._ask("GET", _DEFINITION)
+        response = self.ask("GET", _DEFINITION)
         return orjson.loads(response.encode()) if response.status == 200 else None
 
     @property
@@ -480,16 +529,16 @@ class World:
         """Delete what replicas or operators coordinate themselves by; somebody puts it back."""
         self.unlocked_at = self.loop.time()
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-        self._ask("DELETE", f"{leases}/operator")
-        self._ask("DELETE", f"{_PEERINGS}/default")
+        self.ask("DELETE", f"{leases}/operator")
+        self.ask("DELETE", f"{_PEERINGS}/default")
         self.network.later(3.0, self._create_peering)
 
     def _create_peering(self) -> None:
         head = {"apiVersion": "kopf.dev/v1", "kind": "KopfPeering"}
-        self._ask("POST", _PEERINGS, {**head, "metadata": {"name": "default"}})
+        self.ask("POST", _PEERINGS, {**head, "metadata": {"name": "default"}})
 
     def _patch_peering(self, patch: dict[str, Any]) -> None:
-        self._ask("PATCH", f"{_PEERINGS}/default", patch)
+        self.ask("PATCH", f"{_PEERINGS}/default", patch)
 
     def _catch_up(self) -> None:
         self.cluster.lag = 0

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import eventually
 from tests.kit.reviews import Lifespan, Site, build_review, connect, serve
+from tests.kit.waiting import eventually
 from webop.errors import ActivityError, ConfigurationError
 
 

@@ -14,9 +14,10 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.operators import build_settings, eventually
+from tests.kit.operators import build_settings
 from tests.kit.reviews import build_review, serve
 from tests.kit.virtual_time import AdvancingLoop
+from tests.kit.waiting import eventually
 
 
 @pytest.fixture
@@ -261,8 +262,5 @@ async def test_the_liveness_endpoint_reports_the_health_and_takes_no_reviews(
 
 
 async def get_when_up(http: httpx.AsyncClient, url: str) -> httpx.Response:
-    async with asyncio.timeout(10):
-        while True:
-            with contextlib.suppress(httpx.ConnectError):
-                return await http.get(url)
-            await asyncio.sleep(0.01)
+    answer: httpx.Response = await eventually(lambda: http.get(url), ignoring=httpx.ConnectError)
+    return answer

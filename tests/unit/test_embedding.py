@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import build_settings, eventually
+from tests.kit.operators import build_settings
+from tests.kit.waiting import eventually
 from webop.embedding import build_options
 
 FLAGS: list[Callable[[], Any]] = [

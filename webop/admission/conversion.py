@@ -24,7 +24,6 @@ from webop.aio.backoff import Once
 from webop.aio.cancellation import contain, convert_exception, unwrap
 from webop.calls.error_policy import describe
 from webop.calls.execution import skip_framework
-from webop.calls.invocation import is_async
 from webop.calls.threads import call_in_thread, count_abandoned
 from webop.context.operator_context import OperatorContext
 from webop.errors import MisfitError, ReviewError
@@ -214,7 +213,7 @@ class ConversionService:
         request.doing = f"{doing}: {handler}"
         try:
             kwargs = {"model": passage.model}
-            if is_async(handler.fn):
+            if handler.is_async:
                 result = unwrap(await asyncio.create_task(contain(function, kwargs)))
             else:
                 result = await call_in_thread(function, kwargs, self._operator.settings.admission)

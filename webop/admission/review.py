@@ -131,7 +131,14 @@ def parse_review(payload: Mapping[str, Any]) -> Review:
     Raises:
         ReviewError: a field is wrong; the message names it.
     """
-    _check_head(payload)
+    if not isinstance(payload, dict):
+        raise ReviewError(f"An AdmissionReview must be an object, not {payload!r:.99}.")
+    if payload.get("kind") != "AdmissionReview":
+        raise ReviewError(f"kind must be 'AdmissionReview', not {payload.get('kind')!r:.99}.")
+    if payload.get("apiVersion") not in _API_VERSIONS:
+        known = " or ".join(_API_VERSIONS)
+        raise ReviewError(f"apiVersion must be {known}, not {payload.get('apiVersion')!r:.99}.")
+    _check_fields(payload, "", _REVIEW_FIELDS)
     request = payload["request"]
     _check_request(request)
     resource = request["resource"]
@@ -152,17 +159,6 @@ def parse_review(payload: Mapping[str, Any]) -> Review:
         request["userInfo"],
         get("dryRun") or False,
     )
-
-
-def _check_head(payload: Mapping[str, Any]) -> None:
-    if not isinstance(payload, dict):
-        raise ReviewError(f"An AdmissionReview must be an object, not {payload!r:.99}.")
-    if payload.get("kind") != "AdmissionReview":
-        raise ReviewError(f"kind must be 'AdmissionReview', not {payload.get('kind')!r:.99}.")
-    if payload.get("apiVersion") not in _API_VERSIONS:
-        known = " or ".join(_API_VERSIONS)
-        raise ReviewError(f"apiVersion must be {known}, not {payload.get('apiVersion')!r:.99}.")
-    _check_fields(payload, "", _REVIEW_FIELDS)
 
 
 def _check_request(request: Mapping[str, Any]) -> None:
@@ -189,26 +185,26 @@ def _check_object(body: Mapping[str, Any], where: str) -> None:
     metadata = body.get("metadata")
     if metadata:
         _check_fields(metadata, f"{where}metadata.", _METADATA_FIELDS)
-        _check_strings(metadata.get("labels"), where, "labels")
-        _check_strings(metadata.get("annotations"), where, "annotations")
-
-
-def _check_strings(values: Mapping[str, object] | None, where: str, name: str) -> None:
-    """Check that all values are strings: filters rely on it."""
-    if values and not _STRINGS.issuperset(map(type, values.values())):
-        raise ReviewError(f"{where}metadata.{name} must be an object of strings.")
+        for name in ("labels", "annotations"):  # filters rely on it
+            values = metadata.get(name)
+            if values and not _STRINGS.issuperset(map(type, values.values())):
+                raise ReviewError(f"{where}metadata.{name} must be an object of strings.")
 
 
 def _check_fields(mapping: Mapping[str, Any], where: str, fields: _Fields) -> None:
-    get = mapping.get
     for name, expected, is_required in fields:
-        value = get(name)
-        if value is None:
+        value = mapping.get(name)
+        kind = type(value)
+        if kind is expected:
+            if kind is not str or (value and len(value) <= _MAX_TEXT and value.isprintable()):
+                continue
+        elif value is None:
             if is_required:
                 raise ReviewError(f"{where}{name} is missing.")
-        elif type(value) is not expected and not issubclass(type(value), expected):
+            continue
+        if not isinstance(value, expected):
             raise ReviewError(f"{where}{name} must be {_TYPES[expected]}.")
-        elif expected is str and not (value and len(value) <= _MAX_TEXT and value.isprintable()):
+        if isinstance(value, str):
             if not value and is_required:
                 raise ReviewError(f"{where}{name} is empty.")
             if len(value) > _MAX_TEXT:

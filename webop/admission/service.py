@@ -30,7 +30,6 @@ from webop.aio.cancellation import convert_exception
 from webop.calls.error_policy import describe
 from webop.calls.execution import attempt
 from webop.calls.instrumentation import is_denial
-from webop.calls.progress import HandlerState, now
 from webop.calls.shared_options import CallOptions
 from webop.calls.threads import count_abandoned
 from webop.context.operator_context import OperatorContext
@@ -226,17 +225,17 @@ class AdmissionService:
         Changes of the patch are undone if the handler validates, or if its failure is ignored. A
         mutating handler must not change the body, which the patch is made for.
         """
-        patch = cause.patch
+        patch, before = cause.patch, _UNPATCHED
         is_validating = handler.reason is WebhookType.VALIDATING
-        needs_copy = (is_validating or handler.ignore_failures) and bool(patch)
-        before = Patch(clone(patch), fns=patch.fns) if needs_copy else _UNPATCHED
+        if patch and (is_validating or handler.ignore_failures):
+            before = Patch(clone(patch), fns=patch.fns)
         body = None if is_validating else Snapshot(cause.body.raw)
-        outcome = await attempt(handler, cause, HandlerState(started=now()), self._options)
+        outcome = await attempt(handler, cause, None, self._options)
         if body is not None and (raw := body.restore()) is not body.document:
             cause.body.replace(raw)
             text = f"{handler} changed the body in place, which has no effect: put changes"
             self._warn_once(cause, f"{text} of the object into patch.")
-        if is_validating and (patch or needs_copy) and (patch != before or patch.fns != before.fns):
+        if is_validating and (patch or before) and (patch != before or patch.fns != before.fns):
             text = f"{handler} only validates, so its patch is ignored."
             self._warn_once(cause, f"{text} To change objects, use @webop.on.mutate.")
             _restore(patch, before)

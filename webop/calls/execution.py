@@ -20,7 +20,7 @@ import pydantic
 
 from webop.aio.backoff import Once
 from webop.aio.cancellation import call_apart, convert_exception, unwrap
-from webop.aio.work_deadline import check_fence
+from webop.aio.work_deadline import check_fence, current_fence
 from webop.calls.error_policy import (
     Attempt,
     ChildrenRetryError,
@@ -32,9 +32,7 @@ from webop.calls.instrumentation import CANCELLED, DONE, is_denial, record_begin
 from webop.calls.invocation import (
     Invocation,
     choose_pool,
-    choose_queue,
     current_invocation,
-    is_async,
 )
 from webop.calls.progress import (
     HandlerState,
@@ -115,10 +113,15 @@ async def execute(
 
 
 async def attempt(
-    handler: Handler, cause: Cause, state: HandlerState, options: CallOptions
+    handler: Handler, cause: Cause, state: HandlerState | None, options: CallOptions
 ) -> Outcome:
-    """Call one handler once, in the loop or in a thread; log the call and return the outcome."""
-    runtime = now() - state.started
+    """Call one handler once, in the loop or in a thread; log the call and return the outcome.
+
+    Without a state, it is the only attempt, which begins now.
+    """
+    moment = now()
+    state = HandlerState(started=moment) if state is None else state
+    runtime = moment - state.started
     attempts = Attempt(state.retries, runtime.total_seconds())
     parent = current_invocation.get(None) if options.parents else None
     invocation = Invocation(handler, cause, options, state, parent)
@@ -130,9 +133,10 @@ async def attempt(
     try:
         cause.logger.log(logging.DEBUG, "%s is invoked.", handler)
         check_limits(handler, attempts)
-        await check_fence()
+        if current_fence.get() is not None:
+            await check_fence()
         kwargs = _build_kwargs(handler, cause, state, runtime)
-        if not is_async(handler.fn):
+        if not handler.is_async:
             pool = choose_pool(handler, options.settings)
             waits_for_end = isinstance(cause, ResourceCause) and not isinstance(cause, WebhookCause)
             result = await call_in_thread(handler.fn, kwargs, pool, waits_for_end=waits_for_end)
@@ -182,10 +186,10 @@ def _build_kwargs(
     kwargs["runtime"] = runtime
     if (client := current_client.get()) is not None:
         is_dry = isinstance(cause, WebhookCause) and cause.dryrun
-        client = client.share(choose_queue(handler), is_dry=is_dry)
+        client = client.share(handler.queue, is_dry=is_dry)
         current_client.set(client)
-        kwargs["client"] = client if is_async(handler.fn) else client.sync
-    if isinstance(cause, ResourceCause) and cause.children and not is_async(handler.fn):
+        kwargs["client"] = client if handler.is_async else client.sync
+    if isinstance(cause, ResourceCause) and cause.children and not handler.is_async:
         kwargs["children"] = cause.children.sync
     if isinstance(cause, DiffCause) and isinstance(handler, ResourceHandler):
         inherited = handler.inherited_field if isinstance(handler, ChangeHandler) else ()

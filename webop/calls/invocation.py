@@ -6,12 +6,9 @@ and its object in the current :class:`Invocation`, also in the threads of sync h
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from webop.calls.progress import HandlerState
 from webop.calls.shared_options import CallOptions
@@ -20,11 +17,9 @@ from webop.handlers.causes import Cause
 from webop.handlers.model import (
     Activity,
     ActivityHandler,
-    BackgroundHandler,
     DaemonHandler,
     Handler,
     WebhookHandler,
-    list_layers,
 )
 from webop.logs.reviews import call_of_the_moment
 from webop.settings import OperatorSettings
@@ -62,25 +57,6 @@ def get_invocation(purpose: str) -> Invocation:
         ) from None
 
 
-def is_async(fn: Callable[..., Any]) -> bool:
-    """Return whether a callable must be awaited, looking through wrappers."""
-    try:
-        if (known := _known.get(fn)) is None:
-            known = _known[fn] = _detect_async(fn)
-    except TypeError:  # it has no hash, or no weak references
-        return _detect_async(fn)
-    return known
-
-
-def _detect_async(fn: Callable[..., Any]) -> bool:
-    layers = list_layers(fn)
-    own_call = getattr(type(layers[-1]), "__call__", None)  # noqa: B004
-    return any(map(inspect.iscoroutinefunction, [*layers, own_call]))
-
-
-_known: WeakKeyDictionary[Callable[..., Any], bool] = WeakKeyDictionary()
-
-
 def choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
     """Return the thread pool for a sync handler."""
     if isinstance(handler, WebhookHandler):
@@ -88,12 +64,3 @@ def choose_pool(handler: Handler, settings: OperatorSettings) -> Pool:
     if isinstance(handler, ActivityHandler) and handler.activity in _VITAL:
         return NO_POOL
     return settings.background if isinstance(handler, DaemonHandler) else settings.execution
-
-
-def choose_queue(handler: Handler) -> str:
-    """Return the queue of the requests of a handler: no sort of handlers can block another one."""
-    if isinstance(handler, WebhookHandler):
-        return "reviews"  # the API server can need them before it responds to other handlers
-    if isinstance(handler, ActivityHandler):
-        return "activities"
-    return "daemons" if isinstance(handler, BackgroundHandler) else "handlers"

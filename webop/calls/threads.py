@@ -109,7 +109,7 @@ _abandoned: dict[Future[Any], Callable[..., Any]] = {}
 
 def count_abandoned(fn: Callable[..., Any]) -> int:
     """Return the number of abandoned calls of a function that still run."""
-    return sum(abandoned is fn for abandoned in list(_abandoned.values()))
+    return sum(each is fn for each in list(_abandoned.values())) if _abandoned else 0
 
 
 def is_crowded(pool: Pool) -> bool:

@@ -294,9 +294,9 @@ def list_needs(operator: Inspection, *, has_own_secret: bool = True) -> Iterator
 
 
 def find_models(registry: OperatorRegistry) -> list[type[pydantic.BaseModel]]:
-    """Return the models of handlers and of the loaded files, with all versions of their kinds."""
+    """Return the models of handlers, rules and loaded files, with all versions of their kinds."""
     handlers = (*registry.select_resource_handlers(), *registry.select_webhooks())
-    named = {handler.model for handler in handlers}
+    named = {handler.model for handler in handlers} | {rule.model for rule in registry.rules}
     for converter in registry.select_converters():
         named |= {converter.source, converter.target}
     found: dict[type[pydantic.BaseModel], None] = {}

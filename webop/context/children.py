@@ -3,11 +3,12 @@
 Flow of events: watch → :class:`webop.reactor.controller.Controller` → :meth:`ChildStore.note` → the
 parent is called again. Flow of writes: the user's function → :meth:`Children.apply` → the client.
 
-A child has the uid of its parent and the id of its reconciler in labels, by which it is found, and
-a digest of what was applied in an annotation. Nothing is compared value by value: server-side apply
-does that. A write is left out only if the same was applied before, and if all applied fields still
-belong to the reconciler: API servers note the owners of fields in ``metadata.managedFields``; a
-change or a removal by somebody else takes a field away.
+A child has the uid of its parent and the id of its reconciler in labels, by which it is found. An
+annotation has a digest of where it is and of what was applied: a copy of a child is none.
+Nothing is compared value by value: server-side apply does that. A write is left out only if the
+same was applied before, and if all applied fields still belong to the reconciler: API servers note
+the owners of fields in ``metadata.managedFields``; a change or a removal by somebody else takes a
+field away.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from webop.models.model import build_selector
 from webop.objects.body import Body, OwnerReference, build_owner_reference
 from webop.objects.conditions import find_condition, is_outdated
 from webop.objects.fields import clone, resolve
+from webop.objects.label_selectors import matches_labels, parse_label_selector
 from webop.objects.resources import Resource, Selector, parse_selector
 
 if TYPE_CHECKING:
@@ -89,8 +91,21 @@ def build_label(handler_id: str) -> str:
     text = _UNSAFE.sub("_", handler_id).strip("._-")
     if text == handler_id and len(text) <= _LABEL_LIMIT:
         return text
-    digest = hashlib.sha256(handler_id.encode()).hexdigest()[:8]
-    return f"{text[: _LABEL_LIMIT - 9]}-{digest}"
+    return f"{text[: _LABEL_LIMIT - 9] or 'id'}-{_digest(handler_id, 8)}"
+
+
+def _digest(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def _seal(place: Place, owner: str) -> str:
+    """Return what the annotation of a child begins with: it is the child of one owner only."""
+    return _digest(f"{place.kind} {place.namespace} {place.name} {owner}", 8)
+
+
+def _name_manager(reconciler: str, owner: str) -> str:
+    """Return the end of the field manager of a reconciler for one parent."""
+    return f".{reconciler}.{_digest(owner, 8)}"
 
 
 @dataclass(slots=True)
@@ -161,21 +176,32 @@ class ChildStore:
 
     _children: dict[Place, Child] = field(default_factory=dict)
     _of_owner: dict[str, dict[Place, Child]] = field(default_factory=dict)
-    _parents: dict[str, dict[str, tuple[Parent, str]]] = field(default_factory=dict)
+    _parents: dict[str, dict[str, tuple[Parent, ReconcileHandler]]] = field(default_factory=dict)
     _named: dict[tuple[str, str | None, str], Parent] = field(default_factory=dict)
     _applying: dict[Place, bool] = field(default_factory=dict)
 
-    def register(self, parent: Parent, handler_id: str) -> None:
+    def register(self, parent: Parent, handler: ReconcileHandler) -> None:
         """Call a reconciler of this object when a child of it changes."""
-        self._parents.setdefault(parent.uid, {})[build_label(handler_id)] = (parent, handler_id)
-        self._named[handler_id, parent.namespace, parent.name] = parent
+        self._parents.setdefault(parent.uid, {})[build_label(handler.id)] = (parent, handler)
+        self._named[handler.id, parent.namespace, parent.name] = parent
+
+    def has_parent(self, uid: str, reconciler: str = "") -> bool:
+        """Return whether an object has this reconciler, or any."""
+        known = self._parents.get(uid, {})
+        return reconciler in known if reconciler else bool(known)
 
     def forget(self, uid: str) -> None:
         """Forget an object that is gone; its children are forgotten when they are gone."""
-        for parent, handler_id in self._parents.pop(uid, {}).values():
-            key = (handler_id, parent.namespace, parent.name)
+        for parent, handler in self._parents.pop(uid, {}).values():
+            key = (handler.id, parent.namespace, parent.name)
             if self._named.get(key) is parent:
                 del self._named[key]
+
+    def drop(self, kind: str, namespace: str | None) -> None:
+        """Forget the children of a kind in a namespace, or in all: no watch shows them."""
+        for place, child in [*self._children.items()]:
+            if place.kind == kind and namespace in (None, place.namespace):
+                self._remove(place, child)
 
     def call_named(self, handler_id: str, found: Any, kind: str, namespace: str | None) -> None:
         """Call a reconciler for the objects that a function of ``watches=`` has named.
@@ -209,7 +235,7 @@ class ChildStore:
         meta = raw["metadata"]
         place = Place(kind, meta.get("namespace"), meta["name"])
         old = self._children.get(place)
-        child = None if event_type == "DELETED" else _read_child(raw, names, is_read=is_read)
+        child = None if event_type == "DELETED" else _read_child(place, raw, names, is_read=is_read)
         if child is None:
             if old is not None and old.uid == meta.get("uid", ""):
                 self._remove(place, old)
@@ -218,13 +244,11 @@ class ChildStore:
         if old is not None and old.uid == child.uid:
             if old.version == child.version:  # perhaps the echo of an own apply
                 if old.fields is None:
-                    _read_fields(old, meta)
-                    old.applied_fields, old.unchecked = old.fields, None
+                    old.fields = old.applied_fields = child.fields
                 return  # it is known
             if event_type is not None and _is_older(child.version, old.version):
                 return
             child.applied_fields = old.applied_fields
-        _read_fields(child, meta)
         if child.applied_fields is not None:
             child.unchecked = None
         self._put(place, child)
@@ -239,9 +263,10 @@ class ChildStore:
 
     def note_applied(self, place: Place, raw: Json, names: Names, *, is_read: bool) -> None:
         """Accept the response to an own apply."""
-        known, child = self._children.get(place), _read_child(raw, names, is_read=is_read)
+        known, child = self._children.get(place), _read_child(place, raw, names, is_read=is_read)
         if child is None:
             return
+        child.fields = child.unchecked = None  # responses do not show them
         if known is not None and known.uid == child.uid:
             if known.version == child.version:  # the event was faster
                 known.applied_fields, known.unchecked = known.fields, None
@@ -253,7 +278,7 @@ class ChildStore:
 
     def finish(self, place: Place) -> None:
         """End the wait: an event that was not the echo of the apply matters."""
-        if self._applying.pop(place) and (child := self._children.get(place)) is not None:
+        if self._applying.pop(place, False) and (child := self._children.get(place)) is not None:
             self._tell(place, child)
 
     def _put(self, place: Place, child: Child) -> None:
@@ -270,9 +295,15 @@ class ChildStore:
             del self._of_owner[child.owner]
 
     def _tell(self, place: Place, child: Child) -> None:
-        parent = self._parents.get(child.owner, {}).get(child.reconciler)
-        if parent is not None:
-            parent[0].call_again(parent[1], place.kind)
+        if found := self._parents.get(child.owner, {}).get(child.reconciler):
+            parent, handler = found
+            if _reaches(parent.namespace, handler, place):
+                parent.call_again(handler.id, place.kind)
+
+
+def _reaches(namespace: str | None, handler: ReconcileHandler, place: Place) -> bool:
+    """Return whether a child can be there: others can write in other namespaces, and forge one."""
+    return handler.across_namespaces or namespace in (None, place.namespace)
 
 
 class Children:
@@ -294,6 +325,7 @@ class Children:
         handlers: Iterable[ReconcileHandler],
         body: Body,
         logger: Logger,
+        client: AsyncClient | None = None,
     ) -> None:
         self._store = operator.children
         self._view = operator.cluster_view
@@ -303,7 +335,10 @@ class Children:
         self._body = body
         self._uid: str = body.meta.raw.get("uid") or ""
         self._namespace: str | None = body.meta.raw.get("namespace")
+        self.has_taken_back = False
+        self._selectors = operator.settings.watching.build_selectors
         self._logger = logger
+        self._given_client = client
         self._applied: set[Place] = set()
         self._has_failed = False
         self._writes = 0
@@ -320,10 +355,22 @@ class Children:
     @property
     def sync(self) -> SyncChildren:
         """The same methods for functions that run in threads."""
-        return SyncChildren(self, _get_client())
+        return SyncChildren(self, self._client)
+
+    @property
+    def _client(self) -> AsyncClient:
+        """The client of the running handler, unless another one was given."""
+        client = self._given_client or current_client.get()
+        if client is None:
+            raise LookupError("`children` works only inside of a handler.")
+        return client
 
     async def apply(
-        self, child: Mapping[str, Any] | pydantic.BaseModel, *, namespace: str | None = None
+        self,
+        child: Mapping[str, Any] | pydantic.BaseModel,
+        *,
+        namespace: str | None = None,
+        adopt: bool = False,
     ) -> bool:
         """Create a child, or set its fields (server-side apply); return whether this was written.
 
@@ -340,88 +387,146 @@ class Children:
 
         Args:
             child: with apiVersion, kind, the name, and the fields to set; or a model.
-            namespace: by default that of the child, or of the object.
+            namespace: by default that of the child, or of the object. Another one than that of the
+                object needs ``across_namespaces=True`` in the decorator.
+            adopt: whether an object of this name that is nobody's child becomes one.
 
         Raises:
-            ChildConflictError: it is the child of another object.
-            APIConflictError: an object of this name is no child, and has other values; the message
-                names fields and managers.
-            ConfigurationError: its kind is not in ``owns=``.
+            ChildConflictError: an object of this name exists, and is no child of this object.
+            ConfigurationError: webop would not see the child: its kind is not in ``owns=``, its
+                namespace is not served, or a selector of the watch hides it.
             TemporaryError: the cluster does not have its kind yet.
             APIError: the API server refuses it, or is not reachable.
         """
+        self._writes += 1
         try:
-            return await self._apply(child, namespace)
+            return await self._apply(child, namespace, adopt=adopt)
         except BaseException:
             self._has_failed = True
             raise
+        finally:
+            self._writes -= 1
 
     async def _apply(
-        self, child: Mapping[str, Any] | pydantic.BaseModel, namespace: str | None
+        self,
+        child: Mapping[str, Any] | pydantic.BaseModel,
+        namespace: str | None,
+        *,
+        adopt: bool,
     ) -> bool:
         if len(self._handlers) != 1:
             raise ConfigurationError("children.apply() is for reconcilers with owns= only.")
-        handler, store, names = self._handlers[0], self._store, self._names
+        handler, store = self._handlers[0], self._store
         content = dump_set(child) if isinstance(child, pydantic.BaseModel) else clone(dict(child))
         resource = self._find(content.get("apiVersion"), content.get("kind"))
-        if not any(selector.check(resource) for selector in handler.owns):
-            raise ConfigurationError(
-                f"{handler} applies {resource.plural_name}, which is not in its owns=: webop would "
-                "not notice if it was changed or deleted. Add it."
-            )
-        meta = content["metadata"] = dict(content.get("metadata") or {})
-        if not meta.get("name"):
-            raise ConfigurationError(f"{handler} applies {resource.plural_name} without a name.")
-        where = (
-            (namespace or meta.get("namespace") or self._namespace) if resource.namespaced else None
-        )
-        if where is not None:
-            meta["namespace"] = where
-        place = Place(resource.plural_name, where, meta["name"])
-        label = build_label(handler.id)
-        meta["labels"] = {
-            **(meta.get("labels") or {}),
-            names.owner: self._uid,
-            names.reconciler: label,
-        }
-        if self._namespace in (None, where):
-            references = [
-                one for one in meta.get("ownerReferences") or () if one["uid"] != self._uid
-            ]
-            meta["ownerReferences"] = [*references, self._reference]
-        text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
-        digest = hashlib.sha256(text).hexdigest()[:16]
-        meta["annotations"] = {**(meta.get("annotations") or {}), names.digest: digest}
+        place = self._locate(handler, resource, content, namespace)
+        digest = self._mark(content, place, build_label(handler.id))
+        self._check_sight(handler, resource, content, place)
         self._applied.add(place)
         known = store.find(place)
-        if known is not None and (known.owner, known.reconciler) != (self._uid, label):
-            raise ChildConflictError(
-                f"{handler} cannot apply {place}: it is the child of another object (uid "
-                f"{known.owner}, reconciler {known.reconciler!r})."
-            )
-        if known is not None and known.has(digest, content):
-            return False
+        if known is not None and (known.owner, known.reconciler) == (
+            self._uid,
+            build_label(handler.id),
+        ):
+            if known.has(digest, content):
+                return False
+            is_forced = True
+        else:
+            is_forced = await self._claim(resource, place, build_label(handler.id), adopt=adopt)
         store.begin(place)
-        self._writes += 1
         try:
-            found = await self._write(content, place, is_known=known is not None)
-            is_read = self._is_read(resource)
-            store.note_applied(place, found, names, is_read=is_read)
+            found = await self._write(content, place, is_forced=is_forced)
+            store.note_applied(place, found, self._names, is_read=self._is_read(resource))
         finally:
-            self._writes -= 1
             store.finish(place)
         return True
 
-    async def _write(self, content: Json, place: Place, *, is_known: bool) -> Json:
-        manager = f"{self._manager}.{build_label(self._handlers[0].id)}"[:_MANAGER_LIMIT]
-        client = _get_client()
+    def _locate(
+        self, handler: ReconcileHandler, resource: Resource, content: Json, namespace: str | None
+    ) -> Place:
+        """Return the place of a child, whose metadata get the namespace."""
+        meta = content["metadata"] = dict(content.get("metadata") or {})
+        if not meta.get("name"):
+            raise ConfigurationError(f"{handler} applies {resource.plural_name} without a name.")
+        where = namespace or meta.get("namespace") or self._namespace
+        if not resource.namespaced:
+            where = None
+        elif where is None:
+            raise ConfigurationError(f"{handler} applies {meta['name']!r} without a namespace.")
+        else:
+            meta["namespace"] = where
+        return Place(resource.plural_name, where, meta["name"])
+
+    def _mark(self, content: Json, place: Place, label: str) -> str:
+        """Add the labels, the owner and the annotation of a child; return the annotation."""
+        names, meta = self._names, content["metadata"]
+        own = {names.owner: self._uid, names.reconciler: label}
+        meta["labels"] = {**(meta.get("labels") or {}), **own}
+        if self._namespace in (None, place.namespace):
+            others = [one for one in meta.get("ownerReferences") or () if one["uid"] != self._uid]
+            meta["ownerReferences"] = [*others, self._reference]
+        text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
+        digest = f"{_seal(place, self._uid)}.{_digest(text, 16)}"
+        meta["annotations"] = {**(meta.get("annotations") or {}), names.digest: digest}
+        return digest
+
+    def _check_sight(
+        self, handler: ReconcileHandler, resource: Resource, content: Json, place: Place
+    ) -> None:
+        """Refuse a child that no watch would show."""
+        problem, served = "", self._view.namespaces
+        requirements = parse_label_selector(self._selectors(resource).get("labelSelector", ""))
+        if not any(selector.check(resource) for selector in handler.owns):
+            problem = "Its kind is not in owns= of the reconciler: add it."
+        elif not _reaches(self._namespace, handler, place):
+            problem = "It is not in the namespace of its parent: say across_namespaces=True."
+        elif place.namespace and served is not None and place.namespace not in served:
+            problem = "The operator does not serve its namespace (--namespace)."
+        elif not matches_labels(requirements or [], content["metadata"]["labels"]):
+            problem = "It lacks labels that settings.watching.label_selectors wants."
+        if problem:
+            raise ConfigurationError(f"{handler} cannot apply {place}. {problem}")
+
+    async def _claim(self, resource: Resource, place: Place, label: str, *, adopt: bool) -> bool:
+        """Return whether an apply can take the fields of others at a place that is not known.
+
+        Raises:
+            ChildConflictError: there is an object, and it is no child of this one.
+        """
         try:
-            return await client.apply(content, field_manager=manager)
-        except APIConflictError as exc:
-            if not is_known:
+            found = await self._client.get(resource, place.name, namespace=place.namespace)
+        except APINotFoundError as exc:
+            if not exc.details.get("name"):
                 raise
+            return False
+        meta = found["metadata"]
+        owners = {one.get("uid") for one in meta.get("ownerReferences") or ()}
+        labels = meta.get("labels") or {}
+        owner, reconciler = labels.get(self._names.owner), labels.get(self._names.reconciler)
+        if owner == self._uid:  # the reconciler can have had another id
+            is_ours = reconciler == label or not self._store.has_parent(owner, reconciler or "?")
+        elif owner:  # its parent can be gone
+            is_ours = not (owners - {self._uid} or self._store.has_parent(owner))
+        else:
+            is_ours = self._uid in owners
+        if not (is_ours or (adopt and not owner)):
+            whose = f"the child of another object (uid {owner})" if owner else "nobody's child"
+            advice = "" if owner else " Delete it, or pass adopt=True."
+            raise ChildConflictError(f"There is {place} already: it is {whose}.{advice}")
+        return is_ours
+
+    async def _write(self, content: Json, place: Place, *, is_forced: bool) -> Json:
+        """Apply a child; take the fields of others only if they have changed it."""
+        end = _name_manager(build_label(self._handlers[0].id), self._uid)
+        manager = f"{self._manager[: _MANAGER_LIMIT - len(end)]}{end}"
+        try:
+            return await self._client.apply(content, field_manager=manager)
+        except APIConflictError as exc:
+            if not is_forced:
+                raise
+            self.has_taken_back = True
             self._logger.info("Taking back what was changed in %s: %s", place, exc)
-        return await client.apply(content, field_manager=manager, force=True)
+        return await self._client.apply(content, field_manager=manager, force=True)
 
     async def prune(self) -> builtins.list[str]:
         """Delete the children that were not applied in this call; return their names.
@@ -476,13 +581,13 @@ class Children:
             found = clone(child.raw)
         else:
             try:
-                found = await _get_client().get(resource, name, namespace=where)
+                found = await self._client.get(resource, name, namespace=where)
             except APINotFoundError as exc:
                 if not exc.details.get("name"):
                     raise
                 return None
-        is_own = (found["metadata"].get("labels") or {}).get(self._names.owner) == self._uid
-        return found if is_own else None
+        seen = _read_child(place, found, self._names, is_read=False)
+        return found if seen is not None and seen.owner == self._uid else None
 
     async def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
         """Return all children of a kind, as :meth:`get` does, in the order of their names."""
@@ -507,12 +612,14 @@ class Children:
 
     def _list_own(self, selector: Selector | None = None) -> Iterator[tuple[Place, Child]]:
         """Yield the children of these reconcilers for this object, of a kind or of all."""
-        labels = {build_label(handler.id) for handler in self._handlers}
+        handlers = {build_label(handler.id): handler for handler in self._handlers}
         kinds = None
         if selector is not None:
             kinds = {one.plural_name for one in selector.find_candidates(self._view.resources)}
         for place, child in self._store.list_of(self._uid):
-            is_own = child.reconciler in labels and child.controller in (None, self._uid)
+            handler = handlers.get(child.reconciler)
+            is_own = handler is not None and child.controller in (None, self._uid)
+            is_own = is_own and handler is not None and _reaches(self._namespace, handler, place)
             if is_own and (kinds is None or place.kind in kinds):
                 yield place, child
 
@@ -523,7 +630,7 @@ class Children:
             if child is None or child.is_deleting or kind is None:
                 continue
             try:
-                await _get_client().delete(
+                await self._client.delete(
                     kind,
                     place.name,
                     namespace=place.namespace,
@@ -539,7 +646,7 @@ class Children:
         return deleted
 
     async def _wait_gone(self, places: Iterable[Place], seconds: float) -> None:
-        client, loop = _get_client(), asyncio.get_running_loop()
+        client, loop = self._client, asyncio.get_running_loop()
         end = loop.time() + seconds
         for place in places:
             if (kind := self._view.find_plural(place.kind)) is None:
@@ -622,47 +729,44 @@ class SyncChildren:
         return self._wait(self._async.ready(kind, condition, name=name))
 
 
-def _get_client() -> AsyncClient:
-    client: AsyncClient | None = current_client.get()
-    if client is None:
-        raise LookupError("`children` works only inside of a handler.")
-    return client
-
-
 def _select_kind(kind: str | type[pydantic.BaseModel]) -> Selector:
     return parse_selector(*kind.split("/")) if isinstance(kind, str) else build_selector(kind)
 
 
-def _read_child(raw: Json, names: Names, *, is_read: bool) -> Child | None:
-    """Return what matters of an object, but for its fields; None if it is no child."""
+def _read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Child | None:
+    """Return what matters of an object; None if it is no child."""
     meta = raw["metadata"]
     labels = meta.get("labels") or {}
     owner, reconciler = labels.get(names.owner), labels.get(names.reconciler)
-    if not (owner and reconciler):
+    digest = (meta.get("annotations") or {}).get(names.digest) or ""
+    if not (owner and reconciler and digest.startswith(_seal(place, owner))):
         return None
     references = meta.get("ownerReferences") or ()
     controller = next((one["uid"] for one in references if one.get("controller")), None)
-    return Child(
+    child = Child(
         uid=meta.get("uid") or "",
         owner=owner,
         reconciler=sys.intern(reconciler),
         controller=owner if controller == owner else controller,  # one text in memory, not two
         version=meta.get("resourceVersion") or "",
-        digest=(meta.get("annotations") or {}).get(names.digest) or "",
+        digest=digest,
         is_deleting=meta.get("deletionTimestamp") is not None,
         raw=raw if is_read else None,
     )
-
-
-def _read_fields(child: Child, meta: Json) -> None:
-    """Take over which fields belong to the reconciler; responses to applies do not show them."""
-    entries = [one for one in meta.get("managedFields") or () if not one.get("subresource")]
-    own: Json = next((one for one in entries if _is_of_reconciler(one, child.reconciler)), {})
-    fields = own.get("fieldsV1") or {}  # nothing if others have taken all of them
-    text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-    child.fields = hashlib.sha256(text).hexdigest()[:16]
-    # A copy, as the buffer of the original is larger than the text.
-    child.unchecked = bytes(memoryview(text)) if fields else None
+    if not meta.get("managedFields"):  # some servers do not note them: each version is another
+        child.fields = f"version {child.version}"
+        return child
+    end = _name_manager(reconciler, owner)
+    for entry in meta["managedFields"]:
+        is_apply = entry.get("operation") == "Apply" and not entry.get("subresource")
+        fields = entry.get("fieldsV1")
+        if is_apply and fields and str(entry.get("manager") or "").endswith(end):
+            text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+            # A copy, as the buffer of the original is larger than the text.
+            child.unchecked = bytes(memoryview(text))
+            child.fields = _digest(text.decode(), 16)
+            return child
+    return None  # nothing of it was applied by the reconciler, or others have taken all of it
 
 
 def _covers(fields: Any, content: Any) -> bool:
@@ -694,11 +798,6 @@ def _is_key_of(key: str, item: Mapping[str, Any]) -> bool:
     return isinstance(found, Mapping) and all(
         item.get(name, value) == value for name, value in found.items()
     )
-
-
-def _is_of_reconciler(entry: Json, reconciler: str) -> bool:
-    manager = str(entry.get("manager") or "")
-    return entry.get("operation") == "Apply" and manager.endswith(f".{reconciler}")
 
 
 def _get_essence(child: Child) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState, now
 from webop.calls.shared_options import CallOptions
 from webop.handlers.causes import ResourceCause
-from webop.handlers.filters import prematches
+from webop.handlers.filters import matches
 from webop.handlers.model import IndexHandler
 
 K = TypeVar("K")
@@ -296,7 +296,7 @@ def _choose(
         if chosen.setdefault(feed, None) is not None:
             continue
         try:
-            if prematches(handler, cause):
+            if matches(handler, cause, is_about_change=False):
                 chosen[feed] = handler
         except Exception:
             cause.logger.exception("A filter of %s failed.", handler)

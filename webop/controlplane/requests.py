@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import os
 import random
 import socket
@@ -27,12 +26,13 @@ from webop.client.auth.vault import ConnectionInfo
 from webop.client.discovery import discover
 from webop.client.http.requests import APPLY_PATCH, JSON
 from webop.client.http.streams import StreamLimits
+from webop.client.kinds import Kinds
 from webop.client.standalone import connect_command
 from webop.errors import APIError, APINotFoundError, ClusterError, ConfigurationError
 from webop.models.crds import build_crds
 from webop.models.fitting import dump
 from webop.models.model import list_versions
-from webop.objects.resources import Resource
+from webop.objects.resources import Resource, Selector
 
 from .state import POLL_INTERVAL
 
@@ -153,17 +153,19 @@ class AdminClient:
         return stored
 
     async def _find(self, client: Client, api_version: str, kind: str) -> Resource:
-        if (api_version, kind) not in self._kinds:
-            for each in (await discover(client)).resources:
-                self._kinds[each.api_version, each.kind or ""] = each
-        try:
-            return self._kinds[api_version, kind]
-        except KeyError:
-            known = [name for version, name in self._kinds if version == api_version]
-            advice = "If it is a custom resource, apply its CRD first."
-            for nearest in difflib.get_close_matches(kind, known, n=1):  # e.g. for the plural
-                advice = f"Did you mean {nearest!r}?"
-            raise ClusterError(f"There is no kind {kind!r} in {api_version!r}. {advice}") from None
+        known = api_version, kind
+        if known not in self._kinds:
+            group, _, version = api_version.rpartition("/")
+            selector = Selector(group=group, version=version, kind=kind)
+            try:
+                self._kinds[known] = await Kinds(client).find(selector)
+            except APINotFoundError as exc:
+                similar = str(exc).partition(" in the cluster.")[2]
+                raise ClusterError(
+                    f"There is no kind {kind!r} in {api_version!r}.{similar} If it is a custom "
+                    "resource, apply its CRD first."
+                ) from None
+        return self._kinds[known]
 
 
 async def _has(client: Client, path: str) -> bool:

@@ -108,7 +108,7 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
                 record = target.makeRecord(*origin, text, args, None, code.co_name, extra)
                 target.handle(record)
         posting = self._settings.posting
-        if level < posting.level or not posting.enabled or not posting.loggers or self.is_local:
+        if self.is_local or level < posting.level or not (posting.enabled and posting.loggers):
             return
         if current_poster.get(None) is not None:
             text = (kwargs.get("extra") or {}).get("k8s_event") or _format(msg, args)

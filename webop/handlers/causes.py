@@ -100,8 +100,7 @@ class ResourceCause(Cause):
         }
 
     def _build_kwargs(self) -> dict[str, Any]:
-        body = self.body
-        meta = body.meta
+        body, meta = self.body, self.body.meta
         fields = meta.raw
         more = {} if self.children is None else {"children": self.children}
         return {
@@ -278,7 +277,8 @@ class WebhookCause(DiffCause):
         kwargs = super()._build_kwargs()
         kwargs["name"] = kwargs["name"] or self.name
         kwargs["namespace"] = kwargs["namespace"] or self.namespace
-        kwargs.update((name, getattr(self, name)) for name in REVIEW_ARGUMENTS)
+        for name in REVIEW_ARGUMENTS:
+            kwargs[name] = getattr(self, name)
         return kwargs
 
 

@@ -1,7 +1,7 @@
 """Filters of handlers: labels, annotations, fields, functions (chapter "Filtering").
 
-No I/O. :func:`matches` decides whether a handler is called for a cause; :func:`prematches` ignores
-the change; :func:`is_in_scope` decides whether the object's state is stored.
+No I/O. :func:`matches` decides whether a handler is called for a cause; :func:`is_in_scope` decides
+whether the object's state is stored.
 """
 
 from __future__ import annotations
@@ -45,19 +45,6 @@ def none_(fns: Collection[Predicate]) -> Predicate:
     return lambda *args, **kwargs: not any(fn(*args, **kwargs) for fn in fns)
 
 
-def matches(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Return whether a handler must be called for a cause.
-
-    Handlers of changes that have a field match only if this field has changed.
-    """
-    return _fits(handler, cause, is_about_change=True)
-
-
-def prematches(handler: ResourceHandler, cause: ResourceCause) -> bool:
-    """Return whether an object matches a handler, ignoring the change and ``old``, ``new``."""
-    return _fits(handler, cause, is_about_change=False)
-
-
 def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
     """Return whether a handler needs the changes of an object, so that its state is stored.
 
@@ -66,10 +53,17 @@ def is_in_scope(handler: ChangeHandler, cause: ResourceCause) -> bool:
     filters = (handler.reason, handler.when, handler.value, handler.old, handler.new)
     has_filters = any(item is not None for item in filters)
     is_for_all = not (has_filters or handler.labels or handler.annotations)
-    return (handler.needs_change and is_for_all) or prematches(handler, cause)
+    return (handler.needs_change and is_for_all) or matches(handler, cause, is_about_change=False)
 
 
-def _fits(handler: ResourceHandler, cause: ResourceCause, *, is_about_change: bool) -> bool:
+def matches(
+    handler: ResourceHandler, cause: ResourceCause, *, is_about_change: bool = True
+) -> bool:
+    """Return whether a handler must be called for a cause.
+
+    Handlers of changes that have a field match only if this field has changed, unless this is not
+    about the change: then ``old`` and ``new`` are ignored, too.
+    """
     try:
         return (
             (not (handler.labels or handler.annotations) or _has_matching_metadata(handler, cause))

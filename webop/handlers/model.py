@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType, MethodType
 from typing import Any, ClassVar, NamedTuple
 
@@ -86,13 +87,16 @@ class Handler:
     """A function with an id and options for its errors.
 
     ``timeout`` and ``backoff`` are in seconds, ``retries`` in attempts; None is the default.
-    ``arguments`` are those that the function gets as models.
+    ``arguments`` are those that the function gets as models. ``is_async`` looks through decorators.
     """
 
     title: ClassVar[str] = "Handler"
+    family: ClassVar[str] = "handler"  # "change" for a ChangeHandler, and so on
+    queue: ClassVar[str] = "handlers"  # of their requests: no sort of handlers blocks another one
 
     id: str
     fn: HandlerFn
+    is_async: bool = field(init=False, repr=False)
     param: Any = None
     errors: ErrorsMode | None = None
     timeout: float | None = None
@@ -100,13 +104,18 @@ class Handler:
     backoff: Pauses | None = None
     arguments: tuple[Argument, ...] = ()
 
+    def __init_subclass__(cls) -> None:
+        cls.family = cls.__name__.removesuffix("Handler").lower()
+
+    def __post_init__(self) -> None:
+        """Find out how the function must be called."""
+        layers = list_layers(self.fn)
+        own_call = getattr(type(layers[-1]), "__call__", None)  # noqa: B004
+        is_async = any(map(inspect.iscoroutinefunction, [*layers, own_call]))
+        object.__setattr__(self, "is_async", is_async)
+
     def __str__(self) -> str:
         return f"{self.title} {self.id!r}"
-
-    @property
-    def family(self) -> str:
-        """The name of its kind of handlers: "change" for a ChangeHandler, and so on."""
-        return type(self).__name__.removesuffix("Handler").lower()
 
     @property
     def key(self) -> tuple[Any, str]:
@@ -121,6 +130,8 @@ class Handler:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActivityHandler(Handler):
     """A handler of an activity: startup, cleanup, login, probe."""
+
+    queue = "activities"
 
     activity: Activity
     is_fallback: bool = False
@@ -189,6 +200,8 @@ class IndexHandler(ResourceHandler):
 class BackgroundHandler(ResourceHandler):
     """The common base of daemons and timers: one task per object, stopped before deletion."""
 
+    queue = "daemons"
+
     initial_delay: InitialDelay = None
 
     @property
@@ -225,7 +238,8 @@ class ReconcileHandler(ResourceHandler):
 
     ``fields`` are those whose changes count, by default all but the metadata and the status.
     ``owns`` are the kinds of its children, ``reads`` those of them whose bodies it reads.
-    ``min_interval`` are the seconds between the beginnings of two calls for an object.
+    ``min_interval`` are the seconds between the beginnings of two calls for an object;
+    ``across_namespaces`` is whether children can be in another namespace than the object.
     """
 
     title = "Reconciler"
@@ -234,6 +248,7 @@ class ReconcileHandler(ResourceHandler):
     owns: tuple[Selector, ...] = ()
     reads: tuple[Selector, ...] = ()
     min_interval: float = 0.0
+    across_namespaces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -280,6 +295,7 @@ class WebhookHandler(ResourceHandler):
     """
 
     title = "Webhook"
+    queue = "reviews"  # the API server can need them before it responds to other handlers
 
     reason: WebhookType
     operations: frozenset[str] = frozenset()
@@ -299,6 +315,39 @@ class WebhookHandler(ResourceHandler):
     def is_optional(self) -> bool:
         """Whether the API server allows requests if it gets no response."""
         return self.ignore_failures or self.failure_policy == "Ignore"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """``webop.rule``: what API servers check, or change, without calling this operator.
+
+    It becomes an admission policy (Kubernetes API, admissionregistration.k8s.io/v1
+    ValidatingAdmissionPolicy, MutatingAdmissionPolicy). Exactly one of ``cel``, ``apply`` and
+    ``json_patch`` is set; the other attributes are as in :class:`WebhookHandler`.
+    ``object_selector`` is a LabelSelector.
+    """
+
+    id: str
+    selector: Selector
+    model: type[pydantic.BaseModel] | None = None
+    cel: str = ""
+    apply: str = ""
+    json_patch: str = ""
+    message: str = ""
+    operations: frozenset[str]
+    subresource: str | None = None
+    object_selector: Mapping[str, Any] | None = None
+    namespace_selector: Mapping[str, Any] | None = None
+    match_conditions: tuple[MatchCondition, ...] = ()
+    action: str = "Deny"
+
+    def __str__(self) -> str:
+        return f"Rule {self.id!r}"
+
+    @property
+    def is_mutating(self) -> bool:
+        """Whether it changes objects."""
+        return not self.cel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

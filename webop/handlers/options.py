@@ -31,6 +31,7 @@ from webop.handlers.webhook_options import (
     must_be,
 )
 from webop.objects.fields import FieldSpec, parse_field
+from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import Marker, SelectorNames
 from webop.settings.sections import LONGEST, describe_mismatch
 
@@ -67,6 +68,12 @@ Criterion = Annotated[
     must_be("a string, a sync function, webop.PRESENT or webop.ABSENT"),
 ]
 Labels = Mapping[Name, Annotated[Criterion, AfterValidator(check_label)]]
+Expression = Annotated[str, Field(pattern=r"\S"), must_be("a CEL expression that is not empty")]
+RuleId = Annotated[
+    str,
+    Field(pattern=rf"^(?:{SUBDOMAIN.pattern})$", max_length=128),
+    must_be("a DNS name such as 'engine-is-fixed', 128 characters at most"),
+]
 FieldPath = Annotated[FieldSpec, PlainValidator(parse_field)]
 Kinds = Annotated[
     list[Any] | tuple[Any, ...], must_be("a list of kinds, such as ['deployments.apps']")
@@ -223,6 +230,9 @@ class ReconcileOptions(
     of the objects to reconcile; ``(namespace, name)`` for another namespace"""
     min_interval: Number | None
     """Seconds between two calls for the same object, at least"""
+    across_namespaces: Flag | None
+    """Whether children can be in another namespace than the object: users of that namespace can
+    forge them"""
 
 
 class WebhookOptions(ObjectOptions, total=False):
@@ -261,6 +271,36 @@ class WebhookOptions(ObjectOptions, total=False):
     """``"IfNeeded"``: call again if later webhooks change the object; ``on.mutate`` only"""
     scope: Literal["*", "Namespaced", "Cluster"] | None
     """``"Namespaced"`` or ``"Cluster"``: only objects of this scope"""
+
+
+class RuleOptions(SelectorNames, total=False):
+    """Options of ``webop.rule``: those of the API server's admission policies."""
+
+    id: RuleId
+    """A DNS name for the name of the policy; required"""
+    cel: Expression | None
+    """A CEL expression that must be true"""
+    message: Annotated[str, Field(min_length=1), must_be("a text")] | None
+    """What users see if it is false; required with ``cel``"""
+    apply: Expression | None
+    """In place of ``cel``: an expression of the fields to set, such as
+    ``Object{spec: Object.spec{size: 1}}``"""
+    json_patch: Expression | None
+    """In place of ``cel``: an expression of a list of ``JSONPatch{op: …, path: …, value: …}``"""
+    operations: Annotated[Collection[Operation], checked_as(frozenset[Operation])] | None
+    """By default ``CREATE`` and ``UPDATE``; with ``oldObject``, only ``UPDATE``"""
+    subresource: Subresource | None
+    """As in ``@on.validate``"""
+    labels: NamespaceSelector | None
+    """Required labels of objects, in the form of ``namespace_selector``"""
+    namespace_selector: NamespaceSelector | None
+    """As in ``@on.validate``; by default all namespaces"""
+    match_conditions: MatchConditions | None
+    """CEL expressions by name: the rule holds only if all are true"""
+    action: Literal["Deny", "Warn", "Audit"] | None
+    """``"Warn"`` or ``"Audit"``: allow the request, and warn the user, or write to the audit log"""
+    registry: OperatorRegistry | None
+    """The registry of the rule; by default ``webop.get_default_registry()``"""
 
 
 class RegisterOptions(RetryOptions, MetaOptions, total=False):

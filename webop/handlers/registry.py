@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from webop.handlers.causes import ChangeCause, ResourceCause, WebhookCause
-from webop.handlers.filters import is_in_scope, matches, prematches
+from webop.handlers.filters import is_in_scope, matches
 from webop.handlers.model import (
     Activity,
     ActivityHandler,
@@ -22,6 +22,7 @@ from webop.handlers.model import (
     Reason,
     ReconcileHandler,
     ResourceHandler,
+    Rule,
     WebhookHandler,
     WebhookType,
 )
@@ -114,7 +115,8 @@ class ResourceHandlers:
     def needs_finalizer(self, cause: ResourceCause) -> bool:
         """Return whether a handler of changes requires the finalizer on the object."""
         return any(
-            handler.needs_finalizer and prematches(handler, cause) for handler in self.changes
+            handler.needs_finalizer and matches(handler, cause, is_about_change=False)
+            for handler in self.changes
         )
 
 
@@ -126,10 +128,12 @@ class OperatorRegistry:
 
     Attributes:
         files: the real paths of the files that have registered handlers, or were loaded to do so.
+        rules: the rules for API servers (``webop.rule``).
     """
 
     def __init__(self) -> None:
         self._handlers: list[Handler] = []
+        self.rules: list[Rule] = []
         self.files: set[str] = set()
 
     def __len__(self) -> int:
@@ -138,6 +142,16 @@ class OperatorRegistry:
     def append(self, handler: Handler) -> None:
         """Add a handler; the order of declaration is the order of calls."""
         self._handlers.append(handler)
+        self._note_file()
+
+    def append_rule(self, rule: Rule) -> None:
+        """Add a rule, except if the same one is there: a file can be loaded twice."""
+        if rule not in self.rules:
+            self.rules.append(rule)
+        self._note_file()
+
+    def _note_file(self) -> None:
+        """Remember the file whose import has called."""
         frame = sys._getframe(1)  # noqa: SLF001  the documented way to the caller
         while frame.f_back is not None and frame.f_code.co_name != "<module>":
             frame = frame.f_back
@@ -152,6 +166,7 @@ class OperatorRegistry:
     def restore(self, copied: OperatorRegistry) -> None:
         """Return to the handlers of a copy, as an import has failed."""
         self._handlers[:] = copied._handlers
+        self.rules[:] = copied.rules
         self.files = {*copied.files}
 
     def select_activities(self, activity: Activity) -> list[ActivityHandler]:

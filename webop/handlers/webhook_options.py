@@ -127,8 +127,8 @@ def _spell_selector(value: Any) -> Any:
         if not isinstance(criterion, (str, MetaFilterToken)):
             raise PydanticCustomError(
                 "kind_type",
-                "must have a string, PRESENT or ABSENT for {key}: the API server checks the labels "
-                "of namespaces, and cannot call functions",
+                "must have a string, PRESENT or ABSENT for {key}: the API server checks these "
+                "labels, and cannot call functions",
                 {"key": repr(key)},
             )
     return {"matchExpressions": build_expressions(value)}

@@ -5,7 +5,6 @@ An object is validated as JSON, strictly: "5" is no integer, as for the API serv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, TypeVar
 
@@ -15,7 +14,9 @@ from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from webop.errors import MisfitError
+from webop.objects.body import get_raw
 from webop.objects.field_errors import build_causes, summarize
+from webop.objects.fields import unwrap_mapping
 
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
         MisfitError: it does not fit; the message names the fields.
     """
     try:
-        text = orjson.dumps(value, default=_unwrap)
+        text = orjson.dumps(get_raw(value), default=unwrap_mapping)
     except TypeError as exc:
         raise MisfitError(f"{path or 'The object'}: {exc}.") from exc
     try:
@@ -59,13 +60,6 @@ def fit(annotation: type[T] | Any, value: Any, path: str = "") -> T:
         place = path or "the object"
         raise MisfitError(f"{place}: a validator failed: {type(exc).__name__}: {exc}") from exc
     return found
-
-
-def _unwrap(value: Any) -> Any:
-    """Return the mapping behind a view of an object."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def dump(model: pydantic.BaseModel) -> dict[str, Any]:

@@ -113,6 +113,11 @@ class View(Mapping[str, Any]):
     def _read(self) -> Mapping[str, Any]:
         return self._cell[0]
 
+    @property
+    def raw(self) -> Mapping[str, Any]:
+        """The mapping behind the view at this moment; not to be changed."""
+        return self._read()
+
     def __getitem__(self, key: str) -> Any:
         return self._read()[key]
 
@@ -215,11 +220,6 @@ class Meta(_Stanza):
     _key = "metadata"
 
     @property
-    def raw(self) -> Mapping[str, Any]:
-        """The raw metadata of this moment; not to be changed."""
-        return self._read()
-
-    @property
     def name(self) -> str | None:
         """The name; None before one is generated, as in admission."""
         return self._read().get("name")
@@ -286,11 +286,6 @@ class Body(View):
         """Copy the present state: the copy does not show newer ones."""
         return type(self)(self)
 
-    @property
-    def raw(self) -> Mapping[str, Any]:
-        """The raw document; not to be changed."""
-        return self._cell[0]
-
     def replace(self, raw: Mapping[str, Any]) -> None:
         """Show a newer state through this body and all views that were taken from it."""
         self._cell[0] = get_raw(raw)
@@ -320,10 +315,10 @@ class Body(View):
 
 
 def get_raw(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the raw document of a body, or the mapping itself if it is raw already."""
+    """Return what is behind a body or a view, or the mapping itself if it is raw already."""
     if isinstance(body, dict):  # far cheaper than the check for an abstract class, which follows
         return body
-    return body.raw if isinstance(body, Body) else body
+    return body.raw if isinstance(body, View) else body
 
 
 def build_object_reference(body: Mapping[str, Any]) -> ObjectReference:

@@ -19,7 +19,6 @@ from typing import Any, cast
 from webop.aio.cancellation import convert_exception
 from webop.calls.error_policy import Outcome
 from webop.calls.execution import attempt, deliver_results
-from webop.calls.invocation import is_async
 from webop.calls.progress import HandlerState, digest_essence, now
 from webop.calls.shared_options import CallOptions, HandlingStatus
 from webop.events.loggers import ObjectLogger
@@ -122,7 +121,7 @@ class Daemon:
 
     def __post_init__(self) -> None:
         operator, body = self.ctx.operator, self.daemons.body
-        is_sync = not is_async(self.handler.fn)
+        is_sync = not self.handler.is_async
         self.cause = BackgroundCause(
             logger=ObjectLogger(body=body, settings=operator.settings),
             memo=operator.memos.recall(self.obj.uid),
@@ -331,7 +330,7 @@ class Daemon:
             while True:
                 yield settings.cancellation_polling if polling is None else polling
                 logger.info("%s has not ended yet; waiting for it.", self, extra=self._reference)
-        if is_async(self.handler.fn):
+        if self.handler.is_async:
             self.cancel()
         yield timeout
         self.stopper.note(DaemonStoppingReason.DAEMON_ABANDONED)

@@ -357,6 +357,9 @@ class Observer:
             for each in (*self._streams.values(), *self._ending)
             if each.is_about(stream.ctx.resource, stream.namespace)
         ]
+        if stream.ctx.handlers.children and not others:
+            kind = stream.ctx.resource.plural_name
+            self._operator.children.drop(kind, stream.namespace)
         feeds = stream.feeds.difference(*(each.feeds for each in others))
         for uid in stream.controller.uids:
             self._operator.indices.discard(uid, feeds)

@@ -24,12 +24,15 @@ from webop.handlers.model import ReconcileHandler
 from webop.handlers.retries import Again
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot, resolve
-from webop.objects.patch import Patch
+from webop.objects.patch import Patch, apply_merge_patch
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.writer import open_writer
 
 if TYPE_CHECKING:
     from webop.reactor.store import WatchedObject
+
+
+_RIVALRY = 1.0  # seconds
 
 
 @dataclass(slots=True)
@@ -42,6 +45,8 @@ class Pass:
         due: when to call it again even if nothing happens, by the loop's clock; None for never.
         began: when the last call began.
         failures: the number of failed calls since the last success.
+        rest: seconds until the next call after it has taken back what others have changed: they
+            could be another operator, which does the same.
     """
 
     because: set[str] = field(default_factory=set)
@@ -49,6 +54,7 @@ class Pass:
     due: float | None = None
     began: float = 0.0
     failures: int = 0
+    rest: float = 0.0
 
     @property
     def is_pausing(self) -> bool:
@@ -60,7 +66,7 @@ class Pass:
         moment = 0.0 if self.because and not self.is_pausing else self.due
         if moment is None or not self.began:
             return moment
-        return max(moment, self.began + handler.min_interval)
+        return max(moment, self.began + max(handler.min_interval, self.rest))
 
 
 @dataclass(slots=True)
@@ -91,7 +97,7 @@ def find_due(
         if known is None:
             first = "resumed" if obj.needs_resume else "created"
             known = passes.known[handler.id] = Pass({first}, said)
-            ctx.operator.children.register(obj, handler.id)
+            ctx.operator.children.register(obj, handler)
         elif known.seen != said:  # it is tried at once, whatever has failed before
             known.because.add("changed")
             known.seen, known.due, known.failures = said, None, 0
@@ -155,23 +161,34 @@ async def _call(
         log.debug("%s waits: %s Again in %g s.", handler, asked.reason, asked.after)
         known.due = loop.time() + asked.after
         outcome = replace(outcome, result=None)
-    if outcome.exception is None:
+    known.rest = _RIVALRY if children.has_taken_back else 0.0
+    if outcome.exception is None or outcome.final:  # then it waits for the next reason
         known.failures = 0
     else:
         known.failures += 1
-        known.due = None if outcome.final else loop.time() + (outcome.delay or 0.0)
+        known.due = loop.time() + (outcome.delay or 0.0)
     deliver_results({handler.id: outcome}, cause.patch)
-    if cause.patch:
+    if cause.patch and obj.raw is not None:
+        wanted = Body(apply_merge_patch(obj.raw, cause.patch))
         writer = open_writer(ctx, obj)
         writer.take(cause.patch)
         await writer.write()
+        now_is = Body(obj.raw or {})
+        if _digest_said(handler, wanted) == _digest_said(handler, now_is):  # nobody else was there
+            known.seen = _say(ctx, handler, now_is)
 
 
 def _say(ctx: ResourceContext, handler: ReconcileHandler, body: Body) -> str:
     """Return what the object says to a reconciler, in short: its generation, or a digest."""
     if handler.fields:
-        return digest_essence({"": [resolve(body, path) for path in handler.fields]})
+        return _digest_said(handler, body)
     return identify_content(body, has_generations=ctx.has_status)
+
+
+def _digest_said(handler: ReconcileHandler, body: Body) -> str:
+    if handler.fields:
+        return digest_essence({"": [resolve(body, path) for path in handler.fields]})
+    return digest_content(body)
 
 
 def identify_content(body: Body, *, has_generations: bool) -> str:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 
 from webop.aio.cancellation import WorkerGroup
-from webop.calls.invocation import is_async
 from webop.client.http.requests import Selection
 from webop.client.watch import ListingStarted, WatchStatus, watch
 from webop.client.watch_events import parse_number
@@ -112,7 +111,7 @@ class Stream:
         former, self.feeds = self.feeds, {operator.indices.feed_of(h) for h in handlers.indexers}
         for uid in self.controller.uids:
             operator.indices.discard(uid, former - self.feeds)
-        has_sync = any(not is_async(handler.fn) for handler in handlers.changes)
+        has_sync = any(not one.is_async for one in (*handlers.changes, *handlers.reconcilers))
         ctx.queue.pool = operator.settings.execution if has_sync else None
         is_holding = resource != ctx.resource or not self.feeds <= former
         if is_known and self.ctx.is_partial != ctx.is_partial:  # the known bodies are of no use

@@ -66,7 +66,7 @@ async def decode_review(body: bytes, hold: Callable[[int], None], limit: int) ->
 
 def _decode(body: bytes, opened: int, memory: int, limit: int) -> dict[str, Any]:
     try:
-        review = _load(body, is_deep=opened > _MAX_DEPTH)
+        review = load(body) if opened <= _MAX_DEPTH else _load_deep(body)
     except orjson.JSONDecodeError as error:
         reason = f"The review is not valid JSON: {error}." if body else "The review is empty."
         raise ReviewError(reason) from None
@@ -77,20 +77,16 @@ def _decode(body: bytes, opened: int, memory: int, limit: int) -> dict[str, Any]
     return review
 
 
-def _load(body: bytes, *, is_deep: bool) -> Any:
-    """Return the value of a JSON text; with ``is_deep``, check its depth.
+def _load_deep(body: bytes) -> Any:
+    """Return the value of a JSON text; check its depth.
 
     An object that is too deep already is served without its deepest values, so that its finalizers
     can be removed.
     """
     try:
         review = load(body)
-        if is_deep:
-            orjson.dumps(review)
-    except orjson.JSONDecodeError:
-        if not is_deep:
-            raise
-    except orjson.JSONEncodeError:
+        orjson.dumps(review)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         pass
     else:
         return review

@@ -79,8 +79,8 @@ class OverloadGate:
     are read at each use, so that changes count.
     """
 
-    def __init__(self, get_limits: Callable[[], ServingLimits]) -> None:
-        self._get_limits = get_limits
+    def __init__(self, hosting: Hosting) -> None:
+        self._hosting = hosting
         self._held = 0
         self._shares: dict[object, int] = {}  # of the bytes held, by peer
         self._reviews = 0
@@ -94,7 +94,7 @@ class OverloadGate:
         It is half of the budget, so that one peer cannot keep out all others; but at least what a
         review of the largest size with few values takes, and then it is the budget.
         """
-        limits = self._get_limits()
+        limits = self._hosting.limits
         return max(limits.max_held_bytes // 2, _LARGEST * limits.max_body)
 
     def hold(self, size: int, peer: object, share: int) -> None:
@@ -109,7 +109,7 @@ class OverloadGate:
             ReviewError: they do not fit (429), and are not counted.
         """
         mine = self._shares.get(peer, 0) + size
-        if self._held + size > (budget := max(self._get_limits().max_held_bytes, share)):
+        if self._held + size > (budget := max(self._hosting.limits.max_held_bytes, share)):
             raise _refuse(f"Reviews take more than {budget} bytes of memory", "max_held_bytes")
         if mine > share:
             text = f"Reviews from one address take more than {share} bytes of memory"
@@ -137,7 +137,7 @@ class OverloadGate:
             ReviewError: the operator or one of the handlers is at its limit (429); nothing is
                 counted.
         """
-        limits = self._get_limits()
+        limits = self._hosting.limits
         if self._reviews >= limits.max_reviews:
             raise _refuse(f"{limits.max_reviews} reviews are being served", "max_reviews")
         for key, abandoned in calls.items():
@@ -195,7 +195,7 @@ class Hosting:
 
     def __post_init__(self) -> None:
         """Create the gate, which reads the current limits."""
-        self.gate = OverloadGate(lambda: self.limits)
+        self.gate = OverloadGate(self)
 
 
 current_hosting: ContextVar[Hosting] = ContextVar("current_hosting")

@@ -39,7 +39,7 @@ class Timings:
 
     def add(self, seconds: float, *labels: str) -> None:
         """Count a duration."""
-        row = self.find(*labels)
+        row = self.rows.get(labels) or self.find(*labels)
         row[bisect_left(BOUNDS, seconds)] += 1
         row[-1] += seconds
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
     from webop.errors import ClusterError
     from webop.testing.admission import AdmissionClient
+    from webop.testing.agreement import check_agreement
+    from webop.testing.fake_client import FakeClient
     from webop.testing.results import AdmissionResult
     from webop.testing.reviews import review
     from webop.testing.round_trips import check_round_trips
@@ -22,9 +24,11 @@ __all__ = [
     "AdmissionClient",
     "AdmissionResult",
     "ClusterError",
+    "FakeClient",
     "KopfRunner",
     "LocalCluster",
     "OperatorRunner",
+    "check_agreement",
     "check_round_trips",
     "eventually",
     "review",
@@ -35,9 +39,11 @@ _MODULES = {
     "AdmissionClient": "webop.testing.admission",
     "AdmissionResult": "webop.testing.results",
     "ClusterError": "webop.errors",
+    "FakeClient": "webop.testing.fake_client",
     "KopfRunner": "webop.testing.runner",
     "LocalCluster": "webop.controlplane.cluster",
     "OperatorRunner": "webop.testing.runner",
+    "check_agreement": "webop.testing.agreement",
     "check_round_trips": "webop.testing.round_trips",
     "eventually": "webop.testing.waiting",
     "review": "webop.testing.reviews",

@@ -15,7 +15,6 @@ from typing import Any
 
 import pydantic
 
-from webop.calls.invocation import is_async
 from webop.errors import ConfigurationError, MisfitError
 from webop.handlers.model import ConversionHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
@@ -132,7 +131,7 @@ class _RoundTrip:
         raise AssertionError(f"{self._name}: {why}\nIt was made of: {_show(origin)}")
 
     def _call(self, handler: ConversionHandler, model: pydantic.BaseModel) -> Any:
-        if not is_async(handler.fn):
+        if not handler.is_async:
             return handler.fn(model)
 
         async def call() -> Any:

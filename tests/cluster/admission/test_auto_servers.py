@@ -17,12 +17,13 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import KINDS, until
+from tests.kit.managed_webhooks import KINDS
 from tests.kit.ngrok_standin import GOOD_TOKEN
 from tests.kit.operators import Kind, Objects, build_settings, connect, get_connection, operate
 from tests.kit.reviews import build_review
 from tests.kit.tunnels import prepare
 from tests.kit.tunnels import review as review_through_tunnel
+from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
     RESPONSE,
     Recorder,
@@ -275,7 +276,7 @@ async def manage(
         namespace = await asyncio.to_thread(cluster.create_namespace)
         info = get_connection(cluster)
         async with operate(info, registry, settings, namespaces=[namespace]):
-            await until(lambda: _find(client, name), f"the webhook of {name}")
+            await eventually(lambda: _find(client, name), f"the webhook of {name}")
             found = await _find(client, name)
             assert found is not None
             yield found
@@ -320,7 +321,7 @@ async def test_an_ordinary_api_server_is_told_of_a_plain_server(
     async with manage(webop_cluster, kind, webop.WebhookAutoServer(port=0)) as config:
         check(config, "localhost")
         async with connect(webop_cluster) as client:
-            await until(lambda: _is_refused(Objects(client, kind, "default")), "the webhook")
+            await eventually(lambda: _is_refused(Objects(client, kind, "default")), "the webhook")
 
 
 @pytest.mark.feature("ADM-85", "ADM-87", "ADM-63")
@@ -340,7 +341,7 @@ async def test_an_ordinary_api_server_is_told_of_each_tunnel(
             answer = await review_through_tunnel(get_url(first), body)
             assert answer.json()["response"]["status"]["code"] == 418
             os.kill(standin.running[0], signal.SIGKILL)
-            await until(lambda: _has_other(client, kind, first), "the next tunnel")
+            await eventually(lambda: _has_other(client, kind, first), "the next tunnel")
         assert not standin.running
 
 

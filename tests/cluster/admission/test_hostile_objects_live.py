@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.cluster.reactor.test_kubernetes_events import wait_for_events
 from tests.kit.managed_webhooks import Site, open_site
-from tests.kit.operators import Kind, define_kinds
+from tests.kit.operators import Kind, define_kinds, wait_for_events
 from webop.client.api import Client
 
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ from urllib.parse import urlsplit
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import Site, open_site, until
+from tests.kit.managed_webhooks import Site, open_site
 from tests.kit.operators import (
     Calls,
     Kind,
     build_settings,
     define_kinds,
-    eventually,
     get_connection,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.errors import APIForbiddenError, APIStatusError
 from webop.handlers.model import WebhookType
@@ -154,10 +154,11 @@ async def test_the_api_server_goes_by_the_verdicts(
         assert calls.of("good")[-1]["spec"] == {"numbers": [1, 2, 3]}
     numbers = itertools.count()
 
-    async def is_allowed() -> bool:
-        return (await site.create(f"bad{next(numbers)}", {"bad": True})).status_code == 201
-
-    await until(is_allowed, "the end of the webhooks")
+    await eventually(
+        lambda: site.create(f"bad{next(numbers)}", {"bad": True}),
+        "the end of the webhooks",
+        check=lambda it: it.status_code == 201,
+    )
 
 
 @pytest.mark.feature("ADM-17")
@@ -340,7 +341,7 @@ async def test_a_server_that_moves_takes_its_webhooks_along(
     async with site.run(registry, server=serve):
         assert not await has_moved()
         moved.set()
-        await until(has_moved, "the new address")
+        await eventually(has_moved, "the new address")
 
 
 @pytest.mark.feature("ADM-43")

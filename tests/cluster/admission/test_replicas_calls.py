@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import KINDS, Site, until
+from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.operators import Kind
+from tests.kit.waiting import eventually
 from tests.kit.webhook_replicas import Balancer, Crew, define_crews, open_crew
 from webop.client.api import Client
 from webop.client.self_review import review_self
@@ -116,7 +117,7 @@ async def test_the_operator_itself_can_be_exempted(
     await crew.start("x", "~y", client=client)
     assert await crew.is_allowed("any")  # options change at the end of a rollout
     await first.leave()
-    await until(lambda: is_failing(site), "the end of the exemption")
+    await eventually(lambda: is_failing(site), "the end of the exemption")
 
 
 async def is_failing(site: Site) -> bool:
@@ -148,13 +149,13 @@ async def test_two_operators_with_certificates_and_addresses_of_their_own(site: 
     async with site.run(declare("one", site), **OPTIONS):
         assert await is_refused_by("one")
         async with site.run(declare("two", site), take_over=True, **OPTIONS):
-            await until(lambda: is_refused_by("two"), "the newest one in charge")
+            await eventually(lambda: is_refused_by("two"), "the newest one in charge")
             (webhook,) = await site.get_webhooks(VALIDATING) or []
             bundle = base64.b64decode(webhook["clientConfig"]["caBundle"])
             assert bundle.count(b"BEGIN CERTIFICATE") == 2
         assert len(await site.get_records()) == 1
         (webhook,) = await site.get_webhooks(VALIDATING) or []
-        await until(lambda: is_answered(site), "the other one in charge")
+        await eventually(lambda: is_answered(site), "the other one in charge")
         assert await is_refused_by("one")
     assert await site.has_names()
 
@@ -174,11 +175,11 @@ async def test_two_operators_with_certificates_of_their_own_behind_one_address(
         site.run(declare("one", site), server=balancer.serve, **OPTIONS),
         site.run(declare("two", site), server=balancer.serve, **OPTIONS),
     ):
-        await until(lambda: has_replicas(site, 2), "both replicas in place")
-        await balancer.choose(1, cut=True)
-        await until(lambda: is_answered(site), "both certificates known to the API server")
+        await eventually(lambda: has_replicas(site, 2), "both replicas in place")
+        balancer.choose(1)
+        await eventually(lambda: is_answered(site), "both certificates known to the API server")
         for number, name in enumerate(("one", "two", "one")):
-            await balancer.choose(number % 2, cut=True)
+            balancer.choose(number % 2)
             answer = await site.create("bad")
             assert answer.status_code == 403, answer.text
             assert f"Refused by {name}." in answer.text

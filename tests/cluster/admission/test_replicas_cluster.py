@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import KINDS, Site, until
-from tests.kit.operators import Kind, eventually
+from tests.kit.managed_webhooks import KINDS, Site
+from tests.kit.operators import Kind
+from tests.kit.waiting import eventually
 from tests.kit.webhook_replicas import SERVICE, Crew, define_crews, open_crew
 from webop.admission.configurations.agreement import PREFIX
 from webop.client.api import Client
@@ -105,10 +106,7 @@ async def test_the_mark_of_a_killed_replica_is_removed_and_the_last_one_cleans_u
     other = await crew.start("x", replica_lifetime=1.5)
     await killed.kill()
 
-    async def is_alone() -> bool:
-        return len(await site.get_records()) == 1
-
-    await until(is_alone, "the end of the record")
+    await eventually(site.get_records, "the end of the record", check=lambda it: len(it) == 1)
     assert await site.has_names("x")
     await other.leave()
     assert await crew.is_clean()
@@ -196,7 +194,7 @@ async def test_what_others_have_removed_is_restored_at_the_next_look(
     async def is_restored() -> bool:
         return len(await site.get_records()) == 2 and await site.has_names("x", "y")
 
-    await until(is_restored, "the restored configurations")
+    await eventually(is_restored, "the restored configurations")
 
 
 async def test_webhooks_stay_in_a_pod_and_after_an_exit_that_nobody_has_asked_for(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.managed_webhooks import KINDS, Site, until
+from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.operators import Kind, Objects
 from tests.kit.processes import Workshop
+from tests.kit.waiting import eventually
 from tests.kit.webhook_replicas import Crew
 from webop.client.api import Client
 from webop.errors import APINotFoundError
@@ -144,10 +145,8 @@ async def test_a_version_that_never_gets_ready_does_not_narrow_webhooks_that_per
     text = (workshop.folder / args[0]).read_text().replace("id='x'", "id='x', labels={'a': 'b'}")
     workshop.write(text + _NARROWER.format(group=site.objects.kind.group))
     async with workshop.start(*args, **pod):
-
-        async def is_there() -> bool:
-            return len(await site.get_records()) == 1
-
-        await until(is_there, "the record of the new version")
+        await eventually(
+            site.get_records, "the record of the new version", check=lambda it: len(it) == 1
+        )
         webhooks = await site.get_webhooks(WebhookType.VALIDATING) or []
         assert [webhook["objectSelector"] for webhook in webhooks] == [{}]

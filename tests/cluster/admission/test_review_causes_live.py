@@ -13,8 +13,9 @@ import pydantic
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import Site, open_site, until
+from tests.kit.managed_webhooks import Site, open_site
 from tests.kit.operators import Kind, connect, define_kinds
+from tests.kit.waiting import eventually
 from webop.errors import APIUnprocessableError, ClusterError
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ async def test_notes_of_handlers_are_in_the_audit_log(
         assert (await site.create("three")).status_code == 201
         assert (await site.create("four")).status_code == 500
         for name in ("three", "four"):
-            await until(partial(read_notes, name), "the entry in the audit log")
+            await eventually(partial(read_notes, name), "the entry in the audit log")
             assert await read_notes(name) == {
                 f"check.{site.name}/size": "checked",
                 f"check.{site.name}/{'x' * 63}": "ä",

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import Site, open_site, until
+from tests.kit.managed_webhooks import Site, open_site
 from tests.kit.operators import Kind, build_settings, define_kinds, get_connection, operate
-from tests.kit.processes import find_free_port
 from tests.kit.shared_secrets import replicate, shake_hands
+from tests.kit.waiting import eventually
 from webop.admission.access import ClientAccess
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
+from webop.controlplane.requests import find_free_port
 from webop.errors import APINotFoundError, ConfigurationError
 from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import split_certificates
@@ -49,58 +47,6 @@ async def site(
     await client.create(SERVICES, webop_namespace, {"metadata": {"name": "hooks"}, "spec": spec})
     async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
         yield opened
-
-
-@dataclass
-class Relay:
-    """The Service: connections go to the replicas in turn, and none is used twice."""
-
-    backends: list[int]
-    port: int = 0
-    accepted: int = 0
-    _forwarding: set[asyncio.StreamWriter] = field(default_factory=set)
-    _to_replicas: set[asyncio.StreamWriter] = field(default_factory=set)
-
-    @contextlib.asynccontextmanager
-    async def listen(self) -> AsyncIterator[Relay]:
-        async with await asyncio.start_server(self._forward, "localhost", 0) as server:
-            self.port = server.sockets[0].getsockname()[1]
-            yield self
-            await self.cut()
-
-    async def cut(self) -> None:
-        """Close the connections that are there, so that the next request needs a handshake.
-
-        The replica ends first, then the API server: it has taken notice when this returns.
-        """
-        while self._forwarding:
-            for writer in self._to_replicas:
-                writer.write_eof()
-            await asyncio.sleep(0.001)
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
-        port = self.backends[self.accepted % len(self.backends)]
-        self._forwarding.add(writer)
-        try:
-            there, back = await asyncio.open_connection("127.0.0.1", port)
-            self._to_replicas.add(back)
-            try:
-                await asyncio.gather(_pump(reader, back), _pump(there, writer))
-            finally:
-                back.close()
-                self._to_replicas.discard(back)
-        finally:
-            writer.close()
-            self._forwarding.discard(writer)
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-        writer.write_eof()
 
 
 def build_registry(site: Site) -> webop.OperatorRegistry:
@@ -203,11 +149,7 @@ async def test_webhooks_of_secrets_are_warned_of_where_others_configure_them(
     settings = build_settings(admission={"server": build_server(site, port, port)})
     where = [site.objects.namespace]
     async with operate(get_connection(site.cluster), registry, settings, namespaces=where):
-
-        async def is_warned() -> bool:
-            return "for Secrets" in caplog.text
-
-        await until(is_warned, "the warning")
+        await eventually(lambda: "for Secrets" in caplog.text, "the warning")
     (warning,) = [one.getMessage() for one in caplog.records if "for Secrets" in one.getMessage()]
     assert f"needs the Secret {site.objects.namespace}/{SECRET} to start" in warning
     assert warning.startswith("Webhook 'stamp'")
@@ -259,14 +201,14 @@ async def test_the_documented_permissions_suffice_and_are_named_where_they_are_m
         for resource, body in build_role("webhooks", user):
             await client.create(resource, webop_namespace, body)
 
-        async def is_rotated() -> bool:
-            secret = await client.get(SECRETS, webop_namespace, SECRET)
-            return bool(secret["metadata"]["annotations"]["webop.dev/rotated"] == "x")
-
         async with replicate(access, **options) as replica:
             patch = {"metadata": {"annotations": {"webop.dev/rotate": "x"}}}
             await client.patch(SECRETS, webop_namespace, SECRET, patch)
-            await until(is_rotated, "the rotation")
+            await eventually(
+                lambda: client.get(SECRETS, webop_namespace, SECRET),
+                "the rotation",
+                check=lambda secret: secret["metadata"]["annotations"]["webop.dev/rotated"] == "x",
+            )
             await until_bundle(replica.get_bundle, 2)
             await until_bundle(replica.get_bundle, 1)
             hostname = f"hooks.{webop_namespace}.svc"
@@ -274,7 +216,5 @@ async def test_the_documented_permissions_suffice_and_are_named_where_they_are_m
 
 
 async def until_bundle(get_bundle: Any, count: int) -> None:
-    async def has_count() -> bool:
-        return len(split_certificates(get_bundle())) == count
 
-    await until(has_count, f"a bundle of {count}")
+    await eventually(lambda: len(split_certificates(get_bundle())) == count, f"a bundle of {count}")

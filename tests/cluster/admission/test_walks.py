@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.kit.managed_webhooks import until
 from tests.kit.operators import Kind, connect
-from tests.kit.processes import Command, Workshop, find_free_port
+from tests.kit.processes import Command, Workshop
+from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.controlplane.requests import find_free_port
 from webop.errors import APIStatusError
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ async def walk(workshop: Workshop, cluster: LocalCluster, kind: Kind) -> AsyncIt
     file = workshop.write(_HANDLERS)
     async with workshop.start("-A", "--standalone", file, **variables) as command:
         async with connect(cluster) as client:
-            await until(partial(_are_in_force, client, kind), "the webhooks in force")
+            await eventually(partial(_are_in_force, client, kind), "the webhooks in force")
         yield Walk(workshop.folder, kind, port, command)
         assert await command.stop() == 0
 

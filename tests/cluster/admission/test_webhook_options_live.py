@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import KINDS, Site, open_site, until
+from tests.kit.managed_webhooks import KINDS, Site, open_site
 from tests.kit.operators import Kind, define_kinds
+from tests.kit.waiting import eventually
 from webop.admission.configurations.building import Exclusions, build_configuration
 from webop.client.api import Client
 from webop.handlers.model import WebhookType
@@ -98,7 +99,9 @@ class Place:
 
     async def wait_in_force(self, **options: Any) -> None:
         """Wait until the API server goes by the configuration."""
-        await until(lambda: self.is_asked(**options), f"the webhooks of {self.site.name} in force")
+        await eventually(
+            lambda: self.is_asked(**options), f"the webhooks of {self.site.name} in force"
+        )
 
 
 AS_ADMIN = {"Impersonate-Group": "system:masters"}

@@ -15,8 +15,9 @@ import pytest
 import uvloop
 
 import webop
-from tests.kit.operators import Objects, RunOperator, build_settings, eventually
+from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.reviews import serve
+from tests.kit.waiting import eventually
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [
     asyncio.new_event_loop,

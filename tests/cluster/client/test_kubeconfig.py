@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.exec_plugins import build_kubeconfig
-from tests.unit.client.test_lifetimes import build_token
+from tests.kit.exec_plugins import build_kubeconfig, build_token
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import LoginError

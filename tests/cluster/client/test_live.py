@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.kit.fake_cluster import Mirror, Networking, Watching, get_versions
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.logins import login_with_kubeconfig
 from webop.client.auth.vault import ConnectionInfo, Vault
@@ -210,11 +211,12 @@ async def discover_until(
     client: Client, condition: Callable[[frozenset[Resource]], bool]
 ) -> frozenset[Resource]:
     """Ask until the server has taken note of a change of a CRD, which it does in background."""
-    while True:
-        resources = (await discover(client, {"webop.test"})).resources
-        if condition(resources):
-            return resources
-        await asyncio.sleep(0.05)
+    group = {"webop.test"}
+    found = await eventually(
+        lambda: discover(client, group), check=lambda found: condition(found.resources)
+    )
+    resources: frozenset[Resource] = found.resources
+    return resources
 
 
 @pytest.mark.feature("RES-18", "RES-19", "RES-20")

@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.operators import Kind, Objects, RunOperator, eventually, get_connection, pace
-from tests.kit.tcp_proxy import intercept
+from tests.kit.forwarder import Forwarder
+from tests.kit.operators import Kind, Objects, RunOperator, get_connection
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
@@ -214,26 +215,21 @@ async def test_kinds_are_found_as_soon_as_they_are_in_the_cluster_and_several_ar
 
 async def get_refusal(client: AsyncClient, kind: str) -> str:
     """Ask for objects of a kind until it is unknown; return the last refusal."""
-    refusal = ""
-    for pause in pace(15):
+
+    async def look() -> str:
         try:
             await client.list(kind, namespace="default")
         except webop.APINotFoundError as exc:
-            refusal = str(exc)
-        if "There is no kind" in refusal:
-            break
-        await asyncio.sleep(pause)
-    return refusal
+            return str(exc)
+        return ""
+
+    return str(await eventually(look, check=lambda refusal: "There is no kind" in refusal))
 
 
 async def define(client: Client, kind: Kind) -> None:
     """Define a kind, and wait until it is in the discovery, which follows with some delay."""
     await kind.define(client)
-    for pause in pace():
-        found = await discover(client, {kind.group})
-        if found.resources:
-            return
-        await asyncio.sleep(pause)
+    await eventually(lambda: discover(client, {kind.group}), check=lambda found: found.resources)
 
 
 async def test_applying_keeps_what_others_have_set_and_says_whose_fields_are_in_conflict(
@@ -356,7 +352,7 @@ async def test_conditions_are_waited_for_from_before_the_object_is_there_until_i
 async def test_waiting_goes_on_after_the_connection_is_cut(
     webop_cluster: LocalCluster, objects: Objects
 ) -> None:
-    async with intercept(webop_cluster.server) as proxy:
+    async with Forwarder(webop_cluster.server).listen() as proxy:
         vault = Vault({"proxied": get_connection(webop_cluster, proxy.url)})
         async with Client(vault, NetworkingSettings()) as requests:
             client = AsyncClient(requests)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.kit.operators import Objects, eventually
+from tests.kit.operators import Objects
+from tests.kit.waiting import eventually
 from webop.testing import AdmissionClient
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ import pytest
 import webop
 from tests.cluster.client.test_objects import build_map
 from tests.kit.managed_webhooks import Site, open_site
-from tests.kit.operators import Kind, eventually
+from tests.kit.operators import Kind
 from tests.kit.scrapes import find_port
+from tests.kit.waiting import eventually
 from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
@@ -92,8 +93,7 @@ async def test_kinds_that_the_server_did_not_tell_of_are_not_absent(info: Connec
 
     async with meddle(info, rule) as client:
         tasks = [asyncio.create_task(client.list("nodes")) for _ in range(5)]
-        while not asked:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: asked)
         tasks[0].cancel()  # while the others wait for what it has asked
         gate.set()
         results = await asyncio.gather(*tasks[1:], return_exceptions=True)

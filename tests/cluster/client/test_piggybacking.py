@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.client.test_kubeconfig import build_expired_pair
-from tests.kit.exec_plugins import PluginFolder, build_kubeconfig
-from tests.unit.client.test_lifetimes import build_token
+from tests.kit.exec_plugins import PluginFolder, build_kubeconfig, build_token
 from webop.client.auth.logins import (
     get_default_logins,
     login_via_async_client,

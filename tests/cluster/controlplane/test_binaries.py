@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster.controlplane.fake_executables import Recorder
+from tests.kit.waiting import wait_until
 from webop.controlplane import reaper
 from webop.controlplane.binaries import find_binaries, provide_binaries
 from webop.controlplane.versions import detect_platform
@@ -62,13 +62,6 @@ def start_provider(go: Path, tmp_path: Path) -> Iterator[Callable[[], Provider]]
     for provider in providers:
         provider.process.kill()
         provider.process.wait()
-
-
-def _wait_for(is_met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_met():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 def _is_gone(pid: int) -> bool:
@@ -199,7 +192,7 @@ def test_an_interrupted_build_leaves_no_half_binary_and_no_compiler(
 ) -> None:
     (go / "wait").touch()
     provider = start_provider()
-    _wait_for((go / "building").exists)
+    wait_until((go / "building").exists)
     provider.process.send_signal(signal.SIGINT)
     assert provider.process.wait(timeout=30) != 0
     assert [path.name for path in (cache / "bin").iterdir()] == ["lock"]
@@ -211,8 +204,8 @@ def test_two_processes_that_need_the_binaries_at_once_build_them_once(
 ) -> None:
     (go / "wait").touch()
     providers = [start_provider(), start_provider()]
-    _wait_for((go / "building").exists)
-    _wait_for(lambda: any("Waiting for another process" in one.errors for one in providers))
+    wait_until((go / "building").exists)
+    wait_until(lambda: any("Waiting for another process" in one.errors for one in providers))
     (go / "wait").unlink()
     assert [one.process.wait(timeout=30) for one in providers] == [0, 0]
     assert providers[0].output == providers[1].output != ""

@@ -5,22 +5,18 @@ import os
 import ssl
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
+from tests.kit.waiting import wait_until
 from webop.controlplane import reaper
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.credentials import ServerNames
 from webop.errors import ClusterError, ConfigurationError
 from webop.servers.certificates.certs import read_certificate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _RUN_AND_WAIT = """
 import sys, time
@@ -29,13 +25,6 @@ with LocalCluster() as cluster:
     print(cluster.name, *cluster.pids.values(), flush=True)
     time.sleep(600)
 """
-
-
-def _wait_for(is_met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_met():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
 
 
 def _succeeds(cluster: LocalCluster, *arguments: str) -> bool:
@@ -100,7 +89,7 @@ def test_another_user_may_do_only_what_is_granted(cluster: LocalCluster) -> None
     cluster.kubectl("create", "clusterrole", "list", "--verb=list", "--resource=pods")
     cluster.kubectl("create", "clusterrolebinding", "list", "--clusterrole=list", "--group=devs")
     command = ("auth", "can-i", "list", "pods", kubeconfig)
-    _wait_for(lambda: _succeeds(cluster, *command))
+    wait_until(lambda: _succeeds(cluster, *command))
 
 
 def test_each_namespace_is_a_new_one(cluster: LocalCluster) -> None:
@@ -130,11 +119,11 @@ def test_the_controller_manager_collects_garbage_and_removes_namespaces(
     }
     cluster.kubectl("create", *options, "-f", "-", stdin=json.dumps(owned))
     cluster.kubectl("delete", "configmap", "owner", *options)
-    _wait_for(lambda: "owned" not in cluster.kubectl("get", "configmaps", *options))
+    wait_until(lambda: "owned" not in cluster.kubectl("get", "configmaps", *options))
     cluster.delete_namespace(namespace)
-    _wait_for(lambda: namespace not in cluster.kubectl("get", "namespaces"))
+    wait_until(lambda: namespace not in cluster.kubectl("get", "namespaces"))
     rules = ("get", "clusterrole", "view", "-o=jsonpath={.rules}")
-    _wait_for(lambda: "configmaps" in cluster.kubectl(*rules))
+    wait_until(lambda: "configmaps" in cluster.kubectl(*rules))
 
 
 def test_a_killed_api_server_comes_back_on_its_port_with_its_data(cluster: LocalCluster) -> None:
@@ -169,8 +158,8 @@ def test_a_cluster_of_a_killed_process_goes_with_it(use_real_assets: None, cache
         name, *pids = child.stdout.readline().split()
         assert len(pids) == 2
         child.kill()
-    _wait_for(lambda: all(reaper.get_start_time(int(pid)) is None for pid in pids))
-    _wait_for(lambda: not (cache / "clusters" / name).exists())
+    wait_until(lambda: all(reaper.get_start_time(int(pid)) is None for pid in pids))
+    wait_until(lambda: not (cache / "clusters" / name).exists())
     assert (cache / "logs" / name / "kube-apiserver.log").stat().st_size
 
 

@@ -15,17 +15,16 @@ import pytest
 import yaml
 
 import webop
-from tests.kit.managed_webhooks import until
+from tests.kit.forwarder import Forwarder
 from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
     build_settings,
-    eventually,
 )
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import serve
-from tests.kit.tcp_proxy import Proxy, intercept
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.coordination.requests import LEASES
@@ -192,10 +191,10 @@ async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_
             answer = await site.get("/readyz")
             return answer.status_code == status and text in answer.text
 
-        await until(lambda: has(503, '"not ready":["the lease'), "the obstacle alone")
+        await eventually(lambda: has(503, '"not ready":["the lease'), "the obstacle alone")
         assert await has(503, f"the lease {objects.namespace}/lead cannot be acquired: ")
         grant(webop_cluster, user, "leases", "get,create,update", objects.namespace)
-        await until(lambda: has(200, ""), "readiness")
+        await eventually(lambda: has(200, ""), "readiness")
 
 
 def grant(cluster: LocalCluster, user: str, resource: str, verbs: str, namespace: str) -> None:
@@ -280,12 +279,12 @@ async def test_a_lost_lease_that_comes_back_begins_a_new_turn_with_the_daemons(
 @pytest.fixture
 async def stuck(
     webop_cluster: LocalCluster, objects: Objects, workshop: Workshop
-) -> AsyncIterator[Callable[[], Awaitable[tuple[Command, Proxy]]]]:
+) -> AsyncIterator[Callable[[], Awaitable[tuple[Command, Forwarder]]]]:
     """Runs a process that leads, and has a handler that blocks a thread."""
     async with AsyncExitStack() as stack:
 
-        async def run() -> tuple[Command, Proxy]:
-            proxy = await stack.enter_async_context(intercept(webop_cluster.server))
+        async def run() -> tuple[Command, Forwarder]:
+            proxy = await stack.enter_async_context(Forwarder(webop_cluster.server).listen())
             kubeconfig = workshop.folder / "kubeconfig"
             text = webop_cluster.kubeconfig.read_text()
             kubeconfig.write_text(text.replace(webop_cluster.server, proxy.url))
@@ -304,7 +303,7 @@ async def stuck(
 
 
 async def test_a_process_ends_at_the_end_of_its_lease_if_a_handler_blocks_beyond_it(
-    stuck: Callable[[], Awaitable[tuple[Command, Proxy]]],
+    stuck: Callable[[], Awaitable[tuple[Command, Forwarder]]],
 ) -> None:
     command, proxy = await stuck()
     proxy.is_refusing = True
@@ -314,7 +313,7 @@ async def test_a_process_ends_at_the_end_of_its_lease_if_a_handler_blocks_beyond
 
 
 async def test_a_process_that_stops_keeps_the_lease_for_work_that_cannot_be_ended(
-    stuck: Callable[[], Awaitable[tuple[Command, Proxy]]], objects: Objects
+    stuck: Callable[[], Awaitable[tuple[Command, Forwarder]]], objects: Objects
 ) -> None:
     command, _ = await stuck()
     command.process.send_signal(signal.SIGTERM)

@@ -13,8 +13,9 @@ import pytest
 
 import webop
 from tests.kit.doctor_runs import Doctor, build_record, configure, wait_in_force
-from tests.kit.managed_webhooks import KINDS, Site, until
-from tests.kit.processes import find_free_port
+from tests.kit.managed_webhooks import KINDS, Site
+from tests.kit.waiting import eventually
+from webop.controlplane.requests import find_free_port
 from webop.handlers.model import WebhookType
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
@@ -49,7 +50,7 @@ async def test_an_operator_that_was_killed_is_found_out_at_once(site: Site, doct
     path = doctor.workshop.write(OPERATOR.format(name=site.name, names=names))
     kubeconfig = str(site.cluster.kubeconfig)
     async with doctor.workshop.start("-A", path, KUBECONFIG=kubeconfig) as command:
-        await until(lambda: site.has_names("check", ""), "the webhook")
+        await eventually(lambda: site.has_names("check", ""), "the webhook")
         await command.stop(signal.SIGKILL)
     await wait_in_force(site)
     report = await doctor.examine("--managed", site.name, path)

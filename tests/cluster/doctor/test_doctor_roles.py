@@ -19,9 +19,10 @@ import yaml
 
 import webop
 from tests.kit.doctor_runs import Doctor, Report
-from tests.kit.managed_webhooks import KINDS, until
+from tests.kit.managed_webhooks import KINDS
 from tests.kit.operators import Kind, Objects, Running, operate
 from tests.kit.peering_objects import PeeringObject, define_peerings
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APINotFoundError
@@ -169,7 +170,7 @@ class Case:
             async with operate(info, registry, settings, beside=True, **options) as running:
                 if self.lacks == ("", "secrets", "update"):
                     await self.rotate()
-                await until(lambda: self.is_over(running), f"the end of {self.lacks}")
+                await eventually(lambda: self.is_over(running), f"the end of {self.lacks}")
         except Exception as exc:  # noqa: BLE001 - whatever the operator ends with
             self.errors.append(str(exc))
 
@@ -225,7 +226,7 @@ class Case:
                 return False
             return await self.client.patch(SECRETS, self.place, SECRET, wish) is not None
 
-        await until(is_asked, "the Secret")
+        await eventually(is_asked, "the Secret")
 
     async def clear(self) -> None:
         """Remove what would disturb others."""

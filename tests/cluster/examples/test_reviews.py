@@ -18,6 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.kit.waiting import wait_until
+
 _ROOT = Path(__file__).parents[3]
 _EXAMPLE = _ROOT / "examples" / "ephemeral_volume_claims"
 _DEADLINE = 30.0
@@ -71,12 +73,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
-    deadline = time.monotonic() + _DEADLINE
-    while time.monotonic() < deadline and process.poll() is None:
-        if found := re.search(r"running on (http://\S+)", log.read_text()):
-            return found[1]
-        time.sleep(0.05)
-    raise AssertionError(log.read_text())
+    def find() -> re.Match[str] | None:
+        assert process.poll() is None, log.read_text()
+        return re.search(r"running on (http://\S+)", log.read_text())
+
+    return str(wait_until(find, log.read_text)[1])
 
 
 def build_review(

@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 import webop
 from tests.kit.exec_plugins import build_kubeconfig
-from tests.kit.operators import Objects, build_settings, eventually, operate
+from tests.kit.operators import Objects, build_settings, operate
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.expiration import parse_certificate_lifetime
 from webop.client.auth.logins import read_service_account
@@ -118,16 +119,16 @@ def write_kubeconfig(path: Path, cluster: LocalCluster, user: dict[str, Any]) ->
 async def wait_revoked(cluster: LocalCluster, token: str) -> None:
     """Wait until a token is refused: API servers remember for a while that it was good."""
     info = ConnectionInfo(server=cluster.server, ca_data=cluster.ca_data, token=token)
-    deadline = time.monotonic() + 25
-    while time.monotonic() < deadline:
+
+    async def is_refused() -> bool:
         async with Client(Vault({"x": info}), NetworkingSettings()) as client:
             try:
                 async with client.stream("/api"):
-                    pass
+                    return False
             except APIUnauthorizedError:
-                return
-        await asyncio.sleep(0.5)
-    raise AssertionError("the token is still good")
+                return True
+
+    await eventually(is_refused, "the refusal of the token")
 
 
 @pytest.mark.feature("AUT-09", "AUT-16", "AUT-17", "AUT-23")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ssl
 from pathlib import Path
@@ -10,10 +11,22 @@ from typing import Any
 import pytest
 
 import webop
-from tests.cluster.login.refusing_proxy import refusing_proxy
-from tests.kit.operators import Objects, build_settings, eventually, operate
-from tests.unit.client.test_tls import Pair, issue, issue_by
+from tests.kit.certificates import Pair, issue, issue_by
+from tests.kit.forwarder import Forwarder
+from tests.kit.operators import Objects, build_settings, build_tls, operate
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
+
+_REFUSAL = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+def forward(
+    info: ConnectionInfo, tls: ssl.SSLContext | None = None
+) -> contextlib.AbstractAsyncContextManager[Forwarder]:
+    """Forward to the API server without TLS, or with that of the test; it can answer with 401."""
+    forwarder = Forwarder(info.server, tls=tls, server_tls=build_tls(str(info.ca_data)))
+    forwarder.refusal = _REFUSAL
+    return forwarder.listen()
 
 
 @pytest.fixture
@@ -36,7 +49,7 @@ async def test_a_hosted_operator_goes_on_after_its_only_credentials_were_refused
     info: ConnectionInfo,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with refusing_proxy(info.server) as proxy:
+    async with forward(info) as proxy:
         only = dataclasses.replace(info, server=proxy.url, ca_data=None)
         webop.on.login(registry=registry)(lambda **_: only)
         settings = build_settings(networking={"error_backoffs": [0.1]})
@@ -44,7 +57,8 @@ async def test_a_hosted_operator_goes_on_after_its_only_credentials_were_refused
         async with app.lifespan():
             await objects.create("before")
             await eventually(lambda: "before" in handled)
-            proxy.refuse()
+            proxy.is_refusing = True
+            proxy.cut()
             await eventually(lambda: "only admission and probes are served" in caplog.text)
             proxy.is_refusing = False
             await objects.create("after")
@@ -55,7 +69,7 @@ async def test_a_hosted_operator_goes_on_after_its_only_credentials_were_refused
 async def test_an_operator_outlasts_a_time_in_which_its_only_credentials_are_refused(
     registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
 ) -> None:
-    async with refusing_proxy(info.server) as proxy:
+    async with forward(info) as proxy:
         only = dataclasses.replace(info, server=proxy.url, ca_data=None)
         webop.on.login(registry=registry)(lambda **_: only)
         settings = build_settings(networking={"error_backoffs": [0.2] * 100})
@@ -64,7 +78,8 @@ async def test_an_operator_outlasts_a_time_in_which_its_only_credentials_are_ref
         ) as running:
             await objects.create("before")
             await eventually(lambda: "before" in handled)
-            proxy.refuse()
+            proxy.is_refusing = True
+            proxy.cut()
             await eventually(lambda: proxy.refused >= 10)
             proxy.is_refusing = False
             await objects.create("after")
@@ -100,7 +115,7 @@ async def test_an_operator_goes_on_after_the_ca_of_the_server_was_replaced_in_it
         proxy.cut()
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    async with refusing_proxy(info.server, context) as proxy:
+    async with forward(info, context) as proxy:
         (tmp_path / "ca").write_text(first.cert)
         serve_with(first)
         settings = build_settings(networking={"error_backoffs": [0.1]})

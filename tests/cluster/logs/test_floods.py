@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.kit.operators import Objects, build_settings, eventually, get_connection, operate
+from tests.kit.forwarder import Forwarder
+from tests.kit.operators import Objects, build_settings, get_connection, operate
 from tests.kit.reviews import build_review, serve
-from tests.kit.tcp_proxy import intercept
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -38,7 +39,7 @@ async def test_an_api_server_that_is_away_is_not_told_for_each_object(
     async with asyncio.TaskGroup() as group:
         for number in range(OBJECTS):
             group.create_task(objects.create(f"one-{number}"))
-    async with intercept(webop_cluster.server) as proxy:
+    async with Forwarder(webop_cluster.server).listen() as proxy:
         info = get_connection(webop_cluster, proxy.url)
         async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
             await eventually(lambda: len(attempts) >= OBJECTS)

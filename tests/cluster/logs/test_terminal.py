@@ -22,7 +22,9 @@ import pytest
 
 import webop
 from tests.kit.operators import Objects
-from tests.kit.processes import PATIENCE, Workshop, find_free_port
+from tests.kit.processes import Workshop
+from tests.kit.waiting import eventually
+from webop.controlplane.requests import find_free_port
 from webop.logs import configure_terminal, preserve
 from webop.logs.terminal import TerminalFormatter, accepts_colours, find_formatter
 
@@ -85,9 +87,7 @@ class Terminal:
 
     async def wait_for(self, text: str) -> None:
         """Wait until a text is written."""
-        async with asyncio.timeout(PATIENCE):
-            while text not in self.text:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: text in self.text, lambda: f"{text!r} in {self.text}")
 
     def press_control_c(self) -> None:
         """Stop the command as a user does."""

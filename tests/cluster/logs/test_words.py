@@ -9,7 +9,8 @@ import pytest
 
 import webop
 from tests.kit.obstacles import denying
-from tests.kit.operators import Calls, Objects, RunOperator, eventually
+from tests.kit.operators import Calls, Objects, RunOperator
+from tests.kit.waiting import eventually
 
 
 def find(caplog: pytest.LogCaptureFixture, text: str) -> list[logging.LogRecord]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.cli.test_image import forgetting_modules
-from tests.kit.cli_runner import invoke
+from tests.kit.cli_runner import forgetting_modules, invoke
 from webop.cli.manifests.kinds import list_builtin
 from webop.client.discovery import discover
 from webop.objects.resources import Resource

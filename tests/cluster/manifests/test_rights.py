@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
-from tests.cli.test_image import forgetting_modules
 from tests.cluster.manifests.example_stories import (
     HANDLERS,
     NAMESPACE,
@@ -29,10 +29,11 @@ from tests.cluster.manifests.example_stories import (
     play_replication,
     play_tenants,
 )
-from tests.kit.cli_runner import invoke
+from tests.kit.cli_runner import forgetting_modules, invoke
 from tests.kit.deployments import Admin, Deployed, administer, load, run_as_pod
-from tests.kit.processes import find_free_port
-from tests.kit.recorded_requests import Asked, Recorder, recording
+from tests.kit.http_relay import Relay, relay
+from tests.kit.waiting import eventually
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -96,10 +97,10 @@ class Right:
         rule = {"apiGroups": [self.group], "resources": [self.resource], "verbs": [self.verb]}
         return rule | ({"resourceNames": list(self.names)} if self.names else {})
 
-    def may_be_needed_for(self, asked: Asked) -> bool:
+    def may_be_needed_for(self, asked: httpx.Response) -> bool:
         plural, _, part = self.resource.partition("/")
         plural = _CHECKED_ELSEWHERE.get(self.resource, plural)
-        words = asked.path.split("/")
+        words = asked.request.url.path.split("/")
         is_part = self.resource in _CHECKED_ELSEWHERE or not part or words[-1] == part
         return plural in words and is_part
 
@@ -120,7 +121,7 @@ def list_rights(deployed: Deployed) -> list[Right]:
 class Evidence:
     """What an operator has asked for, and what of it is forbidden without a right."""
 
-    requests: list[Asked]
+    requests: list[httpx.Response]
     forbidden: dict[Right, list[str]]
 
 
@@ -193,21 +194,21 @@ async def collect_evidence(
     cluster.apply(beside)
     definitions = load(beside, folder).find("CustomResourceDefinition")
     namespace = cluster.create_namespace()
-    async with administer(cluster) as admin, recording(cluster) as recorder:
+    async with administer(cluster) as admin, relay(cluster, keeps_user=True) as relayed:
         await wait_for_owners(admin, namespace, definitions)
         try:
-            async with run_as_pod(deployed, admin, recorder, folder, find_free_port()):
+            async with run_as_pod(deployed, admin, relayed, folder, find_free_port()):
                 if deployed.find("Service"):
-                    await rotate(admin, deployed, recorder)
-                await story(admin, recorder, namespace)
+                    await rotate(admin, deployed, relayed)
+                await story(admin, relayed, namespace)
         except AssertionError as exc:
-            exc.add_note(f"Forbidden: {list_forbidden(recorder.requests)}")
+            exc.add_note(f"Forbidden: {list_forbidden(relayed.answers)}")
             raise
         for kind in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations"):
             place = f"/apis/admissionregistration.k8s.io/v1/{kind}"  # persistent ones stay
             for name in find_names(deployed, kind):
                 await admin.client.delete(f"{place}/{name}")
-        requests = list(recorder.requests)
+        requests = list(relayed.answers)
         forbidden = await take_away(admin, deployed, requests)
     return Evidence(requests, forbidden)
 
@@ -247,11 +248,20 @@ async def wait_for_owners(admin: Admin, namespace: str, definitions: list[Json])
             )
             return "set finalizers" in answer.text  # it found the kind, and whom this is forbidden
 
-        await admin.until(is_known, f"the kind {kind} as an owner")
+        await eventually(is_known, f"the kind {kind} as an owner")
 
 
-def list_forbidden(requests: list[Asked]) -> list[str]:
-    return sorted({str(one) for one in requests if one.status == 403})
+def list_forbidden(requests: list[httpx.Response]) -> list[str]:
+    return sorted({describe(one) for one in requests if one.status_code == 403})
+
+
+def is_watch(asked: httpx.Response) -> bool:
+    return "watch" in asked.request.url.params
+
+
+def describe(asked: httpx.Response) -> str:
+    """Return what was asked for; two requests that need the same rights are described alike."""
+    return f"{'WATCH' if is_watch(asked) else asked.request.method} {asked.request.url.path}"
 
 
 def find_names(deployed: Deployed, plural: str) -> set[str]:
@@ -259,25 +269,19 @@ def find_names(deployed: Deployed, plural: str) -> set[str]:
     return {name for one in list_rights(deployed) if one.resource == plural for name in one.names}
 
 
-async def rotate(admin: Admin, deployed: Deployed, recorder: Recorder) -> None:
+async def rotate(admin: Admin, deployed: Deployed, relayed: Relay) -> None:
     """Ask for a new certificate, as users do, and wait until it is written."""
     (secret,) = find_names(deployed, "secrets")
     path = f"/api/v1/namespaces/{deployed.account[0]}/secrets/{secret}"
 
-    async def is_there() -> bool:
-        return bool(await admin.get(path))
-
-    await admin.until(is_there, "the certificate")
+    await eventually(lambda: admin.get(path), "the certificate")
     await admin.merge(path, {"metadata": {"annotations": {"webop.dev/rotate": "now"}}})
 
-    async def is_written() -> bool:
-        return any(one.method == "PUT" and one.path == path for one in recorder.requests)
-
-    await admin.until(is_written, "the new certificate")
+    await eventually(lambda: relayed.list_requests("PUT", secret), "the new certificate")
 
 
 async def take_away(
-    admin: Admin, deployed: Deployed, requests: list[Asked]
+    admin: Admin, deployed: Deployed, requests: list[httpx.Response]
 ) -> dict[Right, list[str]]:
     """Return what is forbidden without each of the rights, as users who have all others."""
     rights = list_rights(deployed)
@@ -287,9 +291,9 @@ async def take_away(
     await asyncio.gather(
         *(bind(admin, deployed, right, user, everybody - {user}) for right, user in users.items())
     )
-    distinct = list({str(one): one for one in requests}.values())
+    distinct = list({describe(one): one for one in requests}.values())
 
-    async def list_refused(user: str, chosen: list[Asked]) -> list[Asked]:
+    async def list_refused(user: str, chosen: list[httpx.Response]) -> list[httpx.Response]:
         answers = await asyncio.gather(*(repeat(admin, one, user) for one in chosen))
         return [one for one, code in zip(chosen, answers, strict=True) if code == 403]
 
@@ -300,10 +304,10 @@ async def take_away(
         waiting = await list_refused(f"{prefix}-nothing", waiting)
         return not waiting
 
-    await admin.until(is_in_force, "the rights")
+    await eventually(is_in_force, "the rights")
     return {
         right: [
-            str(one)
+            describe(one)
             for one in await list_refused(
                 user, [one for one in distinct if right.may_be_needed_for(one)]
             )
@@ -332,16 +336,17 @@ async def bind(
     await admin.create(f"{place}/{kind.lower()}bindings", binding)
 
 
-async def repeat(admin: Admin, asked: Asked, user: str) -> int:
+async def repeat(admin: Admin, asked: httpx.Response, user: str) -> int:
     """Send a request once more in the name of a user, for the status of the answer."""
-    extra = {"timeoutSeconds": "1"} if asked.is_watch else {}
-    extra |= {} if asked.method == "GET" else {"dryRun": "All"}
-    kept = {key: value for key, value in asked.headers.items() if key != "Authorization"}
+    extra = {"timeoutSeconds": "1"} if is_watch(asked) else {}
+    extra |= {} if asked.request.method == "GET" else {"dryRun": "All"}
+    sent = asked.request
+    kept = {key: sent.headers[key] for key in ("Accept", "Content-Type") if key in sent.headers}
     request = admin.client.build_request(
-        asked.method,
-        asked.target,
+        sent.method,
+        sent.url.raw_path.decode(),
         headers={**kept, "Impersonate-User": user, "Impersonate-Group": "system:authenticated"},
-        content=asked.body,
+        content=sent.content,
     )
     request.url = request.url.copy_merge_params(extra)
     answer = await admin.client.send(request, stream=True)

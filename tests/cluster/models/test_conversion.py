@@ -14,8 +14,8 @@ import pytest
 
 import webop
 from tests.kit.doctor_runs import Doctor
-from tests.kit.managed_webhooks import KINDS, until
-from tests.kit.operators import Running, build_settings, eventually, operate, undefine
+from tests.kit.managed_webhooks import KINDS
+from tests.kit.operators import Running, build_settings, operate, undefine
 from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import (
     GROUP,
@@ -34,6 +34,7 @@ from tests.kit.versioned_shops import (
     upgrade,
     upgrade_alpha,
 )
+from tests.kit.waiting import eventually
 from webop.admission.configurations.agreement import PREFIX
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
@@ -256,13 +257,13 @@ async def test_the_conversion_waits_until_all_replicas_serve_it(
             yield {**config, "url": address}
 
     async with run(old, server=share, replica_lifetime=3.0) as running:
-        await until(partial(count_records, client, 1), "the first record")
+        await eventually(partial(count_records, client, 1), "the first record")
         async with run(new, server=share, replica_lifetime=3.0):
-            await until(partial(count_records, client, 2), "the second record")
+            await eventually(partial(count_records, client, 2), "the second record")
             await asyncio.sleep(0.5)  # nothing must happen
             assert (await shops.read_conversion())["strategy"] == "None"
             await running.stop()
-            await until(partial(is_converted, shops), "the conversion")
+            await eventually(partial(is_converted, shops), "the conversion")
             url = (await shops.read_conversion())["webhook"]["clientConfig"]["url"]
             assert url == f"{address}/convert"
 

@@ -17,10 +17,10 @@ from tests.kit.operators import (
     Kind,
     Objects,
     RunOperator,
-    eventually,
     get_annotations,
     operate,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.controlplane.cluster import LocalCluster

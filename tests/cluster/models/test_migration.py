@@ -14,7 +14,6 @@ from click.testing import Result
 
 import webop
 from tests.kit.cli_runner import invoke
-from tests.kit.managed_webhooks import until
 from tests.kit.operators import CRDS, Running, build_settings, operate
 from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import (
@@ -30,6 +29,7 @@ from tests.kit.versioned_shops import (
     upgrade,
     upgrade_alpha,
 )
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIError
 
@@ -77,7 +77,7 @@ async def store_as(shops: Shops, version: str) -> None:
             return True
         return False
 
-    await until(is_served, f"shops stored as {version}")
+    await eventually(is_served, f"shops stored as {version}")
     await asyncio.sleep(0.5)  # the former handler of the kind can serve for a moment
 
 
@@ -107,7 +107,7 @@ async def check_stored(shops: Shops, count: int) -> None:
             return len(items) == count and all("host" in body["spec"] for body in items)
         return False
 
-    await until(is_stored, "all objects as v2")
+    await eventually(is_stored, "all objects as v2")
 
 
 async def test_stored_objects_are_rewritten_and_the_old_version_is_released(

@@ -11,8 +11,9 @@ from typing import Any
 import httpx
 
 import webop
-from tests.kit.operators import Objects, RunOperator, build_settings, pace
+from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.scrapes import find_port
+from tests.kit.waiting import eventually
 
 Json = dict[str, Any]
 
@@ -70,14 +71,10 @@ class Shown:
 
     async def wait(self, condition: Callable[[Json], Any]) -> Json:
         """Read reports until one is as expected."""
-        report: Json = {}
-        for pause in pace():
-            with contextlib.suppress(httpx.ConnectError):
-                report = await self.report()
-                if condition(report):
-                    return report
-            await asyncio.sleep(pause)
-        raise AssertionError(f"The report has not become as expected: {report}")
+        report: Json = await eventually(
+            self.report, "the report", check=condition, ignoring=httpx.ConnectError
+        )
+        return report
 
 
 @contextlib.asynccontextmanager

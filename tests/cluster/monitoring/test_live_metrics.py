@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import webop
-from tests.docs.pages import ROOT
 from tests.kit.operators import Objects, RunOperator, build_settings
+from tests.kit.pages import ROOT
 from tests.kit.reviews import post_review
 from tests.kit.scrapes import OPENMETRICS, Scrape, find_port, scrape, scrape_until
 from webop.monitoring.metrics import DEFINITIONS

@@ -12,11 +12,10 @@ import pytest
 
 import webop
 from tests.cluster.monitoring.shown_operator import Json, Outage, find, operate_visibly
-from tests.docs.pages import DOCS, find_blocks
 from tests.kit.operators import Objects, RunOperator
+from tests.kit.pages import DOCS, find_blocks
 from tests.kit.reviews import post_review
-from tests.kit.scrapes import find_port
-from tests.unit.monitoring.test_app_metrics import operate, wait_listening
+from tests.kit.scrapes import find_port, operate, wait_listening
 from webop.errors import ConfigurationError
 from webop.monitoring.page import Page
 from webop.monitoring.recent import Recent

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import webop
+from tests.kit.forwarder import Forwarder
 from tests.kit.http_relay import Meddler, Relay, relay
 from tests.kit.operators import Objects, Running, RunOperator, operate
-from tests.kit.tcp_proxy import Proxy, intercept
 from tests.kit.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def released() -> Iterator[threading.Event]:
 
 
 @pytest.fixture
-async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
-    async with intercept(webop_cluster.server) as proxy:
+async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Forwarder]:
+    async with Forwarder(webop_cluster.server).listen() as proxy:
         yield proxy
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Objects, RunOperator, eventually
+from tests.kit.operators import Objects, RunOperator
+from tests.kit.waiting import eventually
 
 
 class Flags:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
+from tests.kit.forwarder import Forwarder
 from tests.kit.operators import (
     Calls,
     Kind,
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_connection,
     operate,
 )
-from tests.kit.tcp_proxy import Proxy
 from tests.kit.timeline import Timeline
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def set_conditions(body: webop.RawBody) -> None:
 
 @contextlib.asynccontextmanager
 async def operate_through(
-    proxy: Proxy, cluster: LocalCluster, registry: webop.OperatorRegistry, namespace: str
+    proxy: Forwarder, cluster: LocalCluster, registry: webop.OperatorRegistry, namespace: str
 ) -> AsyncIterator[None]:
     """Run an operator that reaches the API server through a proxy, with short pauses."""
     quick: dict[str, dict[str, Any]] = {
@@ -103,7 +103,7 @@ async def test_a_patch_is_applied_after_each_iteration_and_cleared(
 async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_is_back(
     registry: webop.OperatorRegistry,
     objects: Objects,
-    proxy: Proxy,
+    proxy: Forwarder,
     webop_cluster: LocalCluster,
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -12,10 +12,10 @@ from tests.kit.operators import (
     Objects,
     build_settings,
     connect,
-    eventually,
     get_connection,
     operate,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster
 from webop.objects.resources import Resource

@@ -14,8 +14,9 @@ import pytest
 
 import webop
 from tests.kit.obstacles import hang, webhook_on_updates
-from tests.kit.operators import Kind, Objects, RunOperator, build_settings, eventually
+from tests.kit.operators import Kind, Objects, RunOperator, build_settings
 from tests.kit.processes import Workshop
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 _HANDLERS = """

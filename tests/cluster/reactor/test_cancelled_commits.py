@@ -16,9 +16,9 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     operate,
 )
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

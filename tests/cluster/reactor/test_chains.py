@@ -15,10 +15,10 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_progress,
     is_no_fence,
 )
+from tests.kit.waiting import eventually
 
 AT_ONCE = {"execution": {"commit_window": 0.0}}
 

@@ -18,8 +18,8 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 Change = Callable[[Json], list[Json]]

@@ -15,10 +15,10 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    eventually,
     get_annotations,
     get_progress,
 )
+from tests.kit.waiting import eventually
 
 
 @pytest.mark.feature("HND-15", "HND-32", "HND-33", "CON-02", "CFG-65", "EVT-05")

@@ -15,9 +15,9 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_annotations,
 )
+from tests.kit.waiting import eventually
 
 PATIENT = {"execution": {"commit_window": 0.1}}
 

@@ -15,9 +15,9 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    eventually,
     get_progress,
 )
+from tests.kit.waiting import eventually
 from webop.handlers.stopping import AsyncDaemonStopped
 
 

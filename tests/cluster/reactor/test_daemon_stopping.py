@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,15 +17,9 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
-    get_connection,
-    operate,
 )
-from tests.kit.tcp_proxy import Proxy
 from tests.kit.timeline import Timeline
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
+from tests.kit.waiting import eventually
 
 Declare = Callable[..., None]
 Why = webop.DaemonStoppingReason
@@ -294,43 +288,3 @@ async def test_daemons_stop_when_their_object_is_gone_all_of_a_sudden(
         await objects.wait_gone("one")
         await timeline.wait("ended 1")
         await eventually(lambda: flags["one"].is_set(Why.DONE))
-
-
-@pytest.mark.feature("DMN-03", "CON-05", "EVT-10")
-async def test_daemons_of_objects_that_went_while_nobody_watched_are_stopped(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    timeline: Timeline,
-    proxy: Proxy,
-    webop_cluster: LocalCluster,
-) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn")
-    async def fn(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
-        timeline.note(f"begun {name}")
-        await stopped.wait()
-        timeline.note(f"ended {name} {stopped.is_set(Why.RESOURCE_DELETED)}")
-
-    quick: dict[str, dict[str, Any]] = {
-        "networking": {"error_backoffs": [0.05] * 100, "request_timeout": 2},
-        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
-        "batching": {"error_delays": [0.1]},
-    }
-    info = get_connection(webop_cluster, proxy.url)
-    settings = build_settings(**quick)
-    async with operate(info, registry, settings, beside=True, namespaces=[objects.namespace]):
-        for name in ("vanished", "marked", "kept"):
-            await objects.create(name)
-            await timeline.wait(f"begun {name}")
-        proxy.is_refusing = True
-        proxy.cut()
-        await objects.patch("vanished", {"metadata": {"finalizers": []}})
-        await objects.delete("vanished")
-        await objects.delete("marked")
-        await objects.wait_gone("vanished")
-        refused = proxy.accepted
-        await eventually(lambda: proxy.accepted > refused)
-        proxy.is_refusing = False
-        await timeline.wait("ended vanished True")
-        await timeline.wait("ended marked True")
-        await objects.wait_gone("marked")
-        assert not timeline.of("ended kept True")

@@ -15,10 +15,10 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_annotations,
 )
 from tests.kit.timeline import Timeline
+from tests.kit.waiting import eventually
 
 
 def has_finalizer(body: dict[str, Any]) -> bool:

@@ -8,7 +8,8 @@ import pytest
 
 import webop
 from tests.kit.causes import FailedTest
-from tests.kit.operators import Objects, RunOperator, eventually
+from tests.kit.operators import Objects, RunOperator
+from tests.kit.waiting import eventually
 
 
 @pytest.mark.feature("FLT-19")

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
+from tests.kit.forwarder import Forwarder
 from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_connection,
     get_progress,
 )
-from tests.kit.tcp_proxy import Proxy
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ QUICK: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def info(webop_cluster: LocalCluster, proxy: Proxy) -> ConnectionInfo:
+def info(webop_cluster: LocalCluster, proxy: Forwarder) -> ConnectionInfo:
     """The administrator's credentials, by the way of the proxy."""
     return get_connection(webop_cluster, proxy.url)
 
@@ -61,7 +61,7 @@ def is_deleted(type: str | None = None, **_: Any) -> bool:
 
 @pytest.mark.feature("CFG-52", "EVT-10", "EVT-11")
 async def test_cut_connections_lose_no_change_and_repeat_no_handler(
-    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Proxy
+    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder
 ) -> None:
     async with run_operator(build_settings(**QUICK), beside=True):
         await objects.create("one", {"a": 0})
@@ -79,7 +79,7 @@ async def test_cut_connections_lose_no_change_and_repeat_no_handler(
 
 @pytest.mark.feature("CON-05", "MEM-04")
 async def test_what_was_deleted_while_the_watch_was_down_is_noticed(
-    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Proxy
+    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder
 ) -> None:
     async with run_operator(build_settings(**QUICK), beside=True):
         for name in ("one", "two"):
@@ -101,7 +101,7 @@ async def test_what_was_deleted_while_the_watch_was_down_is_noticed(
 
 @pytest.mark.feature("CFG-17")
 async def test_a_dead_line_is_noticed_by_its_silence(
-    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Proxy
+    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder
 ) -> None:
     async with run_operator(build_settings(**QUICK), beside=True):
         await objects.create("one", {"a": 0})
@@ -118,7 +118,7 @@ async def test_a_handler_is_not_repeated_because_its_outcome_could_not_be_writte
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
-    proxy: Proxy,
+    proxy: Forwarder,
 ) -> None:
     @webop.on.create("widgets", registry=registry, id="fn")
     async def fn(name: str, **kwargs: Any) -> str:
@@ -148,7 +148,7 @@ async def test_retries_go_on_through_an_outage(
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
-    proxy: Proxy,
+    proxy: Forwarder,
 ) -> None:
     @webop.on.create("widgets", registry=registry, id="fn")
     async def fn(name: str, retry: int, **kwargs: Any) -> None:
@@ -174,7 +174,7 @@ async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_t
     noting: Calls,
     run_operator: RunOperator,
     objects: Objects,
-    proxy: Proxy,
+    proxy: Forwarder,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     proxy.is_refusing = True
@@ -189,7 +189,7 @@ async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_t
 
 
 async def test_an_operator_can_be_stopped_while_the_api_server_is_away(
-    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Proxy
+    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder
 ) -> None:
     async with run_operator(build_settings(**QUICK), beside=True) as operator:
         await objects.create("one")
@@ -205,7 +205,7 @@ async def test_the_newer_state_is_read_if_the_watch_does_not_bring_it(
     registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
-    proxy: Proxy,
+    proxy: Forwarder,
     calls: Calls,
 ) -> None:
     def append(body: webop.RawBody) -> None:

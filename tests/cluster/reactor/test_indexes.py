@@ -13,8 +13,8 @@ from tests.kit.operators import (
     Kind,
     Objects,
     RunOperator,
-    eventually,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 Snapshot = dict[Any, list[Any]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +9,8 @@ import pytest
 
 import webop
 from tests.cluster.reactor.request_counts import read_requests
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, eventually, operate
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, operate
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
@@ -147,14 +146,12 @@ async def wait_for_watches(
     expected: Sequence[set[str]],
 ) -> None:
     """Wait until the watches that have ended since then are of the expected scopes."""
-    deadline = time.monotonic() + 10
-    while True:
+
+    async def look() -> list[set[str]]:
         after = [await count_watches(cluster, name) for name in resources]
-        found = [
+        return [
             {scope for scope in new if new[scope] > old[scope]}
             for old, new in zip(before, after, strict=True)
         ]
-        if found == expected:
-            return
-        assert time.monotonic() < deadline, f"{found} instead of {expected}"
-        await asyncio.sleep(0.05)
+
+    await eventually(look, f"{expected}", check=expected.__eq__)

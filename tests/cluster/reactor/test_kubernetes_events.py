@@ -6,15 +6,14 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
 from tests.cluster.reactor.test_requests import count_requests
-from tests.kit.operators import Kind, Objects, RunOperator, eventually
-from webop.events.loggers import EVENTS
+from tests.kit.operators import Kind, Objects, RunOperator, wait_for_events
+from tests.kit.waiting import eventually
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
@@ -30,22 +29,6 @@ def build_settings(**posting: Any) -> webop.OperatorSettings:
     for name, value in posting.items():
         setattr(settings.posting, name, value)
     return settings
-
-
-async def wait_for_events(
-    objects: Objects, name: str, condition: Callable[[list[Json]], Any]
-) -> list[Json]:
-    """Wait until the events about an object are as they should be, oldest first."""
-    deadline = time.monotonic() + 20
-    while True:
-        found: list[Json] = []
-        async for page in objects.client.list_pages(EVENTS, objects.namespace):
-            found += [e for e in page.items if e["involvedObject"].get("name") == name]
-        found.sort(key=lambda event: str(event["eventTime"]))
-        if condition(found):
-            return found
-        assert time.monotonic() < deadline, f"events: {found}"
-        await asyncio.sleep(0.02)
 
 
 @pytest.mark.feature("KEV-01", "KEV-02", "KEV-03", "KEV-05", "KEV-08", "ERR-02", "LOG-11", "TRB-04")

@@ -9,7 +9,8 @@ import pytest
 import webop
 from tests.cluster.reactor.test_observer import read_credentials
 from tests.kit.http_relay import relay
-from tests.kit.operators import CRDS, Calls, Kind, Objects, build_settings, eventually, operate
+from tests.kit.operators import CRDS, Calls, Kind, Objects, build_settings, operate
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 

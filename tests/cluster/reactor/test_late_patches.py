@@ -10,7 +10,8 @@ import pytest
 
 import webop
 from tests.kit.http_relay import operate_behind
-from tests.kit.operators import Kind, Objects, build_settings, eventually
+from tests.kit.operators import Kind, Objects, build_settings
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
 )
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 from webop.reactor.observer import Scope
 from webop.runtime.operator import Operator, OperatorOptions

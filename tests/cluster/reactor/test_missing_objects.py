@@ -18,9 +18,9 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     is_no_fence,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 

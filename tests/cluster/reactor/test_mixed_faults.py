@@ -16,9 +16,9 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     is_no_fence,
 )
+from tests.kit.waiting import eventually
 
 QUICK = {"networking": {"error_backoffs": [0.3]}, "batching": {"error_delays": [0.3]}}
 

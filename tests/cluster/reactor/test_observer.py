@@ -18,10 +18,10 @@ from tests.kit.operators import (
     Kind,
     Objects,
     RunOperator,
-    eventually,
     get_annotations,
     operate,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.client.auth.vault import ConnectionInfo

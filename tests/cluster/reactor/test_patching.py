@@ -18,10 +18,10 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_annotations,
     operate,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_progress,
 )
 from tests.kit.peering_objects import Boss, PeeringObject, provide_peerings
 from tests.kit.timeline import Timeline
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.handlers.stopping import AsyncDaemonStopped
 

@@ -17,10 +17,10 @@ from tests.kit.operators import (
     Kind,
     Objects,
     RunOperator,
-    eventually,
     get_annotations,
     get_progress,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 LIMIT = 262144  # bytes; of all annotations of an object (Kubernetes API, meta/v1 ObjectMeta)

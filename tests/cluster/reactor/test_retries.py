@@ -18,10 +18,10 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_progress,
     is_handled,
 )
+from tests.kit.waiting import eventually
 from tests.simulation.virtual import Datetime
 from webop import ErrorsMode
 

@@ -14,9 +14,9 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     is_no_fence,
 )
+from tests.kit.waiting import eventually
 
 
 @pytest.mark.parametrize("is_on", [True, False])

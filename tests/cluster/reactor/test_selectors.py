@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings, eventually
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.objects.resources import Resource
 

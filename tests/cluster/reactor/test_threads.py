@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, eventually
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings
 from tests.kit.timeline import Timeline
+from tests.kit.waiting import eventually
 
 
 @pytest.mark.feature("DMN-02", "CFG-26", "HND-04")

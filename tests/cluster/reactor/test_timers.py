@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import FINALIZER, Calls, Objects, RunOperator, eventually
+from tests.kit.operators import FINALIZER, Calls, Objects, RunOperator
 from tests.kit.timeline import Timeline
+from tests.kit.waiting import eventually
 from webop.reactor.daemons import Daemon
 
 LATE = 0.35  # seconds; how late a busy machine may be

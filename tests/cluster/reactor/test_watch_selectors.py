@@ -19,18 +19,18 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_annotations,
     get_progress,
     operate,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIConflictError
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
-    from tests.kit.tcp_proxy import Proxy
+    from tests.kit.forwarder import Forwarder
 
 IN, OUT = {"watched": "yes"}, {"watched": None}
 
@@ -268,7 +268,7 @@ async def test_the_progress_of_handlers_of_an_object_that_leaves_is_forgotten(
 async def test_objects_that_leave_in_an_outage_are_found_by_the_next_list(
     objects: Objects,
     registry: webop.OperatorRegistry,
-    proxy: Proxy,
+    proxy: Forwarder,
     info: ConnectionInfo,
     calls: Calls,
     memos: list[Any],
@@ -430,7 +430,7 @@ def build_pod(name: str, labels: Json) -> Json:
 
 @pytest.mark.feature("IDX-01", "FLT-28")
 async def test_a_selector_of_one_pod_in_a_hundred_spares_almost_all_bytes(
-    client: Client, webop_namespace: str, info: ConnectionInfo, proxy: Proxy
+    client: Client, webop_namespace: str, info: ConnectionInfo, proxy: Forwarder
 ) -> None:
     accounts = Resource("", "v1", "serviceaccounts", kind="ServiceAccount", namespaced=True)
     pods = Resource("", "v1", "pods", kind="Pod", namespaced=True)

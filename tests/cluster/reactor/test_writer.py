@@ -13,8 +13,9 @@ import pytest
 
 import webop
 from tests.kit.http_relay import Relay
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, eventually, operate
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, operate
 from tests.kit.virtual_time import in_virtual_time
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.http.failed_requests import build_status_error, parse_attempt
 from webop.objects.patch import Patch

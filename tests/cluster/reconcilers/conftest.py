@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,8 @@ import pytest
 
 import webop
 from tests.kit.http_relay import Relay, relay
-from tests.kit.operators import eventually, is_no_fence, pace
+from tests.kit.operators import is_no_fence
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.objects.resources import Resource
@@ -45,13 +45,10 @@ class Maps:
 
     async def wait(self, name: str, condition: Callable[[Json | None], Any]) -> Json | None:
         """Wait until one is as it should be, and return it."""
-        found: Json | None = None
-        for pause in pace():
-            found = await self.find(name)
-            if condition(found):
-                return found
-            await asyncio.sleep(pause)
-        raise AssertionError(f"{name} has not become as expected: {found}")
+        found: Json | None = await eventually(
+            lambda: self.find(name), f"{name} as expected", check=condition
+        )
+        return found
 
     async def patch(self, name: str, patch: Json) -> None:
         """Change one, as a user does."""

@@ -14,10 +14,10 @@ from tests.kit.http_relay import Relay
 from tests.kit.operators import (
     Objects,
     RunOperator,
-    eventually,
     is_no_fence,
     operate,
 )
+from tests.kit.waiting import eventually
 
 Json = dict[str, Any]
 
@@ -169,8 +169,7 @@ async def test_nothing_of_others_is_taken_over_or_pruned(
     await maps.create("site-else", {"text": "mine"})
     async with run_operator():
         await objects.create("site", {"pages": {"home": "Hello"}})
-        await eventually(lambda: "conflict" in caplog.text, "the error")
-        assert ".data.text" in caplog.text
+        await eventually(lambda: "it is nobody's child" in caplog.text, "the error")
         await maps.delete("site-home")
         await objects.patch("site", {"spec": {"more": 1}})  # it is tried at once
         await maps.wait("site-home", has("Hello"))
@@ -214,7 +213,7 @@ async def test_a_kind_that_is_not_in_owns_is_refused_with_the_remedy(
 
     async with run_operator():
         await objects.create("one")
-        text = "applies configmaps, which is not in its owns="
+        text = "Its kind is not in owns= of the reconciler"
         await eventually(lambda: text in caplog.text, "the error")
 
 
@@ -249,7 +248,7 @@ async def test_children_are_read_from_memory_and_are_never_older_than_own_writes
             await maps.wait("a", has(text))
         await eventually(lambda: len(seen) >= 3, "the reads")
     assert seen[0] == ["a", "b"]
-    assert relayed.list_requests("GET", "a") == []
+    assert len(relayed.list_requests("GET", "a")) == 1  # whether it was there before
 
 
 async def test_children_can_be_deleted_in_order_before_the_object_is_gone(
@@ -292,3 +291,72 @@ async def test_mapped_objects_of_other_kinds_call_the_reconciler(
         before = len(calls.reasons)
         await maps.delete("settings")
         await eventually(lambda: len(calls.reasons) > before, "a call for the deletion")
+
+
+async def test_a_copy_of_a_child_is_no_child(
+    builder: Builder, objects: Objects, maps: Maps, run_operator: RunOperator
+) -> None:
+    async with run_operator():
+        await objects.create("site", {"pages": {"home": "Hello"}})
+        home = await maps.wait("site-home", has("Hello"))
+        assert home is not None
+        kept = {key: home["metadata"][key] for key in ("labels", "annotations", "managedFields")}
+        await maps.create("backup", home["data"], **kept)
+        await objects.patch("site", {"spec": {"pages": {"home": "Hi"}}})
+        await maps.wait("site-home", has("Hi"))
+        await objects.pass_fence()
+    assert await maps.find("backup")
+    assert builder.pruned == []
+
+
+async def test_an_object_is_adopted_only_if_the_reconciler_says_so(
+    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, run_operator: RunOperator
+) -> None:
+    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    async def build(children: webop.Children, name: str, spec: webop.Spec, **_: Any) -> None:
+        await children.apply(build_map(name, {"more": "yes"}), adopt=spec.get("adopt", False))
+
+    await maps.create("one", {"text": "mine"})
+    async with run_operator():
+        await objects.create("one")
+        await objects.pass_fence()
+        assert (await maps.find("one") or {})["data"] == {"text": "mine"}
+        await objects.patch("one", {"spec": {"adopt": True}})
+        found = await maps.wait("one", lambda one: one and one["data"].get("more"))
+    assert found is not None
+    assert found["data"] == {"text": "mine", "more": "yes"}
+
+
+async def test_the_children_of_a_reconciler_that_was_renamed_are_still_its_own(
+    objects: Objects, maps: Maps, relayed: Relay
+) -> None:
+    builder = Builder()
+    await objects.create("site", {"pages": {"home": "1"}})
+    run: Json = {"namespaces": [objects.namespace], "beside": True}
+    for number, name in enumerate(("build", "make"), start=1):
+        registry = webop.OperatorRegistry()
+        options: Json = {"registry": registry, "id": name, "when": is_no_fence}
+        webop.reconcile("widgets", owns=["configmaps"], **options)(builder.build)
+        await objects.patch("site", {"spec": {"pages": {"home": str(number)}}})
+        async with operate(relayed.info, registry, **run):
+            await maps.wait("site-home", has(str(number)))
+
+
+@pytest.mark.parametrize("where", ["default", "elsewhere"])
+async def test_a_child_that_no_watch_would_show_is_refused(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    run_operator: RunOperator,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+) -> None:
+    options: Json = {"across_namespaces": True} if where == "elsewhere" else {}
+
+    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence, **options)
+    async def build(children: webop.Children, **_: Any) -> None:
+        await children.apply(build_map("one", {}), namespace=where)
+
+    text = "does not serve its namespace" if options else "say across_namespaces=True"
+    async with run_operator():
+        await objects.create("one")
+        await eventually(lambda: text in caplog.text, "the error")

@@ -23,7 +23,8 @@ from tests.kit.shared_secrets import (
     shake_hands,
     to_der,
 )
-from tests.kit.webhook_servers import connect, trust, until
+from tests.kit.waiting import eventually
+from tests.kit.webhook_servers import connect, trust
 from webop.errors import (
     APIConnectionError,
 )
@@ -103,7 +104,7 @@ async def rotate(cluster: Secrets, *replicas: Replica, old: bytes | None = None)
         bundles = [split_certificates(replica.get_bundle()) for replica in replicas]
         return len(cas) == 1 and all(bundle == cas for bundle in bundles)
 
-    await until(is_over)
+    await eventually(is_over)
     for replica in replicas:
         shown = await shake_hands(replica.port, cluster.get_data("ca.crt"))
         assert shown == to_der(cluster.get_data("tls.crt"))
@@ -113,7 +114,7 @@ async def test_no_connection_fails_in_three_rotations_of_five_replicas(cluster: 
     known = Trust()
     async with contextlib.AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(replicate(cluster, known)) for _ in range(5)]
-        await until(lambda: bool(known.told))
+        await eventually(lambda: bool(known.told))
         failures = await stack.enter_async_context(knock(replicas, known))
         ports = [replica.port for replica in replicas]
         for wish in ("please", "again"):
@@ -121,7 +122,7 @@ async def test_no_connection_fails_in_three_rotations_of_five_replicas(cluster: 
             await rotate(cluster, *replicas)
         served, ca = cluster.get_data("tls.crt"), cluster.get_data("ca.crt")
         del cluster.stored[SECRET]
-        await until(lambda: SECRET in cluster.stored)
+        await eventually(lambda: SECRET in cluster.stored)
         assert ca in cluster.get_data("ca.crt"), "for configurations that others write"
         await rotate(cluster, *replicas, old=served)
         assert [replica.port for replica in replicas] == ports
@@ -134,13 +135,13 @@ async def test_a_replica_that_comes_just_after_the_deletion_is_ready_when_its_ca
     known = Trust()
     async with contextlib.AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(replicate(cluster, known)) for _ in range(2)]
-        await until(lambda: not any(replica.hosting.is_settling for replica in replicas))
+        await eventually(lambda: not any(replica.hosting.is_settling for replica in replicas))
         failures = await stack.enter_async_context(knock(replicas, known))
         served = cluster.get_data("tls.crt")
         del cluster.stored[SECRET]
         newcomer = await stack.enter_async_context(replicate(cluster, known))
         assert newcomer.hosting.is_settling
-        await until(lambda: not newcomer.hosting.is_settling)
+        await eventually(lambda: not newcomer.hosting.is_settling)
         replicas.append(newcomer)
         await rotate(cluster, *replicas, old=served)
         assert failures == []
@@ -176,9 +177,9 @@ async def test_a_certificate_that_expires_without_a_successor_is_replaced_untrus
     async with replicate(cluster, Deaf(), **times) as replica:
         first = cluster.get_data("tls.crt")
         end = read_certificate(first).end
-        await until(lambda: cluster.get_data("tls.crt") != first)
+        await eventually(lambda: cluster.get_data("tls.crt") != first)
         assert await shake_hands(replica.port, replica.get_bundle()) == to_der(first)
-        await until(lambda: len(split_certificates(replica.get_bundle())) == 1)
+        await eventually(lambda: len(split_certificates(replica.get_bundle())) == 1)
         assert dt.datetime.now(dt.UTC) > end
         await shake_hands(replica.port, cluster.get_data("ca.crt"))
 
@@ -189,9 +190,9 @@ async def test_replicas_that_need_different_names_agree_on_both(cluster: Secrets
         replicate(cluster, settle_time=0.05, extra_sans=["extra.example"]),
     ):
         names = {"svc.ns.svc", "extra.example"}
-        await until(lambda: read_certificate(cluster.get_data("tls.crt")).hostnames >= names)
+        await eventually(lambda: read_certificate(cluster.get_data("tls.crt")).hostnames >= names)
         looks = len(cluster.requests)
-        await until(lambda: len(cluster.requests) > looks + 40)
+        await eventually(lambda: len(cluster.requests) > looks + 40)
     assert cluster.count_writes() - cluster.conflicts <= 3  # two certificates, the old CA goes
 
 
@@ -201,7 +202,7 @@ async def test_no_connection_fails_whatever_happens_to_the_secret(
     chance, known, spoilt = random.Random(1), Trust(), base64.b64encode(b"?").decode()
     async with contextlib.AsyncExitStack() as stack:
         replicas = [await stack.enter_async_context(replicate(cluster, known)) for _ in range(3)]
-        await until(lambda: not any(replica.hosting.is_settling for replica in replicas))
+        await eventually(lambda: not any(replica.hosting.is_settling for replica in replicas))
         failures = await stack.enter_async_context(knock(replicas, known))
         for number in range(8):
             fate = chance.choice(["delete", "spoil", "wish", "outage", "newcomer"])
@@ -219,11 +220,11 @@ async def test_no_connection_fails_whatever_happens_to_the_secret(
             elif fate == "newcomer":
                 cluster.failures = {}
                 newcomer = await stack.enter_async_context(replicate(cluster, known))
-                await until(lambda one=newcomer: not one.hosting.is_settling)  # type: ignore[misc]
+                await eventually(lambda one=newcomer: not one.hosting.is_settling)  # type: ignore[misc]
                 replicas.append(newcomer)
             await asyncio.sleep(chance.uniform(0, 1))
         cluster.failures = {}
-        await until(lambda: SECRET in cluster.stored)
+        await eventually(lambda: SECRET in cluster.stored)
         cluster.annotate(SECRET, **{"webop.dev/rotate": "last"})
         await rotate(cluster, *replicas)
         assert failures == []
@@ -298,7 +299,7 @@ async def test_it_serves_what_it_has_while_the_api_server_is_away(
         bundle = replica.get_bundle()
         cluster.failures = dict.fromkeys(("GET", "PUT", "POST"), APIConnectionError("away"))
         seen = len(cluster.requests)
-        await until(lambda: len(cluster.requests) > seen + 5)
+        await eventually(lambda: len(cluster.requests) > seen + 5)
         await shake_hands(replica.port, bundle)
         cluster.failures.clear()
         cluster.annotate(SECRET, **{"webop.dev/rotate": "1"})
@@ -312,7 +313,7 @@ async def test_it_waits_for_the_api_server_at_the_start(cluster: Secrets) -> Non
     async with asyncio.TaskGroup() as group:
 
         async def come_back() -> None:
-            await until(lambda: len(cluster.requests) > 3)
+            await eventually(lambda: len(cluster.requests) > 3)
             cluster.failures.clear()
 
         group.create_task(come_back())
@@ -331,12 +332,12 @@ async def test_a_foreign_secret_is_followed_and_never_written(
     cluster.put(SECRET, build_foreign(sign(first), first.cert))
     async with replicate(cluster, known) as replica:
         assert split_certificates(replica.get_bundle()) == (first.cert,)
-        await until(lambda: bool(known.told))
+        await eventually(lambda: bool(known.told))
         async with knock([replica], known) as failures:
             cluster.put(SECRET, build_foreign(sign(second), second.cert))
-            await until(lambda: split_certificates(replica.get_bundle()) == (second.cert,))
+            await eventually(lambda: split_certificates(replica.get_bundle()) == (second.cert,))
             await shake_hands(replica.port, second.cert)
-            await until(lambda: known.choose().split() == second.cert.split())
+            await eventually(lambda: known.choose().split() == second.cert.split())
     assert failures == []
     assert cluster.count_writes() == 0
     told = [text for text in caplog.messages if "not made by webop" in text]
@@ -350,10 +351,10 @@ async def test_a_foreign_secret_that_is_deleted_is_left_to_its_owner(
     cluster.put(SECRET, build_foreign(sign(first), first.cert))
     async with replicate(cluster) as replica:
         del cluster.stored[SECRET]
-        await until(lambda: "Waiting for its owner" in caplog.text)
+        await eventually(lambda: "Waiting for its owner" in caplog.text)
         await shake_hands(replica.port, first.cert)
         cluster.put(SECRET, build_foreign(sign(second), second.cert))
-        await until(lambda: split_certificates(replica.get_bundle()) == (second.cert,))
+        await eventually(lambda: split_certificates(replica.get_bundle()) == (second.cert,))
     assert cluster.count_writes() == 0
 
 
@@ -364,6 +365,6 @@ async def test_a_secret_that_somebody_takes_over_is_left_to_them(cluster: Secret
         document["metadata"] = cluster.stored[SECRET]["metadata"]
         cluster.put(SECRET, document)
         writes = cluster.count_writes()
-        await until(lambda: split_certificates(replica.get_bundle()) == (ca.cert,))
+        await eventually(lambda: split_certificates(replica.get_bundle()) == (ca.cert,))
         await shake_hands(replica.port, ca.cert)
         assert cluster.count_writes() == writes

@@ -18,7 +18,8 @@ from tests.kit.shared_secrets import (
     shake_hands,
     to_der,
 )
-from tests.kit.webhook_servers import post, save, trust, until
+from tests.kit.waiting import eventually
+from tests.kit.webhook_servers import post, save, trust
 from webop.errors import (
     APIConnectionError,
     APIForbiddenError,
@@ -93,7 +94,7 @@ async def test_the_namespace_is_known_after_the_login_only(cluster: Secrets) -> 
     async with asyncio.TaskGroup() as group:
 
         async def log_in() -> None:
-            await until(lambda: len(cluster.requests) > 1)
+            await eventually(lambda: len(cluster.requests) > 1)
             cluster.failures.clear()
             cluster.namespace = "ns"
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 import webop
+from tests.kit.forwarder import Connection, Forwarder
+from tests.kit.operators import open_http
 from webop.admission.configurations.building import build_configuration
 from webop.admission.response import build_response, encode_patch
 from webop.admission.review import parse_review
@@ -36,12 +35,7 @@ URL_PATHS = {VALIDATING: "validating", MUTATING: "mutating"}
 @pytest.fixture
 async def api(webop_cluster: LocalCluster) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API server."""
-    cas = base64.b64decode(webop_cluster.ca_data).decode()
-    context = ssl.create_default_context(cadata=cas)
-    headers = {"Authorization": f"Bearer {webop_cluster.token}"}
-    async with httpx.AsyncClient(
-        base_url=webop_cluster.server, headers=headers, verify=context, trust_env=False
-    ) as client:
+    async with open_http(webop_cluster) as client:
         yield client
 
 
@@ -94,61 +88,27 @@ class Judge:
         return build_response(review, warnings=["a warning"])
 
 
-class Relay:
-    """A network between the API server and a webhook server, slow enough for messages to cross.
+class SlowNetwork(Forwarder):
+    """A network between the API server and a webhook server, in which messages can cross.
 
     Attributes:
-        is_slow: whether what the server sends on its present connections is held until the API
-            server sends, too.
+        slow: the connections on which what the server sends is held until the API server sends.
         held: set when something is held.
     """
 
     def __init__(self) -> None:
-        self.is_slow = False
+        super().__init__()
+        self.slow: dict[Connection, asyncio.Event] = {}
         self.held = asyncio.Event()
-        self._ports = (0, 0)
-        self._tasks: set[asyncio.Task[Any] | None] = set()
 
-    def lead(self, config: webop.WebhookClientConfig) -> webop.WebhookClientConfig:
-        """Return the config of a server behind the relay."""
-        self._ports = (self._ports[0], urlsplit(config["url"] or "").port or 0)
-        return {**config, "url": f"https://localhost:{self._ports[0]}"}
-
-    @contextlib.asynccontextmanager
-    async def listen(self) -> AsyncIterator[Relay]:
-        async with await asyncio.start_server(self._forward, "localhost", 0) as listener:
-            self._ports = (listener.sockets[0].getsockname()[1], 0)
-            yield self
-            for task in self._tasks:
-                assert task is not None
-                task.cancel()
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._tasks.add(asyncio.current_task())
-        there, back = await asyncio.open_connection("localhost", self._ports[1])
-        is_new, answered = self.is_slow, asyncio.Event()
-
-        async def pass_up() -> None:
-            while data := await reader.read(65536):
-                if self.is_slow:
-                    answered.set()
-                back.write(data)
-
-        async def pass_down() -> None:
-            while data := await there.read(65536):
-                if self.is_slow and not is_new:
-                    self.held.set()
-                    await answered.wait()
-                writer.write(data)
-            writer.write_eof()
-
-        try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await asyncio.gather(pass_up(), pass_down())
-        finally:
-            back.close()
-            writer.close()
-            self._tasks.discard(asyncio.current_task())
+    async def send(self, connection: Connection, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if (has_sent := self.slow.get(connection)) is not None:
+            if writer is connection.server_writer:
+                has_sent.set()
+            else:
+                self.held.set()
+                await has_sent.wait()
+        await super().send(connection, writer, data)
 
 
 @contextlib.asynccontextmanager
@@ -159,14 +119,17 @@ async def manage(
     namespace: str,
     *,
     timeout: int = 10,
-    relay: Relay | None = None,
+    network: Forwarder | None = None,
 ) -> AsyncIterator[None]:
     """Serve, and register a handler in the cluster for one namespace."""
     path = CONFIGURATIONS.format(URL_PATHS[handler.reason])
     name = f"{namespace}.webop.test"
     async with webop.WebhookServer(port=0) as server:
         async for config in server(judge):
-            shown = config if relay is None else relay.lead(config)
+            shown = config
+            if network is not None:
+                network.server = config["url"] or ""
+                shown = {**config, "url": f"https://localhost:{network.port}"}
             body = build(handler, config=shown, name=name)
             labels = {"kubernetes.io/metadata.name": namespace}
             body["webhooks"][0]["namespaceSelector"] = {"matchLabels": labels}
@@ -240,12 +203,12 @@ async def test_a_review_that_crosses_the_end_of_its_idle_connection_is_sent_agai
     judge, handler = Judge(), build_handler("check_numbers")
     current_hosting.set(Hosting(DefaultLimits(idle_timeout=0.5)))
     async with (
-        Relay().listen() as relay,
-        manage(api, judge, handler, webop_namespace, relay=relay),
+        SlowNetwork().listen() as network,
+        manage(api, judge, handler, webop_namespace, network=network),
     ):
         await create(api, webop_namespace, "one")
-        relay.is_slow = True
-        await asyncio.wait_for(relay.held.wait(), 10)  # the end of the connection
+        network.slow = {each: asyncio.Event() for each in network.connections}
+        await asyncio.wait_for(network.held.wait(), 10)  # the end of the connection
         judge.webhooks.clear()
         await create_at_the_second_attempt(api, webop_namespace, "two")
     assert len(judge.webhooks) == 1

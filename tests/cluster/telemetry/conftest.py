@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.docs.pages import DOCS
-from tests.kit.operators import eventually
+from tests.kit.pages import DOCS
+from tests.kit.waiting import eventually
 from webop.telemetry.tracing import set_up_tracing
 
 

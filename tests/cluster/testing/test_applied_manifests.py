@@ -87,7 +87,7 @@ def test_names_can_be_left_to_the_api_server_and_dry_runs_store_nothing(
         ({**CONFIGMAP, "data": {"a": 5}}, "Cannot apply ConfigMap one: .*data"),
         ({**CONFIGMAP, "dota": {}}, "Cannot apply ConfigMap one: .*dota"),
         ({**CONFIGMAP, "kind": "Nothing"}, "no kind 'Nothing' in 'v1'.*CRD first"),
-        ({**CONFIGMAP, "kind": "configmaps"}, "no kind 'configmaps' .* Did you mean 'ConfigMap'"),
+        ({**CONFIGMAP, "kind": "configmaps"}, "no kind 'configmaps' .* Did you mean configmaps"),
         ({**CONFIGMAP, "apiVersion": "no.one/v1"}, "no kind 'ConfigMap' in 'no.one/v1'"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from tests.simulation.cluster import Request
+from webop.testing.apiserver import Request
 
 from .drawing import CUSTOM, GROUP, OAKS, Drawing, Drawn, build_crd
 from .hooks import PROBE, HookServer, Judge

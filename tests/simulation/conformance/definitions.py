@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from tests.simulation.cluster import Json, Request
+from webop.testing.apiserver import Json, Request
 
 from .drawing import JSON, MERGE_PATCH, Place, build_crd
 from .sides import EventStream, Memory, Side

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulation.cluster import Json
+from webop.testing.apiserver import Json
 
 GROUP = "drawn.webop.dev"
 JSON = "application/json"

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from tests.simulation.cluster import Json, Review
 from webop.servers.certificates.certs import build_certificate_self_signed
+from webop.testing.apiserver import Json, Review
 
 from .drawing import GROUP
 

@@ -22,7 +22,7 @@ from urllib.parse import urlencode, urlsplit
 
 import orjson
 
-from tests.simulation.cluster import Cluster, Json, Request, Response, Watch
+from webop.testing.apiserver import Cluster, Json, Request, Response, Watch
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

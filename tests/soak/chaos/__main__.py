@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import shutil
 import sys
@@ -11,7 +10,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from tests.kit.long_runs import Say, prove
+from tests.kit.long_runs import Say, build_parser, prove
 from tests.soak.chaos.invariants import judge
 from tests.soak.chaos.plan import build_plan
 from tests.soak.chaos.story import (
@@ -32,19 +31,8 @@ _SHOWN = 3  # violations of a rule that are shown in full
 def main() -> int:
     """Run the command line; return 0 if no rule was violated."""
     defaults = Times()
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.chaos", description=__doc__)
+    parser = build_parser("chaos", __doc__, Times)
     add = parser.add_argument
-    add("--minutes", type=float, default=defaults.minutes, help="minutes of faults (%(default)g)")
-    add("--objects", type=int, default=defaults.objects, help="objects at once (%(default)d)")
-    add("--rate", type=float, default=defaults.rate, help="changes per second (%(default)g)")
-    add(
-        "--replicas",
-        type=int,
-        default=defaults.replicas,
-        help="replicas with a Lease (%(default)d)",
-    )
-    add("--seed", type=int, default=defaults.seed, help="seed of the faults (%(default)d)")
-    add("--calm", type=float, default=defaults.calm, help="seconds to converge (%(default)g)")
     add("--alone", action="store_true", help="one replica without a Lease")
     add("--keep", type=Path, metavar="FOLDER", help="write logs and evidence to a new folder")
     chosen = vars(parser.parse_args())

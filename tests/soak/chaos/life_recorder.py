@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx
 
+from tests.kit.long_runs import read_clock
 from tests.kit.operators import DIFFBASE, FINALIZER, Json, get_annotations, get_progress
 from tests.soak.chaos.invariants import CHANGES, Life
-from tests.soak.chaos.replicas import read_clock
 
 _PAUSE = 0.2  # seconds between two attempts to watch
 _SILENCE = 15.0  # seconds; the API server can be stopped

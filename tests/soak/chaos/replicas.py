@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 import random
 import signal
-import sys
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.kit.long_runs import read_clock
 from tests.kit.operators import Kind
-from tests.kit.processes import find_free_port
+from tests.kit.processes import Command, Workshop
+from tests.kit.waiting import eventually
+from tests.soak.balancer import Balancer, Endpoint
 from tests.soak.chaos.invariants import Process
 from tests.soak.chaos.link import Link
-from tests.soak.rollout.balancer import Balancer, Endpoint
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -188,11 +187,6 @@ async def check(spec, uids, warnings, **_):
 """
 
 
-def read_clock() -> float:
-    """Return the time by the clock of the evidence."""
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
 @dataclass(eq=False)
 class Place:
     """Where one process after another runs, as containers do in a pod.
@@ -210,7 +204,7 @@ class Place:
     link: Link
     port: int
     endpoint: Endpoint
-    process: asyncio.subprocess.Process | None = None
+    command: Command | None = None
     expected: int | None = None
     rest: float = 0.0
     is_paused: bool = False
@@ -231,34 +225,34 @@ class Place:
     @property
     def is_up(self) -> bool:
         """Whether there is a running process, not killed or stopped."""
-        return self.process is not None and self.expected is None and not self.is_paused
+        return self.command is not None and self.expected is None and not self.is_paused
 
     async def keep(self) -> None:
         """Start a process if there is none."""
         while True:
-            self.process = await self._start()
+            self.command = command = await self._start()
             present = self.processes[-1]
-            code = await self.process.wait()
-            present.died, self.process = read_clock(), None
+            code = await command.process.wait()
+            present.died, self.command = read_clock(), None
             if code != self.expected:
-                log = (self.fleet.folder / f"{present.who}.log").read_text()
-                self.surprises.append(f"{present.who} ended with {code}:\n{log[-1500:]}")
+                end = command.output[-1500:]
+                self.surprises.append(f"{present.who} ended with {code}:\n{end}")
             self.expected = None
             await asyncio.sleep(self.rest)
 
     def end(self, number: signal.Signals, rest: float) -> None:
         """End the process; start another one after a delay."""
-        assert self.process is not None
+        assert self.command is not None
         # A killed container starts again in its pod; another pod replaces one that was terminated.
         self.generation += number == signal.SIGTERM
         self.expected = -number if number == signal.SIGKILL else 0
         self.rest = rest
-        self.process.send_signal(number)
+        self.command.process.send_signal(number)
 
     async def pause(self, seconds: float) -> None:
         """Stop the process with SIGSTOP for a while."""
-        process, present = self.process, self.processes[-1]
-        assert process is not None
+        assert self.command is not None
+        process, present = self.command.process, self.processes[-1]
         self.is_paused = True
         process.send_signal(signal.SIGSTOP)
         begin = read_clock()
@@ -270,7 +264,7 @@ class Place:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> Command:
         who = f"replica-{self.number + 1}.{len(self.processes) + 1}"
         self.processes.append(Process(who, read_clock()))
         options = ["webop", "run", "--standalone", "-n", self.fleet.namespace, "handlers.py"]
@@ -283,26 +277,14 @@ class Place:
             "PORT": str(self.port),
             "EVIDENCE": str(self.fleet.folder / f"{who}.lines"),
         }
-        with (self.fleet.folder / f"{who}.log").open("wb") as file:
-            return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", *options),
-                stdout=file,
-                stderr=file,
-                cwd=self.fleet.folder,
-                env={**self.fleet.variables, **variables},
-            )
+        workshop, everything = Workshop(self.fleet.folder), {**self.fleet.variables, **variables}
+        return await workshop.spawn((*options,), log=f"{who}.log", **everything)
 
     def _write_kubeconfig(self) -> Path:
+        cluster = self.fleet.cluster
         path = self.fleet.folder / f"replica-{self.number + 1}.kubeconfig"
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "chaos",
-            "contexts": [{"name": "chaos", "context": {"cluster": "chaos", "user": "chaos"}}],
-            "clusters": [{"name": "chaos", "cluster": {"server": self.link.url}}],
-            "users": [{"name": "chaos", "user": {"token": self.fleet.cluster.token}}],
-        }
-        path.write_text(json.dumps(content))
+        text = cluster.kubeconfig.read_text()
+        path.write_text(text.replace(cluster.server, self.link.url))
         return path
 
 
@@ -323,11 +305,7 @@ class Fleet:
     async def run(self, count: int, seed: int) -> AsyncIterator[None]:
         """Run replicas during a block."""
         (self.folder / "handlers.py").write_text(HANDLERS)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
         self.variables = {
-            **kept,
-            "HOME": str(self.folder),
-            "PYTHONUNBUFFERED": "1",
             "NAMESPACE": self.namespace,
             "SERVICE_PORT": str(self.balancer.port),
             "MANAGED": "chaos.webop.dev",
@@ -343,7 +321,7 @@ class Fleet:
             for number in range(count):
                 chance = random.Random(f"{seed} link {number}")
                 link = Link(self.cluster.server, self.cluster.ca_data, chance)
-                await stack.enter_async_context(link.run())
+                await stack.enter_async_context(link.listen())
                 probe = f"http://127.0.0.1:{find_free_port()}/readyz"
                 endpoint = Endpoint(find_free_port(), probe)
                 self.places.append(Place(number, self, link, endpoint.port, endpoint))
@@ -355,15 +333,9 @@ class Fleet:
                 for task in keeping:
                     task.cancel()
                 for place in self.places:
-                    await self._kill(place)
+                    if place.command is not None:
+                        await place.command.kill()
 
-    async def wait_ready(self, patience: float) -> None:
+    async def wait_ready(self) -> None:
         """Wait until all replicas receive webhook requests."""
-        async with asyncio.timeout(patience):
-            while not all(place.endpoint.is_listed for place in self.places):
-                await asyncio.sleep(0.1)
-
-    async def _kill(self, place: Place) -> None:
-        if place.process is not None and place.process.returncode is None:
-            place.process.kill()
-            await place.process.wait()
+        await eventually(lambda: all(place.endpoint.is_listed for place in self.places), timeout=60)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import datetime as dt
 import os
 import re
 import signal
-import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,9 +17,10 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from tests.kit.long_runs import Say
+from tests.kit.long_runs import Say, option, read_clock
 from tests.kit.operators import Kind, connect, is_handled
 from tests.kit.reviews import build_object, build_review
+from tests.soak.balancer import open_service
 from tests.soak.chaos.invariants import (
     Evidence,
     Violation,
@@ -33,10 +32,9 @@ from tests.soak.chaos.invariants import (
 from tests.soak.chaos.life_recorder import LifeRecorder
 from tests.soak.chaos.link import Link, Weather
 from tests.soak.chaos.plan import ENDS, LINK_FAULTS, PROCESS_FAULTS, Fault
-from tests.soak.chaos.replicas import DURATION, LEASE, Fleet, Place, read_clock
+from tests.soak.chaos.replicas import DURATION, LEASE, Fleet, Place
 from tests.soak.chaos.users import Users
-from tests.soak.rollout.balancer import Balancer
-from tests.soak.rollout.story import SECRET, SECRETS, SERVICES
+from tests.soak.rollout.story import SECRET, SECRETS
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
@@ -52,20 +50,14 @@ _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfig
 
 @dataclass(frozen=True)
 class Times:
-    """The options of a run.
+    """The options of a run."""
 
-    Attributes:
-        minutes: the duration of faults.
-        rate: actions of users per second.
-        calm: the seconds after the faults in which all objects must settle.
-    """
-
-    minutes: float = 30.0
-    objects: int = 2000
-    rate: float = 12.0
-    replicas: int = 3
-    seed: int = 1
-    calm: float = 60.0
+    minutes: float = option(30.0, "minutes of faults")
+    objects: int = option(2000, "objects at once")
+    rate: float = option(12.0, "actions of users a second")
+    replicas: int = option(3, "replicas with a Lease")
+    seed: int = option(1, "seed of the faults")
+    calm: float = option(60.0, "seconds after the faults in which all objects must settle")
 
 
 @dataclass
@@ -149,7 +141,7 @@ class Stage:
 
 async def _disturb(link: Link, fault: Fault) -> None:
     if fault.kind in ("cut", "half open"):
-        (link.cut if fault.kind == "cut" else link.forget)()
+        (link.cut if fault.kind == "cut" else link.freeze)()
         return
     link.weather = weather = {
         "closed": Weather(is_closed=True),
@@ -179,31 +171,15 @@ async def set_up(
 ) -> AsyncIterator[Stage]:
     """Start the replicas behind a Service, and wait until all are ready."""
     namespace = await asyncio.to_thread(cluster.create_namespace, "chaos-")
-    balancer = Balancer(lag=0.5)
-    http = httpx.AsyncClient(
-        base_url=cluster.server,
-        verify=ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode()),
-        headers={"Authorization": f"Bearer {cluster.token}"},
-        timeout=20,
-        # httpcore 1.0 leaks a connection if a request times out while it waits for one.
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=100),
-        trust_env=False,
-    )
-    async with http, balancer.serve(), connect(cluster) as client:
-        await KIND.define(client)
-        service = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "webhooks"},
-            "spec": {"type": "ExternalName", "externalName": "localhost"},
-        }
-        await client.create(SERVICES, namespace, service)
+    async with open_service(cluster, namespace, 0.5, 20) as (http, balancer):
+        async with connect(cluster) as client:
+            await KIND.define(client)
         fleet = Fleet(cluster, namespace, KIND, folder, balancer, has_lease)
         url = KIND.resource.get_url(namespace=namespace)
         users, recorder = Users(http, url, KIND, times.seed), LifeRecorder(http, url)
         stage = Stage(cluster, http, fleet, users, recorder)
         async with fleet.run(times.replicas, times.seed):
-            await fleet.wait_ready(60)
+            await fleet.wait_ready()
             stage.watching = asyncio.create_task(recorder.watch())
             try:
                 yield stage

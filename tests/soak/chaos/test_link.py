@@ -9,7 +9,6 @@ import socket
 import ssl
 import struct
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -34,9 +33,9 @@ async def test_a_hung_way_passes_on_later_what_was_not_reset_meanwhile(*, is_res
     server = await asyncio.start_server(receive, "127.0.0.1", 0, ssl=context)
     url = f"https://localhost:{server.sockets[0].getsockname()[1]}"
     link = Link(url, base64.b64encode(pair.cert).decode(), random.Random(1))
-    async with server, link.run(), asyncio.timeout(10):
+    async with server, link.listen(), asyncio.timeout(10):
         link.weather = replace(link.weather, is_hung=True)
-        _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(link.url).port)
+        _, writer = await asyncio.open_connection("127.0.0.1", link.port)
         writer.write(REQUEST)
         if is_reset:
             await asyncio.sleep(0.2)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from functools import partial
 from pathlib import Path
 
-from tests.kit.long_runs import Say, prove
+from tests.kit.long_runs import Say, build_parser, prove
 from tests.kit.operators import Kind, connect
 from tests.soak.leadership.story import HEADING, Times, find_repetitions, play, set_up
 from webop.testing import LocalCluster
@@ -15,15 +14,7 @@ from webop.testing import LocalCluster
 
 def main() -> int:
     """Run the command line; return 0 if two replicas never acted at once, and no review failed."""
-    defaults = Times()
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.leadership", description=__doc__)
-    add = parser.add_argument
-    add("--duration", type=float, default=defaults.duration, help="lease duration (%(default)g s)")
-    add("--deadline", type=float, default=defaults.deadline, help="renew deadline (%(default)g s)")
-    add("--period", type=float, default=defaults.period, help="retry period (%(default)g s)")
-    add("--rate", type=float, default=defaults.rate, help="reviews a second (%(default)g)")
-    options = parser.parse_args()
-    times = Times(options.duration, options.deadline, options.period, options.rate)
+    times = Times(**vars(build_parser("leadership", __doc__, Times).parse_args()))
     return prove("lease", times, partial(_run, times))
 
 

@@ -6,25 +6,23 @@ monotonic clock of the machine.
 
 from __future__ import annotations
 
-import asyncio
 import bisect
 import contextlib
 import json
-import os
-import signal
-import sys
-import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.kit.operators import Kind
-from tests.kit.processes import find_free_port
-from tests.kit.tcp_proxy import Proxy, intercept
+from tests.kit.forwarder import Forwarder
+from tests.kit.operators import Json, Kind
+from tests.kit.processes import Command, Workshop
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
+
+_RBAC = "rbac.authorization.k8s.io/v1"
 
 HANDLERS = """
 import asyncio
@@ -123,29 +121,12 @@ class Replica:
     """
 
     name: str
-    folder: Path
     url: str
     probes: str
-    proxy: Proxy
-    process: asyncio.subprocess.Process
+    proxy: Forwarder
+    command: Command
     excused_from: float = float("inf")
     is_gone: bool = False
-
-    @property
-    def log(self) -> str:
-        """The content of its log."""
-        return (self.folder / f"{self.name}.log").read_text()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
-        self.process.send_signal(number)
-
-    async def end(self) -> None:
-        """Kill the process if it still runs."""
-        if self.process.returncode is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.kill()
-            await self.process.wait()
 
 
 @dataclass
@@ -173,64 +154,42 @@ class Deployment:
         (self.folder / "handlers.py").write_text(HANDLERS)
         async with contextlib.AsyncExitStack() as stack:
             for number in range(count):
-                proxy = await stack.enter_async_context(intercept(self.cluster.server))
+                proxy = await stack.enter_async_context(Forwarder(self.cluster.server).listen())
                 name = f"replica-{number + 1}"
                 start = self._start_uvicorn if number == count - 1 else self._start_webop
                 self.replicas.append(await start(name, proxy))
-                stack.push_async_callback(self.replicas[-1].end)
+                stack.push_async_callback(self.replicas[-1].command.kill)
             yield self.replicas
 
     def grant(self, name: str) -> None:
         """Grant a replica access to the Lease."""
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": self.lease}
-        self.cluster.apply(
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "RoleBinding",
-                "metadata": {"name": name, "namespace": self.namespace},
-                "roleRef": role,
-                "subjects": [{"kind": "User", "name": name}],
-            }
-        )
+        subject = {"kind": "User", "name": name}
+        self._bind("Role", self.lease, subject, {"name": name, "namespace": self.namespace})
 
     def revoke(self, name: str) -> None:
         """Revoke the access."""
-        api = "rbac.authorization.k8s.io/v1"
-        self.cluster.delete(api, "RoleBinding", name, self.namespace)
+        self.cluster.delete(_RBAC, "RoleBinding", name, self.namespace)
 
     def permit_all(self, names: Iterable[str]) -> None:
-        """Grant the replicas exactly the rights that they need."""
-        api = "rbac.authorization.k8s.io/v1"
+        """Grant the replicas all rights to objects of the kind, and the access to the Lease."""
         group = f"{self.namespace}-replicas"
-        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": group}
-        kind = {"apiGroups": [self.kind.group], "resources": [self.kind.plural]}
-        definitions = {
-            "apiGroups": ["apiextensions.k8s.io"],
-            "resources": ["customresourcedefinitions"],
-            "verbs": ["list", "watch"],
-        }
-        namespaces = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]}
-        rules = [{**kind, "verbs": ["list", "watch", "patch"]}, definitions, namespaces]
+        groups = [self.kind.group, "", "apiextensions.k8s.io"]
+        rules = [{"apiGroups": groups, "resources": ["*"], "verbs": ["list", "watch", "patch"]}]
         verbs = ["get", "create", "update", "list", "watch"]
         leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs}
+        role = {"name": self.lease, "namespace": self.namespace}
         self.cluster.apply(
-            {"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": group}, "rules": rules},
-            {
-                "apiVersion": api,
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": group},
-                "roleRef": role,
-                "subjects": [{"kind": "Group", "name": group}],
-            },
-            {
-                "apiVersion": api,
-                "kind": "Role",
-                "metadata": {"name": self.lease, "namespace": self.namespace},
-                "rules": [leases],
-            },
+            _build("ClusterRole", {"name": group}, rules=rules),
+            _build("Role", role, rules=[leases]),
         )
+        self._bind("ClusterRole", group, {"kind": "Group", "name": group}, {"name": group})
         for name in names:
             self.grant(name)
+
+    def _bind(self, kind: str, role: str, subject: Json, metadata: Json) -> None:
+        reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role}
+        content = {"roleRef": reference, "subjects": [subject]}
+        self.cluster.apply(_build(f"{kind}Binding", metadata, **content))
 
     def read_steps(self) -> list[Step]:
         """Return the steps of all replicas so far, in order."""
@@ -247,18 +206,17 @@ class Deployment:
             self._read[replica.name] = self._read.get(replica.name, 0) + sum(map(len, lines))
         return self._steps
 
-    async def _start_webop(self, name: str, proxy: Proxy) -> Replica:
+    async def _start_webop(self, name: str, proxy: Forwarder) -> Replica:
         port, probes = find_free_port(), find_free_port()
         arguments = (
             *("webop", "run", "--standalone", f"--namespace={self.namespace}", "--lease"),
             *(self.lease, f"--liveness=http://127.0.0.1:{probes}/healthz", "handlers.py"),
         )
-        process = await self._spawn(name, proxy, arguments, PORT=str(port))
-        url = f"http://127.0.0.1:{port}"
-        base = f"http://127.0.0.1:{probes}"
-        return Replica(name, self.folder, url, base, proxy, process)
+        command = await self._spawn(name, proxy, arguments, PORT=str(port))
+        url, base = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{probes}"
+        return Replica(name, url, base, proxy, command)
 
-    async def _start_uvicorn(self, name: str, proxy: Proxy) -> Replica:
+    async def _start_uvicorn(self, name: str, proxy: Forwarder) -> Replica:
         port = find_free_port()
         arguments = ("uvicorn", "--log-level=warning", f"--port={port}", "webop.app:app")
         variables = {
@@ -267,20 +225,17 @@ class Deployment:
             "WEBOP_PEERING__STANDALONE": "true",
             "WEBOP_LEADERSHIP__LEASE_NAME": self.lease,
         }
-        process = await self._spawn(name, proxy, arguments, **variables)
+        command = await self._spawn(name, proxy, arguments, **variables)
         url = f"http://127.0.0.1:{port}"
-        return Replica(name, self.folder, url, url, proxy, process)
+        return Replica(name, url, url, proxy, command)
 
     async def _spawn(
-        self, name: str, proxy: Proxy, arguments: Iterable[str], **variables: str
-    ) -> asyncio.subprocess.Process:
+        self, name: str, proxy: Forwarder, arguments: tuple[str, ...], **variables: str
+    ) -> Command:
         kubeconfig = self.folder / f"{name}.kubeconfig"
         source = self.cluster.kubeconfig_for(name, [f"{self.namespace}-replicas"])
         kubeconfig.write_text(source.read_text().replace(self.cluster.server, proxy.url))
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE"))}
-        own: dict[str, Any] = {
-            "HOME": str(self.folder),
-            "PYTHONUNBUFFERED": "1",
+        own = {
             "KUBECONFIG": str(kubeconfig),
             "POD_ID": name,
             "STEPS": str(self.folder / f"{name}.steps"),
@@ -288,16 +243,9 @@ class Deployment:
             "PLURAL": self.kind.plural,
             "WEBOP_LEADERSHIP__LEASE_NAMESPACE": self.namespace,
         }
-        with (self.folder / f"{name}.log").open("wb") as file:
-            return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", *arguments),
-                stdout=file,
-                stderr=file,
-                cwd=self.folder,
-                env={**kept, **own, **self.variables, **variables},
-            )
+        everything = {**own, **self.variables, **variables}
+        return await Workshop(self.folder).spawn(arguments, log=f"{name}.log", **everything)
 
 
-def read_clock() -> float:
-    """Return the time by the clock of the steps."""
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
+def _build(kind: str, metadata: Json, **content: Any) -> Json:
+    return {"apiVersion": _RBAC, "kind": kind, "metadata": metadata, **content}

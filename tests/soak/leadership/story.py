@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import signal
 import time
@@ -16,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from tests.kit.long_runs import Say
+from tests.kit.long_runs import Say, option, read_clock
 from tests.kit.operators import Kind, Objects, connect
 from tests.kit.reviews import build_review
-from tests.soak.leadership.replicas import Deployment, Replica, Step, read_clock
+from tests.kit.waiting import eventually
+from tests.soak.leadership.replicas import Deployment, Replica, Step
+from tests.soak.steady_load import SteadyLoad
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
 _PATIENCE = 60.0  # seconds
-_POLLING = 0.05
 _REVIEW_TIMEOUT = 5.0
 _SHUTDOWN_DELAY = 1.5
 _BETWEEN = 0.5  # seconds; so that late steps are seen
@@ -34,12 +34,12 @@ _BETWEEN = 0.5  # seconds; so that late steps are seen
 
 @dataclass(frozen=True)
 class Times:
-    """The options of a run: the times of the Lease in seconds, and the reviews per second."""
+    """The options of a run."""
 
-    duration: float = 15.0
-    deadline: float = 10.0
-    period: float = 2.0
-    rate: float = 20.0
+    duration: float = option(15.0, "lease duration in seconds")
+    deadline: float = option(10.0, "renew deadline in seconds")
+    period: float = option(2.0, "retry period in seconds")
+    rate: float = option(20.0, "reviews a second")
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Stage:
             done = {step.name for step in steps if step.who == found and step.what == "daemon"}
             return done >= set(names)
 
-        await until(act, lambda: f"no replica handles all objects\n{self.show_logs()}")
+        await eventually(act, lambda: f"One replica for all objects\n{self.show_logs()}", _PATIENCE)
         return found
 
     async def wait_for_indexes(self) -> None:
@@ -126,7 +126,8 @@ class Stage:
                 warnings = answer.json()["response"].get("warnings")
                 return bool(warnings == [str(len(self.created))])
 
-            await until(know, lambda: f"an index is not complete\n{self.show_logs()}")
+            what = f"The index of {replica.name}"
+            await eventually(know, what, _PATIENCE, ignoring=httpx.HTTPError)
 
     def build_review(self) -> dict[str, Any]:
         """Return a review of an object of the kind."""
@@ -135,37 +136,38 @@ class Stage:
 
     def show_logs(self) -> str:
         """Return the ends of the logs of all replicas."""
-        return "\n".join(f"--- {r.name}\n{r.log[-3000:]}" for r in self.deployment.replicas)
+        return "\n".join(
+            f"--- {r.name}\n{r.command.output[-3000:]}" for r in self.deployment.replicas
+        )
 
-    async def post_reviews(self, stopping: asyncio.Event) -> None:
-        """Send reviews at a steady rate, to all replicas in turns."""
-        started = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for count in itertools.count(1):
-                replica = self.deployment.replicas[count % len(self.deployment.replicas)]
-                if not replica.is_gone:
-                    group.create_task(self._post(replica))
-                pause = started + count / self.times.rate - time.monotonic()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), max(0.0, pause))
-                if stopping.is_set():
-                    break
 
-    async def _post(self, replica: Replica) -> None:
+class ReviewLoad(SteadyLoad[Reviews]):
+    """Reviews, to all replicas in turns."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.reviews, stage.times.rate)
+        self._stage = stage
+
+    async def act(self, number: int) -> None:
+        """Send one review, and count its result."""
+        stage, tally = self._stage, self.tally
+        replica = stage.deployment.replicas[number % len(stage.deployment.replicas)]
+        if replica.is_gone:
+            return
         begun = time.monotonic()
         url = f"{replica.url}/check?timeout={_REVIEW_TIMEOUT:g}s"
         try:
-            answer = await self.http.post(url, json=self.build_review(), timeout=_REVIEW_TIMEOUT)
+            answer = await stage.http.post(url, json=stage.build_review(), timeout=_REVIEW_TIMEOUT)
             assert answer.json()["response"]["allowed"] is True, answer.text
         except (httpx.HTTPError, AssertionError, ValueError, KeyError) as exc:
             if time.monotonic() > replica.excused_from:
-                self.reviews.excused += 1
+                tally.excused += 1
             else:
-                self.reviews.failed.append(f"{replica.name}: {exc!r}")
+                tally.failed.append(f"{replica.name}: {exc!r}")
         else:
-            self.reviews.answered += 1
+            tally.answered += 1
             if replica.excused_from > begun:
-                self.reviews.slowest = max(self.reviews.slowest, time.monotonic() - begun)
+                tally.slowest = max(tally.slowest, time.monotonic() - begun)
 
 
 @asynccontextmanager
@@ -185,20 +187,16 @@ async def set_up(
     async with connect(cluster) as client, http, deployment.run(3) as replicas:
         stage = Stage(deployment, Objects(client, kind, namespace), http, times)
         for replica in replicas:
-            await until(partial(_is_ready, http, replica), stage.show_logs)
+            look = partial(_is_ready, http, replica)
+            await eventually(look, stage.show_logs, _PATIENCE, ignoring=httpx.HTTPError)
         for name in ("first", "second"):
             await stage.create(name)
         await stage.wait_for_steps(stage.created, 0.0)
         await stage.wait_for_indexes()
         for name in stage.created:
             await stage.objects.wait_handled(name)
-        stopping = asyncio.Event()
-        posting = asyncio.create_task(stage.post_reviews(stopping))
-        try:
+        async with ReviewLoad(stage).run():
             yield stage
-        finally:
-            stopping.set()
-            await posting
 
 
 Cure = Callable[[], Awaitable[None]]
@@ -285,7 +283,7 @@ async def forbid(stage: Stage, leader: Replica) -> Cure:
     await asyncio.to_thread(stage.deployment.revoke, leader.name)
 
     async def cure() -> None:
-        assert "Needed: get, create and update" in leader.log
+        assert "Needed: get, create and update" in leader.command.output
         await asyncio.to_thread(stage.deployment.grant, leader.name)
 
     return cure
@@ -294,10 +292,10 @@ async def forbid(stage: Stage, leader: Replica) -> Cure:
 async def stop(_: Stage, leader: Replica) -> Cure:
     """Stop the process with SIGSTOP until another replica leads."""
     leader.excused_from = time.monotonic() - _REVIEW_TIMEOUT
-    leader.signal(signal.SIGSTOP)
+    leader.command.process.send_signal(signal.SIGSTOP)
 
     async def cure() -> None:
-        leader.signal(signal.SIGCONT)
+        leader.command.process.send_signal(signal.SIGCONT)
         await asyncio.sleep(2 * _BETWEEN)
         leader.excused_from = float("inf")
 
@@ -314,15 +312,15 @@ async def restart(stage: Stage, _: Replica) -> Cure:
 
 async def terminate(_: Stage, leader: Replica) -> Cure:
     """Stop the process like a kubelet; it serves its webhooks for a while."""
-    leader.signal(signal.SIGTERM)
+    leader.command.process.send_signal(signal.SIGTERM)
     # Load balancers notice within the delay; then it may close its port.
     asyncio.get_running_loop().call_later(_SHUTDOWN_DELAY / 2, setattr, leader, "is_gone", True)
 
     async def cure() -> None:
-        ending = asyncio.create_task(leader.process.wait())
-        assert (await asyncio.wait({ending}, timeout=_PATIENCE))[0], leader.log[-8000:]
+        ending = asyncio.create_task(leader.command.process.wait())
+        assert (await asyncio.wait({ending}, timeout=_PATIENCE))[0], leader.command.output[-8000:]
         code = ending.result()
-        assert code in (0, -signal.SIGTERM, 128 + signal.SIGTERM), leader.log
+        assert code in (0, -signal.SIGTERM, 128 + signal.SIGTERM), leader.command.output
 
     return cure
 
@@ -330,7 +328,7 @@ async def terminate(_: Stage, leader: Replica) -> Cure:
 async def kill(_: Stage, leader: Replica) -> Cure:
     """Kill the process."""
     leader.excused_from = time.monotonic() - _REVIEW_TIMEOUT
-    leader.process.kill()
+    leader.command.process.kill()
     leader.is_gone = True
     return _do_nothing
 
@@ -348,17 +346,6 @@ def format_outcome(outcome: Outcome) -> str:
 
 _COLUMNS = ("fault", "leader", "takeover", "overlaps", "steps", "failed reviews")
 HEADING = "{:28} {:22} {:>12} {:>9} {:>7} {:>15}".format(*_COLUMNS)
-
-
-async def until(condition: Callable[[], Awaitable[bool]], explain: Callable[[], str]) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        with contextlib.suppress(httpx.HTTPError):
-            if await condition():
-                return
-        assert time.monotonic() < deadline, explain()
-        await asyncio.sleep(_POLLING)
 
 
 async def _is_ready(http: httpx.AsyncClient, replica: Replica) -> bool:

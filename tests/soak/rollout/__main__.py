@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from functools import partial
 from pathlib import Path
 
-from tests.kit.long_runs import Say, prove
+from tests.kit.long_runs import Say, build_parser, prove
 from tests.kit.operators import Kind, connect
 from tests.soak.rollout.replicas import WAYS
-from tests.soak.rollout.story import Times, play, play_renaming, set_up
+from tests.soak.rollout.story import Load, Times, play, play_renaming, set_up
 from webop.objects.resources import Resource
 from webop.testing import LocalCluster
 
@@ -19,31 +18,15 @@ NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 
 def main() -> int:
     """Run the command line; return 0 if no request failed or went unchecked."""
-    defaults = Times()
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.rollout", description=__doc__)
-    add = parser.add_argument
-    add("--rate", type=float, default=defaults.rate, help="creations a second (%(default)g)")
-    add(
-        "--lag",
-        type=float,
-        default=defaults.lag,
-        help="delay of the balancer in seconds (%(default)g)",
+    parser = build_parser("rollout", __doc__, Times)
+    parser.add_argument(
+        "--ways", default="managed", help=f"ways to serve: {','.join(WAYS)} (%(default)s)"
     )
-    add(
-        "--shutdown-delay",
-        type=float,
-        default=defaults.shutdown_delay,
-        help="seconds from SIGTERM until the port is closed (%(default)g)",
-    )
-    add(
-        "--settle", type=float, default=defaults.settle, help="seconds after a new CA (%(default)g)"
-    )
-    add("--ways", default="managed", help=f"ways to serve: {','.join(WAYS)} (%(default)s)")
-    options = parser.parse_args()
-    times = Times(options.rate, options.lag, options.shutdown_delay, options.settle)
-    ways = options.ways.split(",")
+    chosen = vars(parser.parse_args())
+    ways = chosen.pop("ways").split(",")
     if unknown := set(ways) - set(WAYS):
         parser.error(f"unknown ways: {', '.join(unknown)}. Choose from {', '.join(WAYS)}")
+    times = Times(**chosen)
     return prove("rollout", times, partial(_run, times, ways))
 
 
@@ -64,7 +47,7 @@ async def _play_way(
         await client.create(NAMESPACES, None, {"metadata": {"name": way}})
     async with set_up(cluster, way, kind, folder, times, way=way) as stage:
         say(f"{way}: Three replicas ready on Kubernetes {cluster.version}.")
-        tallies = [await play(stage, times, say, prefix=way)]
+        tallies = [await play(stage, Load(stage, way, times.rate), times, say)]
         if way == "managed":
             say("Rolling out a version with a renamed handler:")
             tallies.append(await play_renaming(stage, times, say))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.kit.processes import find_free_port
-from tests.soak.rollout.balancer import Endpoint
+from tests.kit.processes import Command, Workshop
+from tests.kit.waiting import eventually
+from tests.soak.balancer import Endpoint
+from webop.controlplane.requests import find_free_port
 
 HANDLERS = """
 import os
@@ -89,7 +87,6 @@ class Plan:
         """Start one more replica."""
         self._count += 1
         port, probes = find_free_port(), find_free_port()
-        log = self.folder / f"replica-{self._count}.log"
         if self.way.startswith("uvicorn"):
             url = f"https://127.0.0.1:{port}"
             options = ["uvicorn", f"--port={port}", "--host=127.0.0.1", "--no-access-log"]
@@ -100,45 +97,24 @@ class Plan:
             url = f"http://127.0.0.1:{probes}"
             options = ["webop", "run", "--standalone", "--all-namespaces", "handlers.py"]
             options += [f"--liveness={url}/healthz"]
-        with log.open("wb") as file:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", *options),
-                stdout=file,
-                stderr=file,
-                cwd=self.folder,
-                env={
-                    **os.environ,
-                    **self.variables,
-                    "PORT": str(port),
-                    "WEBOP_MODULES": "handlers.py",
-                },
-            )
-        return Replica(process, log, Endpoint(port, f"{url}/readyz"))
+        variables = {**self.variables, "PORT": str(port), "WEBOP_MODULES": "handlers.py"}
+        log = f"replica-{self._count}.log"
+        command = await Workshop(self.folder).spawn((*options,), log=log, **variables)
+        return Replica(command, Endpoint(port, f"{url}/readyz"))
 
 
 @dataclass
 class Replica:
     """A running replica."""
 
-    process: asyncio.subprocess.Process
-    log: Path
+    command: Command
     endpoint: Endpoint = field(repr=False)
 
-    async def wait_listed(self, patience: float = 60.0) -> None:
+    async def wait_listed(self) -> None:
         """Wait until the balancer sends connections here."""
-        async with asyncio.timeout(patience):
-            while not self.endpoint.is_listed:
-                assert self.process.returncode is None, self.log.read_text()
-                await asyncio.sleep(0.05)
 
-    async def stop(self, patience: float = 60.0) -> int:
-        """Stop the replica like a kubelet; return the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(patience):
-            return await self.process.wait()
+        def is_listed() -> bool:
+            assert self.command.process.returncode is None, self.command.output
+            return self.endpoint.is_listed
 
-    async def kill(self) -> None:
-        """Kill the process if it still runs."""
-        if self.process.returncode is None:
-            self.process.kill()
-            await self.process.wait()
+        await eventually(is_listed, lambda: self.command.output, 60)

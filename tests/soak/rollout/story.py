@@ -14,7 +14,7 @@ import signal
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from tests.kit.long_runs import Say
-from tests.kit.operators import Kind, connect
-from tests.soak.rollout.balancer import Balancer
+from tests.kit.long_runs import Say, option
+from tests.kit.operators import Kind
+from tests.kit.waiting import eventually
+from tests.soak.balancer import Balancer, open_service
 from tests.soak.rollout.replicas import HANDLERS, Plan, Replica
-from tests.soak.steady_load import SteadyLoad
+from tests.soak.steady_load import SteadyLoad, T
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import build_certificate_self_signed
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-SERVICES = Resource("", "v1", "services", "Service", namespaced=True)
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
 SECRET = "webhooks-webhook-certs"
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
@@ -45,19 +45,12 @@ _PATIENCE = 90.0  # seconds
 
 @dataclass(frozen=True)
 class Times:
-    """The options of a run; all but ``rate`` are in seconds.
+    """The options of a run."""
 
-    Attributes:
-        rate: creations per second; every fourth object is bad.
-        lag: the time until the balancer applies a change of readiness.
-        shutdown_delay: the ``settings.admission.shutdown_delay`` of the replicas.
-        settle: the time from a new CA in the configurations to the first certificate signed by it.
-    """
-
-    rate: float = 50.0
-    lag: float = 1.0
-    shutdown_delay: float = 10.0
-    settle: float = 5.0
+    rate: float = option(50.0, "requests a second; of creations, every fourth object is bad")
+    lag: float = option(1.0, "seconds until the balancer applies a change of readiness")
+    shutdown_delay: float = option(10.0, "seconds from SIGTERM until the port is closed")
+    settle: float = option(5.0, "seconds from a new CA to the first certificate signed by it")
 
 
 @dataclass
@@ -156,11 +149,11 @@ class Stage:
         # uvicorn ends by the signal that it received.
         expected = -signal.SIGTERM if self.plan.way.startswith("uvicorn") else 0
         try:
-            code = await replica.stop()
-            assert code == expected, f"exit code {code}:\n{replica.log.read_text()}"
+            code = await replica.command.stop()
+            assert code == expected, f"exit code {code}:\n{replica.command.output}"
         finally:
             self.balancer.remove(replica.endpoint)
-            await replica.kill()
+            await replica.command.kill()
 
     async def has_webhook(self, handler: str) -> bool:
         """Return whether this is the only validating webhook."""
@@ -185,17 +178,9 @@ class Stage:
         path = SECRETS.get_url(namespace=self.namespace, name=SECRET)
         (await self.http.delete(path)).raise_for_status()
         for _ in self.replicas:  # the balancer alternates between them
-            await until(lambda: self._shows_another(before), "another certificate")
-
-    async def _shows_another(self, before: str) -> bool:
-        return await self.read_certificate() != before
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(_PATIENCE):
-        while not await condition():
-            await asyncio.sleep(0.1)
+            await eventually(
+                self.read_certificate, "another certificate", _PATIENCE, check=before.__ne__
+            )
 
 
 @asynccontextmanager
@@ -210,29 +195,10 @@ async def set_up(
     handlers: str = "",
 ) -> AsyncIterator[Stage]:
     """Start three replicas behind a Service, in one of the ways to serve, or of other handlers."""
-    balancer = Balancer(times.lag)
-    context = ssl.create_default_context(cadata=base64.b64decode(cluster.ca_data).decode())
-    headers = {"Authorization": f"Bearer {cluster.token}"}
-    http = httpx.AsyncClient(
-        base_url=cluster.server,
-        verify=context,
-        headers=headers,
-        timeout=60,
-        trust_env=False,
-        limits=httpx.Limits(max_connections=200, max_keepalive_connections=50),
-    )
     pair = build_certificate_self_signed([f"webhooks.{namespace}.svc"])
     (folder / "cert.pem").write_bytes(pair.cert)
     (folder / "key.pem").write_bytes(pair.key)
-    async with http, balancer.serve(), connect(cluster) as client:
-        # The API server resolves Services of this type itself: there are no kube-proxies here.
-        service = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "webhooks"},
-            "spec": {"type": "ExternalName", "externalName": "localhost"},
-        }
-        await client.create(SERVICES, namespace, service)
+    async with open_service(cluster, namespace, times.lag, 60) as (http, balancer):
         variables = {
             "KUBECONFIG": str(cluster.kubeconfig),
             "NAMESPACE": namespace,
@@ -253,7 +219,7 @@ async def set_up(
             yield stage
         finally:
             for replica in stage.replicas:
-                await replica.kill()
+                await replica.command.kill()
             await _delete_configurations(stage)
 
 
@@ -290,7 +256,7 @@ async def _configure(stage: Stage) -> None:
         answer = await stage.http.post(stage.url, params={"dryRun": "All"}, json=body)
         return answer.status_code == 400
 
-    await until(is_in_force, "the webhook configurations")
+    await eventually(is_in_force, "the webhook configurations", _PATIENCE)
 
 
 async def _delete_configurations(stage: Stage) -> None:
@@ -307,14 +273,13 @@ async def play_renaming(stage: Stage, times: Times, say: Say) -> Tally:
         for number in range(1, 4):
             await stage.replace_oldest()
             say(f"Updated replica {number} of 3: {tally}")
-        await until(lambda: stage.has_webhook("inspect"), "the renamed webhook")
+        await eventually(lambda: stage.has_webhook("inspect"), "the renamed webhook", _PATIENCE)
         await asyncio.sleep(2 * times.lag)
     return tally
 
 
-async def play(stage: Stage, times: Times, say: Say, prefix: str = "rollout") -> Tally:
+async def play(stage: Stage, load: SteadyLoad[T], times: Times, say: Say) -> T:
     """Replace all replicas and rotate the CA under load; return the results."""
-    load = Load(stage, prefix, times.rate)
     async with load.run() as tally:
         for number in range(1, 4):
             await stage.replace_oldest()

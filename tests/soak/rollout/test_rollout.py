@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.operators import Kind, connect
-from tests.soak.rollout.story import Times, play, play_renaming, set_up
+from tests.soak.rollout.story import Load, Times, play, play_renaming, set_up
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -23,7 +23,7 @@ async def test_no_creation_fails_and_none_goes_unchecked_through_rollouts_and_a_
     async with connect(webop_cluster) as client:
         await kind.define(client)
     async with set_up(webop_cluster, webop_namespace, kind, tmp_path, times) as stage:
-        tally = await play(stage, times, print)
+        tally = await play(stage, Load(stage, "rollout", times.rate), times, print)
         assert not tally.failed, f"{stage.balancer.refused} connections found no replica"
         assert not tally.unchecked
         assert tally.created > 300

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from functools import partial
 from pathlib import Path
 
-from tests.kit.long_runs import Say, prove
+from tests.kit.long_runs import Say, build_parser, prove
 from tests.kit.operators import CRDS, Kind, connect
 from tests.kit.versioned_shops import GROUP, NAME, open_shops
 from tests.soak.rollout.__main__ import NAMESPACES
-from tests.soak.rollout.story import Times, set_up
-from tests.soak.versions.story import CONVERTING, Tally, fill, migrate, play
+from tests.soak.rollout.story import Times, play, set_up
+from tests.soak.versions.story import CONVERTING, Load, Tally, fill, migrate
 from webop.testing import LocalCluster
 
 
 def main() -> int:
     """Run the command line; return 0 if no request failed or was wrong."""
-    defaults = Times()
-    parser = argparse.ArgumentParser(prog="python -m tests.soak.versions", description=__doc__)
-    add = parser.add_argument
-    add(
-        "--rate",
-        type=float,
-        default=defaults.rate,
-        help="requests a second (%(default)g); 0 for no rollout",
+    parser = build_parser("versions", __doc__, Times)
+    parser.add_argument(
+        "--objects", type=int, default=5000, help="objects to migrate (%(default)d)"
     )
-    add("--objects", type=int, default=5000, help="objects to migrate (%(default)d)")
-    options = parser.parse_args()
+    chosen = vars(parser.parse_args())
+    objects = chosen.pop("objects")
     # It is ignored in background jobs of shells, and the migration would ignore it, too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    times = Times(rate=options.rate)
-    return prove("versions", times, partial(_run, times, options.objects))
+    times = Times(**chosen)
+    return prove("versions", times, partial(_run, times, objects))
 
 
 async def _run(times: Times, objects: int, cluster: LocalCluster, folder: Path, say: Say) -> int:
@@ -46,7 +40,8 @@ async def _run(times: Times, objects: int, cluster: LocalCluster, folder: Path, 
         ):
             await shops.wait_converted()
             say(f"Three replicas ready on Kubernetes {cluster.version}.")
-            tally = await play(stage, times, say) if times.rate else Tally()
+            load = Load(stage, times.rate)
+            tally = await play(stage, load, times, say) if times.rate else Tally()
             for text in (*tally.failed[:10], *tally.wrong[:10]):
                 say(text)
             say(f"{tally}")

@@ -22,7 +22,7 @@ from tests.kit.long_runs import Say
 from tests.kit.operators import CRDS
 from tests.kit.versioned_shops import GROUP, NAME, Shops
 from tests.soak.rollout.replicas import HANDLERS
-from tests.soak.rollout.story import Stage, Times
+from tests.soak.rollout.story import Stage
 from tests.soak.steady_load import SteadyLoad
 
 if TYPE_CHECKING:
@@ -111,21 +111,6 @@ def _build_spec(version: str, port: int) -> Json:
     if version == "v1":
         return {"address": f"host:{port}"}
     return {"host": "host", "port": port}
-
-
-async def play(stage: Stage, times: Times, say: Say) -> Tally:
-    """Replace all replicas and rotate the CA under load; return the results."""
-    load = Load(stage, times.rate)
-    async with load.run() as tally:
-        for number in range(1, 4):
-            await stage.replace_oldest()
-            say(f"Replaced replica {number} of 3: {tally}")
-        await stage.replace_oldest(2)
-        say(f"Replaced two replicas at once: {tally}")
-        await stage.rotate()
-        say(f"Rotated the CA: {tally}")
-        await asyncio.sleep(2 * times.lag)
-    return tally
 
 
 async def fill(shops: Shops, count: int) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.kit.operators import Kind, connect
 from tests.kit.versioned_shops import GROUP, open_shops
-from tests.soak.rollout.story import Times, set_up
-from tests.soak.versions.story import CONVERTING, play
+from tests.soak.rollout.story import Times, play, set_up
+from tests.soak.versions.story import CONVERTING, Load
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -30,7 +30,7 @@ async def test_no_read_or_write_of_two_versions_fails_through_rollouts_and_a_rot
         set_up(webop_cluster, webop_namespace, kind, tmp_path, times, handlers=CONVERTING) as stage,
     ):
         await shops.wait_converted()
-        tally = await play(stage, times, print)
+        tally = await play(stage, Load(stage, times.rate), times, print)
         assert not tally.failed, f"{stage.balancer.refused} connections found no replica"
         assert not tally.wrong
         assert sum(tally.counts.values()) > 200

@@ -1,12 +1,11 @@
-"""A stand-in for an API server that knows webhook configurations, and managers that use it."""
+"""The API server in memory, which can fail, and managers of webhook configurations that use it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import datetime as dt
-import json
-import time
+import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,102 +14,82 @@ import httpx
 
 import webop
 from tests.kit.httpx_client import answer_by
-from tests.kit.operators import eventually
-from webop.admission.configurations.agreement import PREFIX, ReplicaRecord, decode_record
+from tests.kit.waiting import eventually
 from webop.admission.configurations.management import ConfigurationManager
 from webop.client.api import Client
 from webop.runtime.operator import Operator, OperatorOptions
+from webop.testing.apiserver import Cluster, Request
 
 Json = dict[str, Any]
 KEX = webop.Resource("kopf.dev", "v1", "kopfexamples")
 PODS = webop.Resource("", "v1", "pods", namespaced=True)
 VALIDATING = "validatingwebhookconfigurations"
 MUTATING = "mutatingwebhookconfigurations"
-REVIEW = "selfsubjectreviews"
+KINDS = (VALIDATING, MUTATING)
+GROUP = "admissionregistration.k8s.io"
 LOOK = [f"PATCH {VALIDATING}", f"PATCH {MUTATING}"]
 
 
 @dataclass
-class FakeConfigurations:
-    """An API server that knows webhook configurations, and can be told to fail."""
+class FailingServer:
+    """The API server of the simulation, which can be told to fail."""
 
-    stored: dict[str, Json] = field(default_factory=dict)
+    cluster: Cluster = field(
+        default_factory=lambda: Cluster(lambda: dt.datetime.now(dt.UTC), random.Random(1))
+    )
     requests: list[str] = field(default_factory=list)
     failures: list[int | Exception] = field(default_factory=list)
     review: int = 201
     gate: asyncio.Event = field(default_factory=asyncio.Event)
-    conflicts: int = 0
     # The removal of mutating webhooks waits for the second event; the first tells that it does.
     removing: asyncio.Event = field(default_factory=asyncio.Event)
     removable: asyncio.Event | None = None
 
+    @property
+    def stored(self) -> dict[str, Json]:
+        """The configurations, by the plural names of their kinds."""
+        found = {kind: self.cluster.get_objects(f"{kind}.{GROUP}") for kind in KINDS}
+        return {kind: raw for kind, objects in found.items() for raw in objects.values()}
+
     async def handle(self, request: httpx.Request) -> httpx.Response:
-        content = await request.aread()
-        body = json.loads(content) if content else {}
-        if REVIEW in request.url.path:
-            return self._answer_review()
-        plural = next(p for p in (VALIDATING, MUTATING) if p in request.url.path)
+        content, path = await request.aread(), request.url.path
+        if "selfsubjectreviews" in path:
+            return self._carry_out(request) if self.review == 201 else answer_status(self.review)
+        plural = next(kind for kind in KINDS if kind in path)
         self.requests.append(f"{request.method} {plural}")
         await self.gate.wait()
         for _ in range(10):  # as on a real network, others come in between
             await asyncio.sleep(0)
-        if plural == MUTATING and body.get("webhooks") == [] and self.removable is not None:
+        is_removal = plural == MUTATING and b'"webhooks":[]' in content
+        if is_removal and self.removable is not None:
             self.removing.set()
             await self.removable.wait()
-        if self.failures:
-            failure = self.failures.pop(0)
-            if isinstance(failure, Exception):
-                raise failure
-            return answer_status(failure)
-        handle = self._create if request.method == "POST" else self._patch
-        return handle(plural, body)
+        if not self.failures:
+            return self._carry_out(request)
+        failure = self.failures.pop(0)
+        if isinstance(failure, Exception):
+            raise failure
+        return answer_status(failure)
 
-    def _answer_review(self) -> httpx.Response:
-        if self.review != 201:
-            return answer_status(self.review)
-        now = (dt.datetime.now(dt.UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        status = {"userInfo": {"username": "system:serviceaccount:ns:me"}}
-        return httpx.Response(201, json={"metadata": {"creationTimestamp": now}, "status": status})
-
-    def _create(self, plural: str, body: Json) -> httpx.Response:
-        if plural in self.stored:
-            return answer_status(409)
-        self.put(plural, body["webhooks"], body["metadata"]["annotations"])
-        return httpx.Response(201, json=self.stored[plural])
-
-    def _patch(self, plural: str, patch: Json) -> httpx.Response:
-        found = self.stored.get(plural)
-        if found is None:
-            return answer_status(404)
-        metadata = found["metadata"]
-        changed = patch.get("metadata", {})
-        if (
-            changed.get("resourceVersion", metadata["resourceVersion"])
-            != (metadata["resourceVersion"])
-        ):
-            self.conflicts += 1
-            return answer_status(409)
-        if patch:
-            annotations = {**metadata["annotations"], **changed.get("annotations", {})}
-            kept = {key: text for key, text in annotations.items() if text is not None}
-            self.put(plural, {**found, **patch}["webhooks"], kept)
-        return httpx.Response(200, json=self.stored[plural])
+    def _carry_out(self, request: httpx.Request) -> httpx.Response:
+        user, headers = "system:serviceaccount:ns:me", dict(request.headers)
+        path, query = request.url.path, dict(request.url.params)
+        sent = Request(request.method, path, query, headers, request.content, user)
+        answer = self.cluster.handle(sent)
+        return httpx.Response(answer.status, headers=answer.headers, content=answer.encode())
 
     def put(self, plural: str, webhooks: list[Json], annotations: Json | None = None) -> None:
-        """Store a configuration as a new version."""
-        version = f"{time.monotonic_ns()}"
-        metadata = {"resourceVersion": version, "annotations": annotations or {}}
-        self.stored[plural] = {"metadata": metadata, "webhooks": webhooks}
+        """Create a configuration."""
+        metadata = {"name": "auto.kopf.dev", "annotations": annotations or {}}
+        body = {"metadata": metadata, "webhooks": webhooks}
+        url = f"http://api/apis/{GROUP}/v1/{plural}"
+        assert self._carry_out(httpx.Request("POST", url, json=body)).status_code == 201
 
     def get_names(self) -> dict[str, list[str]]:
         return {
-            plural: [w["name"].removesuffix(".auto.kopf.dev") for w in found["webhooks"]]
+            plural: [w["name"].removesuffix(".auto.kopf.dev") for w in found.get("webhooks", [])]
             for plural, found in self.stored.items()
         }
-
-    def get_records(self, plural: str = VALIDATING) -> list[ReplicaRecord]:
-        annotations = self.stored[plural]["metadata"]["annotations"]
-        return [decode_record(text) for key, text in annotations.items() if key.startswith(PREFIX)]
 
 
 def answer_status(code: int) -> httpx.Response:
@@ -137,7 +116,7 @@ class Managing:
 @contextlib.asynccontextmanager
 async def manage(
     registry: webop.OperatorRegistry,
-    server: FakeConfigurations,
+    server: FailingServer,
     config: webop.WebhookClientConfig | None = None,
     **admission: Any,
 ) -> AsyncIterator[Managing]:

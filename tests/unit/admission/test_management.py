@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.operators import eventually
+from tests.kit.waiting import eventually
 from tests.unit.admission.fake_api_server import (
     KEX,
     LOOK,
     MUTATING,
     PODS,
     VALIDATING,
-    FakeConfigurations,
+    FailingServer,
     manage,
 )
 from webop.admission.configurations.agreement import PREFIX, ReplicaRecord, follow
@@ -24,8 +24,8 @@ from webop.errors import APIForbiddenError, APIUnprocessableError, Configuration
 
 
 @pytest.fixture
-def server() -> FakeConfigurations:
-    made = FakeConfigurations()
+def server() -> FailingServer:
+    made = FailingServer()
     made.gate.set()
     return made
 
@@ -38,7 +38,7 @@ def handlers(registry: webop.OperatorRegistry) -> None:
 
 @pytest.mark.feature("ADM-41", "ADM-43")
 async def test_a_configuration_is_read_by_a_patch_and_created_if_there_is_something_for_it(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
+    registry: webop.OperatorRegistry, server: FailingServer
 ) -> None:
     async with manage(registry, server) as managing:
         await managing.wait_applied()
@@ -47,7 +47,7 @@ async def test_a_configuration_is_read_by_a_patch_and_created_if_there_is_someth
 
 
 async def test_nothing_is_sent_when_nothing_changes(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
+    registry: webop.OperatorRegistry, server: FailingServer
 ) -> None:
     async with manage(registry, server) as managing:
         await managing.wait_applied()
@@ -62,7 +62,7 @@ async def test_nothing_is_sent_when_nothing_changes(
 @pytest.mark.parametrize("failure", [500, 503, 429, httpx.ConnectError("No way.")])
 async def test_problems_of_the_api_server_are_waited_out(
     registry: webop.OperatorRegistry,
-    server: FakeConfigurations,
+    server: FailingServer,
     failure: int | Exception,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -77,7 +77,7 @@ async def test_problems_of_the_api_server_are_waited_out(
 
 
 async def test_a_refusal_of_what_is_configured_is_an_error(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
+    registry: webop.OperatorRegistry, server: FailingServer
 ) -> None:
     server.failures.append(422)
     async with manage(registry, server) as managing:
@@ -87,7 +87,7 @@ async def test_a_refusal_of_what_is_configured_is_an_error(
 
 @pytest.mark.feature("ADM-43")
 async def test_a_refusal_for_lack_of_permissions_shows_the_rule(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
+    registry: webop.OperatorRegistry, server: FailingServer
 ) -> None:
     server.failures.append(403)
     async with manage(registry, server) as managing:
@@ -103,7 +103,7 @@ async def test_a_refusal_for_lack_of_permissions_shows_the_rule(
 
 
 async def test_a_replica_that_cannot_update_its_record_is_not_ready_but_goes_on(
-    registry: webop.OperatorRegistry, server: FakeConfigurations, caplog: pytest.LogCaptureFixture
+    registry: webop.OperatorRegistry, server: FailingServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with manage(registry, server) as managing:
         await managing.wait_applied()
@@ -122,7 +122,7 @@ async def test_a_replica_that_cannot_update_its_record_is_not_ready_but_goes_on(
 )
 async def test_a_config_that_is_not_usable_is_an_error(
     registry: webop.OperatorRegistry,
-    server: FakeConfigurations,
+    server: FailingServer,
     config: webop.WebhookClientConfig,
 ) -> None:
     async with manage(registry, server, config or {"caBundle": None}) as managing:
@@ -131,7 +131,7 @@ async def test_a_config_that_is_not_usable_is_an_error(
 
 
 async def test_another_process_that_creates_it_at_the_same_time_is_no_problem(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
+    registry: webop.OperatorRegistry, server: FailingServer
 ) -> None:
     server.failures += [404, 404, 409]
     server.put(VALIDATING, [])
@@ -146,7 +146,7 @@ async def test_another_process_that_creates_it_at_the_same_time_is_no_problem(
 
 @pytest.mark.feature("ADM-42")
 async def test_one_that_comes_while_the_last_one_goes_keeps_its_mutating_webhooks(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
+    registry: webop.OperatorRegistry, server: FailingServer
 ) -> None:
     webop.on.mutate("kopfexamples", id="m", registry=registry)(lambda **_: None)
     async with manage(registry, server) as old:
@@ -163,7 +163,7 @@ async def test_one_that_comes_while_the_last_one_goes_keeps_its_mutating_webhook
 
 @pytest.mark.feature("ADM-47")
 async def test_what_is_on_its_way_does_not_come_back_after_the_withdrawal(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
+    registry: webop.OperatorRegistry, server: FailingServer
 ) -> None:
     server.gate.clear()
     server.put(VALIDATING, [])
@@ -182,7 +182,7 @@ async def test_what_is_on_its_way_does_not_come_back_after_the_withdrawal(
 
 
 async def test_a_replica_that_has_withdrawn_does_not_keep_the_event_loop_busy(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
+    registry: webop.OperatorRegistry, server: FailingServer
 ) -> None:
     async with manage(registry, server, replica_lifetime=0.3) as managing:
         await managing.wait_applied()
@@ -208,7 +208,7 @@ async def test_a_replica_that_has_withdrawn_does_not_keep_the_event_loop_busy(
 )
 async def test_handlers_without_a_webhook_are_told_of_once(
     registry: webop.OperatorRegistry,
-    server: FakeConfigurations,
+    server: FailingServer,
     resources: list[webop.Resource],
     reason: str,
     caplog: pytest.LogCaptureFixture,
@@ -224,7 +224,7 @@ async def test_handlers_without_a_webhook_are_told_of_once(
 @pytest.mark.parametrize("status", [403, 404])
 async def test_an_account_that_is_not_told_cannot_be_exempted(
     registry: webop.OperatorRegistry,
-    server: FakeConfigurations,
+    server: FailingServer,
     status: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -236,7 +236,7 @@ async def test_an_account_that_is_not_told_cannot_be_exempted(
 
 
 async def test_a_config_is_confirmed_when_its_authorities_are_trusted(
-    registry: webop.OperatorRegistry, server: FakeConfigurations
+    registry: webop.OperatorRegistry, server: FailingServer
 ) -> None:
     old: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "b2xk"}
     new: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "bmV3"}
@@ -257,7 +257,7 @@ async def test_a_config_is_confirmed_when_its_authorities_are_trusted(
 
 @pytest.mark.parametrize("has_others", [False, True])
 async def test_a_new_certificate_delays_the_readiness_if_other_replicas_serve(
-    registry: webop.OperatorRegistry, server: FakeConfigurations, has_others: bool
+    registry: webop.OperatorRegistry, server: FailingServer, has_others: bool
 ) -> None:
     if has_others:
         record = ReplicaRecord(

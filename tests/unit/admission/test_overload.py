@@ -13,6 +13,7 @@ import pytest
 
 import webop
 from tests.kit.reviews import Site, build_review, serve
+from tests.kit.waiting import eventually
 
 
 class Gate:
@@ -37,9 +38,7 @@ class Gate:
 
     async def wait_for_held(self, count: int) -> None:
         """Wait until so many calls are being held."""
-        async with asyncio.timeout(20):
-            while self.held < count:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: self.held >= count, f"{count} held calls")
 
 
 @pytest.fixture

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import gc
 import threading
 import traceback
-import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -25,7 +23,6 @@ from tests.kit.causes import (
 )
 from webop.calls.error_policy import Outcome
 from webop.calls.execution import attempt
-from webop.calls.invocation import is_async
 from webop.calls.progress import HandlerState
 from webop.calls.shared_options import CallOptions
 from webop.handlers.causes import Cause
@@ -92,7 +89,7 @@ class Callables:
 async def test_async_functions_run_in_the_loop_and_others_in_threads(
     fn: Callable[..., Any], expected: bool
 ) -> None:
-    assert is_async(fn) is expected
+    assert ChangeHandler(id="fn", fn=fn, selector=None).is_async is expected
     outcome = await call(fn)
     assert (outcome.result == threading.current_thread().name) is expected
     assert outcome.exception is None
@@ -285,17 +282,3 @@ async def test_a_cancelled_call_waits_for_its_thread_once(count: int) -> None:
     released.set()
     with pytest.raises(asyncio.CancelledError):
         await calling
-
-
-def test_functions_of_deleted_objects_are_forgotten() -> None:
-    """Sub-handlers are often closures, which hold the object."""
-
-    def make(held: list[int]) -> Callable[[], list[int]]:
-        return lambda: held
-
-    fn = make([1])
-    assert not is_async(fn)
-    reference = weakref.ref(fn)
-    del fn
-    gc.collect()
-    assert reference() is None

@@ -12,9 +12,9 @@ from tests.kit.fake_cluster import (
     Feed,
     Watching,
     build_bookmark,
-    wait_until,
 )
 from tests.kit.virtual_time import in_virtual_time
+from tests.kit.waiting import eventually
 from webop.client.http.requests import Selection
 from webop.reactor.cluster_changes import watch_namespaces
 
@@ -41,7 +41,7 @@ async def test_a_namespace_that_was_created_again_while_all_were_listed_stays_kn
             client, options, Selection(), lambda names: known.append(set(names))
         )
         task = group.create_task(following)
-        await wait_until(lambda: not cluster.refusals)
+        await eventually(lambda: not cluster.refusals)
         early.put(build_line("ADDED", "again", 220, "new"))
         await asyncio.sleep(1)
         main.put(build_line("ADDED", "last", 50, "last"))
@@ -49,6 +49,6 @@ async def test_a_namespace_that_was_created_again_while_all_were_listed_stays_kn
         main.put(build_line("DELETED", "again", 195, "old"))
         main.put(build_line("ADDED", "again", 220, "new"))
         main.put(build_line("ADDED", "end", 230, "end"))
-        await wait_until(lambda: bool(known) and "end" in known[-1])
+        await eventually(lambda: bool(known) and "end" in known[-1])
         task.cancel()
     assert "again" in known[-1]

@@ -22,9 +22,9 @@ from tests.kit.fake_cluster import (
     answer_status,
     build_status,
     following,
-    wait_until,
 )
 from tests.kit.virtual_time import in_virtual_time
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.watch import ListingFinished, ListingStarted, State, watch
 
@@ -145,7 +145,7 @@ async def test_the_memory_equals_the_cluster_after_a_fault(
         assert mirror.deleted == ["deleted"]
 
         # And it is as alive as before.
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         cluster.delete("kept")
         await mirror.catch_up(cluster)
         assert mirror.deleted == ["deleted", "kept"]
@@ -193,7 +193,7 @@ async def test_a_bookmark_moves_the_version_only() -> None:
         cluster.compacted = 4999
         cluster.bookmark()
         cluster.cut()
-        await wait_until(lambda: len(cluster.feeds) > 0)
+        await eventually(lambda: len(cluster.feeds) > 0)
         assert cluster.requests[-1].url.params["allowWatchBookmarks"] == "true"
         assert cluster.requests[-1].url.params["resourceVersion"] == "5000"
         assert len(mirror.items) == 3
@@ -238,7 +238,7 @@ async def test_silence_is_noticed_after_the_inactivity_timeout() -> None:
     async with following(cluster, Watching(inactivity_timeout=20)):
         cluster.mute()
         begin = asyncio.get_running_loop().time()
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         assert 20 <= asyncio.get_running_loop().time() - begin <= 20 + 2
 
 
@@ -270,7 +270,7 @@ async def test_a_version_from_which_nothing_ever_comes_is_given_up() -> None:
         cluster.history.clear()
         cluster.delete("deleted")
         for _ in range(3):
-            await wait_until(lambda: bool(cluster.feeds))
+            await eventually(lambda: bool(cluster.feeds))
             cluster.mute()
             await asyncio.sleep(60)
         await mirror.catch_up(cluster)
@@ -284,12 +284,12 @@ async def test_the_timeouts_of_the_server_and_of_the_client() -> None:
     options = Watching(server_timeout=123, client_timeout=30, reconnect_backoff=5)
     async with following(cluster, options) as mirror:
         begin = asyncio.get_running_loop().time()
-        await wait_until(lambda: len(cluster.requests) == 3)
+        await eventually(lambda: len(cluster.requests) == 3)
         assert 34.9 <= asyncio.get_running_loop().time() - begin <= 35.1
         assert cluster.requests[-1].url.params["timeoutSeconds"] == "123"
         assert mirror.status.failures == 0
         options.server_timeout = None
-        await wait_until(lambda: len(cluster.requests) == 4)
+        await eventually(lambda: len(cluster.requests) == 4)
         assert "timeoutSeconds" not in cluster.requests[-1].url.params
 
 
@@ -307,7 +307,7 @@ async def test_the_connect_timeout_falls_back_to_those_of_requests(
     mirror = Mirror()
     async with cluster.connect(networking) as client, asyncio.TaskGroup() as group:
         task = group.create_task(mirror.follow(client, Watching(connect_timeout=watching)))
-        await wait_until(lambda: len(cluster.requests) == 2)
+        await eventually(lambda: len(cluster.requests) == 2)
         assert cluster.requests[-1].extensions["timeout"]["connect"] == expected
         task.cancel()
 
@@ -321,14 +321,14 @@ async def test_pauses_grow_up_to_a_limit_and_shrink_after_health() -> None:
         cluster.cut()
         times = []
         for count in range(3, 15):
-            await wait_until(lambda count=count: len(cluster.requests) >= count)  # type: ignore[misc]
+            await eventually(lambda count=count: len(cluster.requests) >= count)  # type: ignore[misc]
             times.append(asyncio.get_running_loop().time())
         pauses = [b - a for a, b in itertools.pairwise(times)]
         assert 0.8 <= pauses[0] <= 1.7
         assert all(15 <= pause <= 30.1 for pause in pauses[5:])
         assert mirror.status.failures == 12
 
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         cluster.apply("b")
         await mirror.catch_up(cluster)
         assert mirror.status.failures == 0
@@ -405,9 +405,9 @@ async def test_the_wish_of_the_server_for_a_pause_is_respected() -> None:
     async with following(cluster):
         cluster.refuse("watch", answer_status(429, retry_after="17"))
         cluster.cut()
-        await wait_until(lambda: len(cluster.requests) == 3)
+        await eventually(lambda: len(cluster.requests) == 3)
         begin = asyncio.get_running_loop().time()
-        await wait_until(lambda: len(cluster.requests) == 4)
+        await eventually(lambda: len(cluster.requests) == 4)
         assert 16.9 <= asyncio.get_running_loop().time() - begin <= 17.1
 
 
@@ -422,7 +422,7 @@ async def test_credentials_are_blamed_for_the_second_401_in_a_row() -> None:
         await vault.wait_for_emptiness()
         assert mirror.status.failures == 2
         await vault.populate({"x": ConnectionInfo(server="https://fake", token="2")})
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         assert cluster.requests[-1].headers["authorization"] == "Bearer 2"
 
 
@@ -434,7 +434,7 @@ async def test_a_trouble_is_logged_once_and_so_is_its_end(caplog: pytest.LogCapt
         await asyncio.sleep(1)
         cluster.refuse("watch", answer_status(403, "Forbidden", "user is not allowed"), 10)
         cluster.cut()
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         cluster.apply("b")
         await mirror.catch_up(cluster)
     messages = [record.getMessage() for record in caplog.records]
@@ -483,7 +483,7 @@ async def test_what_is_no_list_is_not_taken_for_an_empty_one(answer: object) -> 
         cluster.version += 1
         cluster.refuse("list", lambda: httpx.Response(200, content=orjson.dumps(answer)), 3)
         cluster.cut()
-        await wait_until(lambda: not cluster.refusals and bool(cluster.feeds))
+        await eventually(lambda: not cluster.refusals and bool(cluster.feeds))
         await mirror.catch_up(cluster)
         assert not mirror.deleted
 
@@ -502,10 +502,10 @@ async def test_where_no_bookmarks_come_events_are_not_late_for_the_silence() -> 
     cluster = FakeCluster("a")
     async with following(cluster) as mirror:
         for _ in range(3):
-            await wait_until(lambda: bool(cluster.feeds))
+            await eventually(lambda: bool(cluster.feeds))
             cluster.feeds.clear()  # silent from now on, and replaced by the client
             begin = asyncio.get_running_loop().time()
-            await wait_until(lambda: bool(cluster.feeds))
+            await eventually(lambda: bool(cluster.feeds))
             assert 70 <= asyncio.get_running_loop().time() - begin <= 72
         cluster.apply("b")
         await mirror.catch_up(cluster)
@@ -518,11 +518,11 @@ async def test_after_an_outage_that_outlasts_the_history_the_list_follows_at_onc
     async with following(cluster) as mirror:
         cluster.refuse("watch", answer_status(410, "Expired"))
         cluster.cut()
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         cluster.refuse("watch", answer_status(503), 5)
         cluster.refuse("watch", answer_status(410, "Expired"))
         cluster.cut(httpx.ReadError("reset"))
-        await wait_until(lambda: not cluster.refusals)
+        await eventually(lambda: not cluster.refusals)
         end = asyncio.get_running_loop().time()
         cluster.apply("b")
         await mirror.catch_up(cluster)

@@ -21,9 +21,9 @@ from tests.kit.fake_cluster import (
     build_status,
     following,
     get_kinds,
-    wait_until,
 )
 from tests.kit.virtual_time import in_virtual_time
+from tests.kit.waiting import eventually
 from webop.client.watch import ListingFinished, ListingStarted, State
 from webop.objects.resources import Resource
 
@@ -73,7 +73,7 @@ async def test_the_watch_continues_after_the_version_of_the_list_not_of_its_last
         assert mirror.status.version == "500"
         await asyncio.sleep(2)
         cluster.cut()
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         assert cluster.requests[-1].url.params["resourceVersion"] == "500"
         assert "sendInitialEvents" not in cluster.requests[-1].url.params
         assert mirror.items.count(ListingStarted()) == 1
@@ -154,7 +154,7 @@ async def test_a_server_that_ignores_the_wish_is_asked_for_pages_soon(
     mirror = Mirror()
     async with cluster.connect() as client, asyncio.TaskGroup() as group:
         task = group.create_task(mirror.follow(client, options))
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         del cluster.objects["deleted"]
         await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
         assert asyncio.get_running_loop().time() - begin < 10.5
@@ -196,7 +196,7 @@ async def test_a_list_that_breaks_starts_anew_with_pages_and_the_next_one_is_str
         cluster.cut()
         cluster.compact()
         cluster.version += 1
-        await wait_until(lambda: mirror.items.count(ListingFinished(str(cluster.version))) == 1)
+        await eventually(lambda: mirror.items.count(ListingFinished(str(cluster.version))) == 1)
         assert get_lists(cluster) == ["stream", "pages", "stream"]
 
 
@@ -226,7 +226,7 @@ async def test_who_may_list_but_not_watch_gets_the_list() -> None:
     async with cluster.connect() as client, asyncio.TaskGroup() as group:
         task = group.create_task(mirror.follow(client, streaming()))
         await mirror.catch_up(cluster)
-        await wait_until(lambda: "Grant the verb 'watch'" in mirror.status.error)
+        await eventually(lambda: "Grant the verb 'watch'" in mirror.status.error)
         assert not client.paging_groups
         task.cancel()
 
@@ -250,7 +250,7 @@ async def test_a_streaming_list_that_is_refused_for_now_is_replaced_by_pages_for
         cluster.version += 1
         cluster.cut()
         await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         assert get_lists(cluster) == ["stream", "pages", "stream"]
 
 
@@ -271,7 +271,7 @@ async def test_the_timeouts_of_the_client_count_from_the_end_of_the_list() -> No
         begin = loop.time()
         await asyncio.sleep(15)
         feed.put(build_line("ADDED", "y", 1001))
-        await wait_until(lambda: len(cluster.requests) == 2)
+        await eventually(lambda: len(cluster.requests) == 2)
         assert 30 <= loop.time() - begin <= 31
         assert len(mirror.objects) == 11
         assert get_lists(cluster) == ["stream"]
@@ -297,7 +297,7 @@ async def test_streaming_lists_can_be_switched_off() -> None:
         cluster.version += 1
         cluster.cut()
         await mirror.wait_for(lambda: mirror.items.count(ListingStarted()) == 2)
-        await wait_until(lambda: bool(cluster.feeds))
+        await eventually(lambda: bool(cluster.feeds))
         assert get_lists(cluster) == ["stream", "pages"]
 
 

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from webop.context.children import Child, ChildStore, Names, Place, _covers, build_label
+from webop.context.children import (
+    Child,
+    ChildStore,
+    Names,
+    Place,
+    _covers,
+    _name_manager,
+    _seal,
+    build_label,
+)
+from webop.handlers.model import ReconcileHandler
 
 Json = dict[str, Any]
 NAMES = Names.build(None)
@@ -38,8 +48,12 @@ def test_applied_fields_are_looked_for_among_those_of_the_manager(
     assert _covers(fields, content) is expected
 
 
-def build(version: int, *, fields: Json | None = None, digest: str = "d", **meta: Any) -> Json:
-    entry = {"manager": "webop.build", "operation": "Apply", "fieldsV1": fields or {"f:data": {}}}
+DIGEST = f"{_seal(Place('configmaps', 'ns', 'child'), 'p1')}.d"
+
+
+def build(version: int, *, fields: Json | None = None, **meta: Any) -> Json:
+    manager = f"webop{_name_manager('build', 'p1')}"
+    entry = {"manager": manager, "operation": "Apply", "fieldsV1": fields or {"f:data": {}}}
     return {
         "metadata": {
             "name": "child",
@@ -47,7 +61,7 @@ def build(version: int, *, fields: Json | None = None, digest: str = "d", **meta
             "uid": "c1",
             "resourceVersion": str(version),
             "labels": {NAMES.owner: "p1", NAMES.reconciler: "build"},
-            "annotations": {NAMES.digest: digest},
+            "annotations": {NAMES.digest: DIGEST},
             "managedFields": [entry],
             **meta,
         }
@@ -70,7 +84,8 @@ class Scene:
     def __init__(self) -> None:
         self.store, self.parent = ChildStore(), Parent()
         self.place = Place("configmaps", "ns", "child")
-        self.store.register(self.parent, "build")
+        handler = ReconcileHandler(id="build", fn=print, selector=None)
+        self.store.register(self.parent, handler)
 
     def note(self, event_type: str | None, raw: Json, *, is_read: bool = False) -> int:
         """Show an event; return how often it has called the parent."""
@@ -94,11 +109,11 @@ def test_the_echo_of_an_own_apply_does_not_call_the_parent(scene: Scene) -> None
     scene.store.begin(scene.place)
     scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
     scene.store.finish(scene.place)
-    assert scene.find().has("d", content)
+    assert scene.find().has(DIGEST, content)
     assert scene.note("ADDED", build(5)) == 0
-    assert scene.find().has("d", content)
+    assert scene.find().has(DIGEST, content)
     assert scene.note("MODIFIED", build(6, fields={"f:other": {}})) == 1
-    assert not scene.find().has("d", content)
+    assert not scene.find().has(DIGEST, content)
 
 
 def test_an_echo_that_is_faster_than_the_response_does_not_call_the_parent_either(
@@ -109,7 +124,7 @@ def test_an_echo_that_is_faster_than_the_response_does_not_call_the_parent_eithe
     scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
     scene.store.finish(scene.place)
     assert scene.parent.calls == []
-    assert scene.find().has("d", {"metadata": {"name": "child"}, "data": {"a": "1"}})
+    assert scene.find().has(DIGEST, {"metadata": {"name": "child"}, "data": {"a": "1"}})
 
 
 def test_a_change_of_somebody_else_during_an_apply_is_not_lost(scene: Scene) -> None:
@@ -118,7 +133,7 @@ def test_a_change_of_somebody_else_during_an_apply_is_not_lost(scene: Scene) -> 
     scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
     scene.store.finish(scene.place)
     assert scene.parent.calls == ["build configmaps"]
-    assert not scene.find().has("d", {"metadata": {"name": "child"}, "data": {"a": "1"}})
+    assert not scene.find().has(DIGEST, {"metadata": {"name": "child"}, "data": {"a": "1"}})
 
 
 def test_only_what_matters_calls_the_parent(scene: Scene) -> None:
@@ -136,6 +151,21 @@ def test_a_child_without_its_labels_is_lost(scene: Scene) -> None:
     scene.note(None, build(5))
     assert scene.note("MODIFIED", build(6, labels={})) == 1
     assert scene.store.find(scene.place) is None
+
+
+@pytest.mark.parametrize("what", ["a copy", "applied by others", "elsewhere"])
+def test_what_only_looks_like_a_child_is_none(scene: Scene, what: str) -> None:
+    raw = build(5)
+    if what == "a copy":
+        raw["metadata"]["name"] = "copy"
+    elif what == "applied by others":
+        raw["metadata"]["managedFields"][0]["manager"] = "kubectl"
+    else:  # whoever can write there could forge it
+        raw["metadata"]["namespace"] = "other"
+        place = Place("configmaps", "other", "child")
+        raw["metadata"]["annotations"] = {NAMES.digest: f"{_seal(place, 'p1')}.d"}
+    assert scene.note(None, raw) == 0
+    assert scene.note("MODIFIED", build(6)) == 1
 
 
 def test_a_forgotten_parent_is_not_called(scene: Scene) -> None:

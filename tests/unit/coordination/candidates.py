@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import webop
+from tests.kit.waiting import eventually
 from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
 from webop.context.memos import Memos
 from webop.context.operator_context import OperatorContext
@@ -207,13 +208,11 @@ class Candidate:
             await asyncio.sleep(0.1)
 
 
-async def until(condition: Callable[[], bool], timeout: float = 60.0) -> float:
+async def until(condition: Callable[[], bool]) -> float:
     """Wait for a condition; return how long it took, in virtual seconds."""
     loop = asyncio.get_running_loop()
     started = loop.time()
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.01)
+    await eventually(condition)
     return loop.time() - started
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import webop
-from tests.unit.events.poster import BODY, Recorder, post
+from tests.kit.event_posting import BODY, Recorder, post
 
 
 @pytest.fixture

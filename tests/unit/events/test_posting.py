@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.unit.events.poster import BODY, REFERENCE, Recorder
+from tests.kit.event_posting import BODY, REFERENCE, Recorder
 
 pytestmark = pytest.mark.usefixtures("in_context")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import webop
-from tests.kit.operators import eventually
-from tests.unit.events.poster import BODY, Recorder, post
+from tests.kit.event_posting import BODY, Recorder, post
+from tests.kit.waiting import eventually
 from webop.errors import (
     APIConflictError,
     APIConnectionError,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.unit.events.poster import BODY, REFERENCE
+from tests.kit.event_posting import BODY, REFERENCE
 from webop import LogFormat
 from webop.logs import JSONFormatter
 

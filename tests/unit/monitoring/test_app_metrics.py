@@ -6,18 +6,17 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import prometheus_client
 import pytest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 import webop
-from tests.kit.operators import build_settings, eventually, pace
+from tests.kit.operators import build_settings
 from tests.kit.reviews import build_object, build_review, connect, serve
-from tests.kit.scrapes import OPENMETRICS, find_port, scrape, scrape_until
+from tests.kit.scrapes import OPENMETRICS, find_port, operate, scrape, scrape_until, wait_listening
 from webop.errors import ConfigurationError
 
 
@@ -308,25 +307,6 @@ async def test_two_hundred_scrapers_share_few_scrapes_and_wait_hardly_longer_tha
 # ---- the port of the probes, and one of its own
 
 
-@contextlib.asynccontextmanager
-async def operate(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """Run an operator that needs no cluster, and give a client."""
-    registry = webop.OperatorRegistry()
-    webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
-    ready = asyncio.Event()
-    task = asyncio.create_task(
-        webop.operator(registry=registry, clusterwide=True, ready_flag=ready, **options)
-    )
-    async with httpx.AsyncClient(trust_env=False) as http:
-        await eventually(lambda: ready.is_set() or task.done())
-        try:
-            yield http
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-
 async def test_the_port_of_the_probes_has_metrics_only_if_they_are_asked_for() -> None:
     url = f"http://127.0.0.1:{find_port()}"
     async with operate(liveness_endpoint=f"{url}/healthz") as http:
@@ -342,16 +322,6 @@ async def test_probes_and_metrics_can_share_a_port() -> None:
         found = await scrape_until(lambda found: found.get("webop_ready"), http, f"{url}/stats")
         assert (await http.get(f"{url}/healthz")).json() == {"x": "fine"}
     assert found.get("webop_acting") == 1
-
-
-async def wait_listening(http: httpx.AsyncClient, url: str) -> None:
-    """Wait until somebody listens."""
-    for pause in pace():
-        with contextlib.suppress(httpx.ConnectError):
-            await http.get(url)
-            return
-        await asyncio.sleep(pause)
-    raise AssertionError(f"Nobody listens at {url}")
 
 
 @pytest.mark.parametrize(

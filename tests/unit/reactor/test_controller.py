@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from tests.kit.operators import eventually
 from tests.kit.virtual_time import in_virtual_time
+from tests.kit.waiting import eventually
 from webop.calls.threads import NO_POOL, call_in_thread
 from webop.client.watch_events import parse_version
 from webop.errors import APIError
@@ -518,6 +518,36 @@ async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_r
         controller.apply_event("ADDED", build(f"small{number}"))
     await asyncio.sleep(20)
     assert 0 < len(reads) <= 20  # one per second
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+@in_virtual_time
+async def test_an_object_that_cannot_be_read_is_not_tried_without_a_pause(is_indexed: bool) -> None:
+    reconciler, reads = Reconciler(), list[str]()
+    reconciler.handlers.indexers = is_indexed
+    reconciler.handlers.events = not is_indexed
+    controller, loop = control(reconciler, limit=1), asyncio.get_running_loop()
+    released = asyncio.Event()
+    reconciler.index_work = reconciler.work = lambda obj: released.wait()
+
+    async def read(obj: WatchedObject) -> dict[str, Any] | None:
+        reads.append(obj.uid)
+        raise APIError("HTTP 503")
+
+    def rest(obj: WatchedObject, exc: Exception) -> float:
+        obj.open_work().pause.until = loop.time() + 2
+        return 2
+
+    reconciler.read, reconciler.on_error = read, rest  # type: ignore[method-assign]
+    controller.begin_listing()
+    controller.finish_listing()
+    controller.apply_event("ADDED", build("busy"))
+    for number in range(26):  # too much to keep
+        controller.apply_event("ADDED", build(f"big{number}", text=secrets.token_hex(1_000_000)))
+    controller.apply_event("ADDED", build("small"))
+    released.set()
+    await asyncio.sleep(20)
+    assert 0 < len(reads) <= 11 * len({*reads})  # each 2 s
 
 
 async def test_what_waits_when_a_stream_ends_takes_no_room_from_the_next_streams(

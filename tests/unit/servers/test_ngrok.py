@@ -19,6 +19,7 @@ from pyngrok.exception import PyngrokError
 import webop
 from tests.kit.ngrok_standin import GOOD_TOKEN
 from tests.kit.tunnels import StandIn, prepare, review
+from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
     RESPONSE,
     REVIEW,
@@ -26,7 +27,6 @@ from tests.kit.webhook_servers import (
     collect,
     get_url,
     serve,
-    until,
 )
 from webop.errors import ConfigurationError
 
@@ -172,7 +172,7 @@ async def test_when_the_agent_dies_a_new_tunnel_is_opened_and_its_address_is_tol
         first = get_url(await configs.get())
         standin.be("full")  # so that the first attempt is not a success
         os.kill(standin.pids[0], signal.SIGKILL)
-        await until(lambda: "limited to 3 endpoints" in caplog.text)
+        await eventually(lambda: "limited to 3 endpoints" in caplog.text)
         standin.be("")
         second = get_url(await configs.get())
         assert second != first

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import webop
-from tests.docs.pages import find_snippets
-from tests.kit.webhook_servers import RESPONSE, Recorder, collect, get_url, post, serve, until
+from tests.kit.pages import find_snippets
+from tests.kit.waiting import eventually
+from tests.kit.webhook_servers import RESPONSE, Recorder, collect, get_url, post, serve
 from webop.errors import ConfigurationError
 from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
 
@@ -128,7 +129,7 @@ async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_
 
     async with server:
         task = asyncio.create_task(iterate())
-        await until(lambda: len(urls) == 3)
+        await eventually(lambda: len(urls) == 3)
     await task
     assert urls == ["https://0", "https://1", "https://2"]
     assert ends == ["watch"]

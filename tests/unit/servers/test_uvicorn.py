@@ -1,23 +1,35 @@
 """What we rely on in uvicorn is as we know it, in the version that is installed.
 
-A new version of uvicorn that fails here may work all the same: read what has changed in the method
+A new version of uvicorn that fails here may work all the same: read what has changed in the code
 that is named, run the tests of the servers with it, and add its digest.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import textwrap
+from types import FunctionType
+from typing import Any
 
 import pytest
 import uvicorn
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http import flow_control, httptools_impl
+from uvicorn.server import ServerState
 
-_CLASSES = (HttpToolsProtocol, RequestResponseCycle, FlowControl)
+from webop.servers.http import listener, protocol
 
-# The SHA-256 of the source of each method, of which 8 digits; in uvicorn 0.39 to 0.54.
+# Each with our class in place of it, if there is one.
+_CLASSES: dict[type, type] = {
+    httptools_impl.HttpToolsProtocol: protocol._Connection,
+    httptools_impl.RequestResponseCycle: protocol._Cycle,
+    flow_control.FlowControl: object,
+}
+# All other names that our code, and the methods here, have from uvicorn.
+_PLACES: dict[str, Any] = {cls.__name__: cls for cls in (*_CLASSES, ServerState, uvicorn.Config)}
+
+# The SHA-256 of the source, or of the value, of which 8 digits; in uvicorn 0.39 to 0.54.
 _KNOWN = {
     "HttpToolsProtocol.__init__": "e9855a14 f3413a26 264f2f06",
     "HttpToolsProtocol.connection_made": "ba191581",
@@ -27,20 +39,68 @@ _KNOWN = {
     "HttpToolsProtocol.shutdown": "4822ef10 4a09c5af",
     "HttpToolsProtocol.pause_writing": "0d1d5ff8",
     "HttpToolsProtocol.resume_writing": "89f3ffd1",
+    "HttpToolsProtocol._unset_keepalive_if_required": "58f4ffce",
     "RequestResponseCycle.__init__": "6002921e 459bebd3 a916dc53",
     "RequestResponseCycle.run_asgi": "c3a6430d 6bb69c30",
     "RequestResponseCycle.send": "4f9c8e44 0bd12486 cfc84491",
     "RequestResponseCycle.send_500_response": "4032dec7",
     "FlowControl.__init__": "56685b68",
+    "FlowControl.drain": "a9105709",
     "FlowControl.pause_reading": "0c34066c",
     "FlowControl.resume_reading": "06e36d83",
+    "FlowControl.pause_writing": "08ac31e0",
+    "FlowControl.resume_writing": "b9033427",
+    "ServerState.__init__": "5696c8f9",
+    "Config.load": "eec24c1b d13c44ad 6e3e1c06 909dce2c",
+    "STATUS_LINE": "4736834f",
+    "service_unavailable": "f54bba3c",
+    "get_client_addr": "6b99b91b",
+    "get_local_addr": "cf98fac8 58af92bb 6be1e239",
+    "get_path_with_query_string": "c3327767",
+    "get_remote_addr": "babd708a be5f849f 5cb12737",
+    "is_ssl": "cfb89711",
+}
+# They are called by methods only in whose place we have our own.
+_UNUSED = {
+    "_get_upgrade",
+    "_should_upgrade",
+    "_should_upgrade_to_ws",
+    "_start_asgi_task",
+    "_unsupported_upgrade_warning",
+    "handle_websocket_upgrade",
+    "send_400_response",
+    "timeout_keep_alive_handler",
 }
 
 
 @pytest.mark.parametrize("name", _KNOWN)
-def test_a_method_of_uvicorn_that_we_build_on_is_one_that_we_know(name: str) -> None:
-    owner, _, method = name.partition(".")
-    cls = next(cls for cls in _CLASSES if cls.__name__ == owner)
-    source = textwrap.dedent(inspect.getsource(getattr(cls, method)))
+def test_what_we_build_on_in_uvicorn_is_as_we_know_it(name: str) -> None:
+    owner, _, method = name.rpartition(".")
+    found = getattr(_PLACES[owner] if owner else httptools_impl, method)
+    source = textwrap.dedent(inspect.getsource(found)) if callable(found) else repr(found)
     digest = hashlib.sha256(source.encode()).hexdigest()[:8]
     assert digest in _KNOWN[name].split(), f"{name} is different in uvicorn {uvicorn.__version__}"
+
+
+def test_all_that_we_build_on_in_uvicorn_is_in_the_list() -> None:
+    methods = {
+        f"{cls.__name__}.{name}"
+        for cls, own in _CLASSES.items()
+        for name, value in vars(cls).items()
+        if isinstance(value, FunctionType) and not {name} & {*vars(own), *_UNUSED}
+    }
+    assert methods <= _KNOWN.keys()
+    for module in (listener, protocol):
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("uvicorn"):
+                assert {each.name for each in node.names} <= {*_PLACES, *_KNOWN}
+            elif isinstance(node, ast.ClassDef):
+                bases = {base.id for base in node.bases if isinstance(base, ast.Name)} & {*_PLACES}
+                called = set(map(_get_super, ast.walk(node))) - {""}
+                assert {f"{base}.{name}" for base in bases for name in called} <= _KNOWN.keys()
+
+
+def _get_super(node: ast.AST) -> str:
+    """Return the name of ``super().name``, else an empty string."""
+    is_found = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "super()"
+    return node.attr if isinstance(node, ast.Attribute) and is_found else ""

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.operators import pace
+from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
     REVIEW,
     Recorder,
@@ -29,7 +29,6 @@ from tests.kit.webhook_servers import (
     save,
     serve,
     trust,
-    until,
 )
 from webop.errors import ConfigurationError
 from webop.keymaterial import load_key_material
@@ -387,25 +386,23 @@ async def test_a_changed_ca_of_clients_counts_and_the_removed_one_is_refused(
             assert (await kept.post(url, json=REVIEW)).status_code == 200
             file.write_bytes(next_ca.cert[:100])  # half-written: the old one stays in use
             if kind == "verify_cafile":
-                await until(lambda: "are not in use" in caplog.text)
+                await eventually(lambda: "are not in use" in caplog.text)
                 assert (await post(url, trust(bundle, client=client_pair))).status_code == 200
             if kind == "verify_capath":
                 file.unlink()
                 file = folder / names[1]
             file.write_bytes(next_ca.cert)
-            await until(lambda: "CA certificates of clients are in use" in caplog.text)
+            await eventually(lambda: "CA certificates of clients are in use" in caplog.text)
 
             async def accepts(client: KeyPair) -> bool:
                 with contextlib.suppress(httpx.TransportError):
                     return (await post(url, trust(bundle, client=client))).status_code == 200
                 return False
 
-            for pause in pace():  # the files may be read between their changes
-                if await accepts(next_pair) and not await accepts(client_pair):
-                    break
-                await asyncio.sleep(pause)
-            else:
-                pytest.fail("The changed CA does not count.")
+            async def is_changed() -> bool:  # the files may be read between their changes
+                return await accepts(next_pair) and not await accepts(client_pair)
+
+            await eventually(is_changed, "the changed CA")
             with pytest.raises(httpx.TransportError):  # its connection was closed, too
                 await kept.post(url, json=REVIEW)
 
@@ -429,7 +426,7 @@ async def test_a_handshake_that_began_before_its_ca_was_removed_is_cut(
                 writer.write(outgoing.read())
                 incoming.write(await reader.read(65_536))
             file.write_bytes(build_ca("the-next-authority").cert)
-            await until(lambda: "CA certificates of clients are in use" in caplog.text)
+            await eventually(lambda: "CA certificates of clients are in use" in caplog.text)
             tls.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
             writer.write(outgoing.read())
             with contextlib.suppress(ConnectionError):

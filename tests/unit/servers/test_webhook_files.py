@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 import webop
+from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
     REVIEW,
     Recorder,
@@ -30,7 +31,6 @@ from tests.kit.webhook_servers import (
     read_head,
     save,
     trust,
-    until,
 )
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
@@ -85,7 +85,7 @@ async def operate(
 
     task = asyncio.create_task(iterate())
     try:
-        await until(lambda: bool(configs.all) or task.done())
+        await eventually(lambda: bool(configs.all) or task.done())
         if task.done():
             task.result()
         yield configs
@@ -114,8 +114,7 @@ def to_der(pair: KeyPair) -> bytes:
 
 
 async def until_shown(port: int, pair: KeyPair) -> None:
-    while await fetch_certificate(port) != to_der(pair):
-        await asyncio.sleep(0.01)
+    await eventually(lambda: fetch_certificate(port), check=to_der(pair).__eq__)
 
 
 @pytest.mark.feature("ADM-91")
@@ -186,7 +185,7 @@ async def test_a_changed_certificate_of_another_type_of_key_is_shown_when_the_lo
         for pair in (second, make_rsa(), second):
             caplog.clear()
             save(pair, tmp_path)
-            await until(lambda: "is in use" in caplog.text)
+            await eventually(lambda: "is in use" in caplog.text)
             assert await fetch_certificate(port) == to_der(pair)
             serial = x509.load_pem_x509_certificate(pair.cert).serial_number
             assert f"is in use: serial number {serial:X}, valid until " in caplog.text
@@ -220,7 +219,7 @@ async def test_a_certificate_that_the_context_of_the_user_cannot_show_is_logged_
     )
     async with operate(server, fn, hosting) as configs:
         save(make_rsa(), tmp_path)
-        await until(lambda: complaint in caplog.text)
+        await eventually(lambda: complaint in caplog.text)
         assert await fetch_certificate(get_port(configs.all[0])) == to_der(first)
     assert "is in use" not in caplog.text
 
@@ -245,7 +244,7 @@ async def test_a_certificate_that_comes_with_half_written_cas_of_clients_is_used
         half.write_bytes(first.cert[:100])
         half.replace(clients)
         save(second, tmp_path)
-        await until(lambda: "is not in use" in caplog.text)
+        await eventually(lambda: "is not in use" in caplog.text)
         await asyncio.sleep(5 * INTERVAL)
         assert first.cert.strip() in get_bundle(configs.all[-1])  # it is still being shown
         whole = tmp_path / "whole.pem"
@@ -289,11 +288,11 @@ async def test_a_half_written_pair_is_left_out_until_it_fits(
         for content in (second.cert, second.cert[:100]):
             caplog.clear()
             certfile.write_bytes(content)
-            await until(lambda: "Cannot load the certificate" in caplog.text)
+            await eventually(lambda: "Cannot load the certificate" in caplog.text)
             assert await fetch_certificate(port) == to_der(first)
         caplog.clear()
         certfile.unlink()
-        await until(lambda: "Cannot load the certificate" in caplog.text)
+        await eventually(lambda: "Cannot load the certificate" in caplog.text)
         assert (await post(get_url(configs.all[0]), trust(ca.cert))).status_code == 200
         save(second, tmp_path)
         await until_shown(port, second)
@@ -337,8 +336,8 @@ async def test_new_authorities_are_trusted_before_their_certificate_is_used(
         assert configs.all[-1]["url"] == configs.all[0]["url"]
         permitted.set()
         await until_shown(port, new)
-        await until(lambda: configs.bundle == new_ca.cert)
-        await until(lambda: cadump.read_bytes() == new_ca.cert)
+        await eventually(lambda: configs.bundle == new_ca.cert)
+        await eventually(lambda: cadump.read_bytes() == new_ca.cert)
         assert (await post(get_url(configs.all[0]), trust(new_ca.cert))).status_code == 200
 
 
@@ -352,7 +351,7 @@ async def test_other_authorities_come_with_the_self_signed_certificate_as_before
     server = webop.WebhookServer(port=0, cafile=cafile, file_check_interval=INTERVAL)
     async with operate(server, fn, hosting) as configs:
         cafile.write_bytes(ca.cert)
-        await until(lambda: configs.bundle.startswith(ca.cert.strip()))
+        await eventually(lambda: configs.bundle.startswith(ca.cert.strip()))
         assert (await post(get_url(configs.all[0]), trust(configs.bundle))).status_code == 200
 
 

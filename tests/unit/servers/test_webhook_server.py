@@ -17,6 +17,7 @@ from tests.kit.webhook_servers import (
     RESPONSE,
     REVIEW,
     Recorder,
+    collect,
     connect,
     get_bundle,
     get_port,
@@ -26,27 +27,6 @@ from tests.kit.webhook_servers import (
     trust,
 )
 from webop.errors import ConfigurationError
-
-
-@contextlib.asynccontextmanager
-async def serve_in_task(
-    server: webop.WebhookServerProtocol, fn: webop.WebhookFn
-) -> AsyncIterator[webop.WebhookClientConfig]:
-    """Run a server as an operator does: in a task that is cancelled at the end."""
-    configs: asyncio.Queue[webop.WebhookClientConfig] = asyncio.Queue()
-
-    async def iterate() -> None:
-        async for config in server(fn):
-            configs.put_nowait(config)
-
-    task = asyncio.create_task(iterate())
-    try:
-        yield await configs.get()
-        assert not task.done()
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def get_host(config: webop.WebhookClientConfig) -> str:
@@ -245,7 +225,8 @@ async def test_the_exit_from_the_context_ends_an_iteration_in_another_task(fn: R
 
 @pytest.mark.feature("ADM-60")
 async def test_it_serves_until_cancelled(fn: Recorder) -> None:
-    async with serve_in_task(webop.WebhookServer(port=0), fn) as config:
+    async with collect(webop.WebhookServer(port=0), fn) as configs:
+        config = await configs.get()
         assert (await post(get_url(config), trust(get_bundle(config)))).status_code == 200
     assert is_free(get_port(config))
 

@@ -46,7 +46,6 @@ Json = dict[str, Any]
 
 PREFIX = "replica.webop.dev/"
 _DEFAULT_PORT = 443  # of a Service, by the API server
-_LONGEST_PAUSE = 60.0  # seconds; between renewals
 _LIFETIME = 180.0  # seconds; of a record that does not say it
 _LONGEST_LIFETIME = 86400.0  # seconds; of other replicas, by their records
 _PATIENCE = 3  # own renewals in which the record of another replica may stay the same
@@ -203,11 +202,6 @@ class Attendance:
             else:
                 self.dead.append(record.identity)
         return live
-
-
-def get_renewal(lifetime: float) -> float:
-    """Return how often records with such a lifetime are renewed, in seconds."""
-    return min(lifetime / 3, _LONGEST_PAUSE)
 
 
 def build_key(identity: str) -> str:

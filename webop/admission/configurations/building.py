@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from webop.handlers.model import MatchCondition, WebhookHandler, WebhookType
+from webop.handlers.model import MatchCondition, Rule, WebhookHandler, WebhookType
 from webop.handlers.webhook_options import MAX_CONDITIONS, build_expressions
 from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import EVERYTHING, Resource
@@ -115,7 +115,7 @@ def build_configuration(
     everything = list(handlers)
     shared = {handler.id for handler in everything if handler.reason is not reason}
     for handler in everything:
-        rules = _build_rules(handler, resources) if handler.reason is reason else []
+        rules = build_rules(handler, resources) if handler.reason is reason else []
         if rules:
             path = build_typed_id(handler) if handler.id in shared else handler.id
             unique = build_webhook_name(handler.id, name, taken=webhooks)
@@ -210,9 +210,7 @@ def _build_conditions(
         namespaces["matchExpressions"] = [*namespaces.get("matchExpressions", ()), others]
     if namespaces:
         conditions["namespaceSelector"] = namespaces
-    extra = {}
-    if exclusions.username is not None:
-        extra[_OWN_REQUESTS] = f"request.userInfo.username != {_quote(exclusions.username)}"
+    extra = exempt_user(exclusions.username)
     if exclusions.secret is not None and any(
         rule["apiGroups"] == [""] and {"secrets", "*", "*/*"} & {*rule["resources"]}
         for rule in rules
@@ -222,7 +220,7 @@ def _build_conditions(
             'request.resource.group != "" || request.resource.resource != "secrets" || '
             f"request.namespace != {namespace} || !has(request.name) || request.name != {name}"
         )
-    if matching := _build_match_conditions(handler.match_conditions, extra):
+    if matching := join_conditions(handler.match_conditions, extra):
         conditions["matchConditions"] = matching
     return conditions
 
@@ -237,7 +235,14 @@ def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _build_match_conditions(
+def exempt_user(username: str | None) -> dict[str, str]:
+    """Return the match condition that excludes the requests of a user, if any."""
+    if username is None:
+        return {}
+    return {_OWN_REQUESTS: f"request.userInfo.username != {_quote(username)}"}
+
+
+def join_conditions(
     conditions: Collection[MatchCondition], extra: Mapping[str, str]
 ) -> list[dict[str, str]]:
     """Return all match conditions; join the extra ones with "&&" where their number is limited."""
@@ -254,11 +259,14 @@ def _build_match_conditions(
     return built
 
 
-def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list[dict[str, Any]]:
-    """Return the rules of a webhook: for EVERYTHING, with "*" for all kinds of an API version.
+def build_rules(
+    handler: WebhookHandler | Rule, resources: Iterable[Resource]
+) -> list[dict[str, Any]]:
+    """Return which requests a webhook or a policy is for.
 
-    So they stay short in a cluster with many kinds, and a new kind is checked at once. (There is no
-    "*" for all groups: it would include Events, which EVERYTHING does not mean.)
+    For EVERYTHING, they have "*" for all kinds of an API version. So they stay short in a cluster
+    with many kinds, and a new kind is checked at once. (There is no "*" for all groups: it would
+    include Events, which EVERYTHING does not mean.)
     """
     if handler.selector is None:
         return []
@@ -279,7 +287,7 @@ def _build_rules(handler: WebhookHandler, resources: Iterable[Resource]) -> list
             "apiVersions": [version],
             "resources": own,
             "operations": sorted(handler.operations) or ["*"],
-            "scope": handler.scope,
+            "scope": "*" if isinstance(handler, Rule) else handler.scope,
         }
         for (group, version), several in names.items()
         for own in several

@@ -34,7 +34,6 @@ from webop.admission.configurations.agreement import (
     decide,
     describe_place,
     follow,
-    get_renewal,
     parse_bundle,
 )
 from webop.admission.configurations.building import (
@@ -77,6 +76,7 @@ _RETRY_PAUSE = 1.0  # seconds; the client has retried for a while already
 _PAUSES = (2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds; after each refusal in a row
 _AFTERMATH = 30.0  # seconds; API servers may still call webhooks that were removed, and retry
 _POLLING = 2.0  # seconds; between checks during a rollout
+_LONGEST_PAUSE = 60.0  # seconds; between renewals of the record
 
 
 class ConfigurationManager:
@@ -284,7 +284,7 @@ class ConfigurationManager:
     @property
     def _renewal(self) -> float:
         """How often the record is renewed, in seconds."""
-        return get_renewal(self._operator.settings.admission.replica_lifetime)
+        return min(self._operator.settings.admission.replica_lifetime / 3, _LONGEST_PAUSE)
 
     def _plan(
         self,

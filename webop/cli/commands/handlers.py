@@ -34,7 +34,7 @@ _FILTERS = ("labels", "annotations", "field", "value", "old", "new", "when")
 _SHOWN_ELSEWHERE = {
     *_FILTERS,
     *("id", "fn", "selector", "activity", "reason", "initial", "needs_change", "is_fallback"),
-    *("inherited_field", "model", "arguments"),
+    *("inherited_field", "model", "arguments", "is_async"),
 }
 
 

@@ -175,7 +175,8 @@ def manifests(
     """Print the manifests of an operator with the handlers of the files in PATHS.
 
     These are: a service account with exactly the rights that the handlers and the settings need;
-    a Deployment; a PodDisruptionBudget; a NetworkPolicy; and, with webhooks, a Service.
+    a Deployment; a PodDisruptionBudget; a NetworkPolicy; with webhooks, a Service; with rules
+    (webop.rule), admission policies; with models, CustomResourceDefinitions.
 
     The command imports the files and calls their startup handlers. It cannot see what handlers do
     with other objects: declare that in settings.networking.rights, or with --rules.
@@ -331,5 +332,10 @@ def _load(
     registry, _ = load_quietly(paths, modules, controls.registry)
     if not len(registry):
         places = ", ".join((*paths, *modules))
+        if registry.rules:
+            raise click.ClickException(
+                f"There are only rules in {places}, no handlers. Name the files with the handlers, "
+                "too."
+            )
         raise click.ClickException(f"There are no handlers in {places}.{advise_about_kopf()}")
     return registry

@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from webop.errors import ConfigurationError
-from webop.handlers.model import ResourceHandler
+from webop.handlers.model import ResourceHandler, Rule
 from webop.objects.resources import EVERYTHING, Resource, Selector, guess_plural
 from webop.objects.rights import Right
 
@@ -129,7 +129,10 @@ def _rank(version: str) -> tuple[int, ...]:
 
 
 def find_kinds(
-    users: Iterable[ResourceHandler | Right], known: Collection[Resource], *, is_complete: bool
+    users: Iterable[ResourceHandler | Right | Rule],
+    known: Collection[Resource],
+    *,
+    is_complete: bool,
 ) -> tuple[set[Resource], list[str]]:
     """Return the kinds that handlers and rights select, and warnings about them.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from webop.admission.configurations.building import build_client_config, build_configuration
 from webop.admission.configurations.conversions import build_conversion
+from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, build_policy
 from webop.admission.conversion import PATH
 from webop.cli.inspection import Inspection, call_startup, find_models, list_needs
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
@@ -25,7 +26,7 @@ from webop.client.discovery import discover
 from webop.client.standalone import connect_command
 from webop.coordination.peers import build_kinds
 from webop.errors import ConfigurationError
-from webop.handlers.model import WebhookType
+from webop.handlers.model import Rule, WebhookType
 from webop.handlers.registry import OperatorRegistry
 from webop.handlers.validation import names_argument
 from webop.models.crds import build_crds
@@ -45,6 +46,10 @@ _SERVICE = "WEBOP_SERVICE"
 _OPEN = (
     "The NetworkPolicy is open: all pods of the cluster can connect to the webhooks. Pass the "
     "network of your pods with --pod-network; --cluster reads it from the nodes, if they have one."
+)
+_UNSERVED = (
+    "was left out, because the cluster has no policies that change objects. They need Kubernetes "
+    f"{MUTATING_SINCE}."
 )
 
 
@@ -66,6 +71,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
             known.update((await discover(client)).resources)
             if operator.service_server and not pod_networks:
                 pod_networks = await _read_pod_networks(client)
+    has_mutating = MUTATING in known or not request.asks_cluster
     known.update(read_definitions(request.crds))
     definitions = build_crds(find_models(registry))
     known.update(kind for each in definitions for kind in parse_definition(each["spec"]))
@@ -93,16 +99,9 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
             f"All {replicas} replicas would handle the same objects. They need a Lease: remove "
             "--no-lease."
         )
-    scope = [f"--namespace={one}" for one in request.namespaces] or ["--all-namespaces"]
-    others = ["--standalone"] if settings.peering.standalone else []
-    others += [f"--peering={request.peering}"] if request.peering else []
-    others += [f"--lease={lease}"] if lease is not None else []
-    probes = [f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
-    probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
-    probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
     plan = Plan(
         request=request,
-        arguments=["run", *scope, *others, *probes, *request.sources],
+        arguments=_build_arguments(request, settings, lease),
         variables=variables,
         replicas=replicas,
         is_shared=is_shared,
@@ -114,6 +113,11 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
     )
     warnings += _add_conversions(definitions, registry, request, plan)
     files: Files = {"crds": [dump(definition) for definition in definitions]}
+    rules = [rule for rule in registry.rules if has_mutating or not rule.is_mutating]
+    warnings += [f"{rule} {_UNSERVED}" for rule in registry.rules if rule not in rules]
+    ruled, more = find_kinds(rules, known, is_complete=request.asks_cluster)
+    files["policies"] = list(_build_policies(rules, operator, plan, ruled))
+    warnings += more
     head = [plan.build_namespace()] if request.creates_namespace else []
     roles = build_rights(plan, list_needs(operator), request.namespaces, operator.handled, own)
     files["rbac"] = [*head, plan.build_account(), *roles]
@@ -135,6 +139,18 @@ def _build_objects(plan: Plan, *, is_shared: bool) -> Files:
     deployment += [plan.build_quota()] if plan.priority == SYSTEM_PRIORITY else []
     network = [plan.build_service()] if plan.server else []
     return {"deployment": deployment, "network": [*network, plan.build_policy()]}
+
+
+def _build_arguments(request: Request, settings: OperatorSettings, lease: str | None) -> list[str]:
+    """Return the arguments of ``webop`` in the container."""
+    scope = [f"--namespace={one}" for one in request.namespaces] or ["--all-namespaces"]
+    others = ["--standalone"] if settings.peering.standalone else []
+    others += [f"--peering={request.peering}"] if request.peering else []
+    others += [f"--lease={lease}"] if lease is not None else []
+    probes = [f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
+    probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
+    probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
+    return ["run", *scope, *others, *probes, *request.sources]
 
 
 async def _read_pod_networks(client: Client) -> list[str]:
@@ -235,6 +251,26 @@ def _check_equal(option: str, wanted: str | None, set_to: str | None) -> None:
         raise ConfigurationError(
             f"{option} is {wanted!r}, but the startup handlers set {set_to!r}."
         )
+
+
+def _build_policies(
+    rules: Iterable[Rule], operator: Inspection, plan: Plan, kinds: Collection[Resource]
+) -> Iterator[str]:
+    """Yield the policies of rules, each with its binding.
+
+    Raises:
+        ConfigurationError: two rules have the same id.
+    """
+    exempt = operator.account if operator.settings.admission.exempt_account else None
+    built = set[str]()
+    for rule in rules:
+        if rule.id in built:
+            raise ConfigurationError(f"Two rules have the id {rule.id!r}. Give one another id=.")
+        built.add(rule.id)
+        since = f"# This needs Kubernetes {MUTATING_SINCE}.\n" if rule.is_mutating else ""
+        name = f"{rule.id}.{plan.request.name}"
+        for each in build_policy(rule, name, kinds, labels=plan.labels, exempt=exempt):
+            yield f"{since}{dump(each)}"
 
 
 def _build_webhooks(

@@ -32,6 +32,7 @@ from webop.servers.http.requests import (
 from webop.servers.http.responses import (
     RETRY,
     SSLPEER_EXTENSION,
+    Headers,
     Response,
     build_denial,
     build_refusal,
@@ -54,10 +55,6 @@ _REFUSED_BODY_SECONDS = 1.0
 
 class _DisconnectedError(Exception):
     """The client has disconnected."""
-
-
-class _UnreadError(ReviewError):
-    """A request that is refused before its whole body was read."""
 
 
 class ReviewEndpoint:
@@ -87,17 +84,15 @@ class ReviewEndpoint:
         """Serve one HTTP request (ASGI 3)."""
         if scope["type"] != "http":
             raise RuntimeError(f"This app serves HTTP only, not {scope['type']!r}.")
-        exchange = _Exchange(send, self._hosting, self._logged, scope.get("client"))
+        exchange = _Exchange(scope, receive, send, self._hosting, self._logged)
         response: Response | None = None
-        webhook: str | None = None
-        rejected = 0  # the status, even if the response is a denial
         try:
-            webhook = self._find_webhook(scope)
-            length = self._check_head(scope)
-            exchange.start(read_timeout(scope["query_string"]), webhook)
+            webhook = exchange.webhook = self._find_webhook(scope)
+            length = _check_head(scope)
+            exchange.start(read_timeout(scope["query_string"]))
             result = await self._fn(  # no variable: a slow client would keep it in memory
                 await decode_review(
-                    await exchange.read_body(receive, length), exchange.hold, exchange.share
+                    await exchange.read_body(length), exchange.hold, exchange.share
                 ),
                 webhook=webhook,
                 headers=RequestHeaders(scope["headers"]),
@@ -105,65 +100,26 @@ class ReviewEndpoint:
             )
             response = Response(200, orjson.dumps(result))
         except ReviewError as error:
-            response = self._build_refusal(scope, error, exchange.head)
-            rejected = error.status
+            response = exchange.refuse(error)
         except _DisconnectedError as error:
             logger.debug("%s (a review at %r)", error, scope["path"])
         except asyncio.CancelledError:
-            if not exchange.is_expired:
+            if exchange.timely is None:
                 if not self._hosting.is_stopping:
                     raise
                 reason = "The operator is stopping, and the review took too long."
-                response = build_refusal(503, reason, headers=RETRY, closes=True)
-                rejected = 503
+                response = exchange.reject(503, reason, headers=RETRY, closes=True)
         except Exception as error:
-            if not exchange.is_expired:
+            if exchange.timely is None:
                 logger.exception("Failed to serve a review at %r", scope["path"][:99])
                 reason = f"The operator failed: {type(error).__name__}; see its log for details."
-                response = build_refusal(500, reason)
-                rejected = 500
+                response = exchange.reject(500, reason)
         finally:
             exchange.end()
-        if rejected:
-            self._hosting.counters.reject(webhook, rejected)
-        await exchange.finish(response, receive)
-
-    def _check_head(self, scope: Scope) -> int:
-        """Refuse what is wrong with the head of a request, before its body is read.
-
-        Returns:
-            The size of the body if it is announced, else 0.
-        """
-        if scope["method"] != "POST":
-            raise ReviewError(f"Send reviews by POST, not by {scope['method']}.", status=405)
-        length = 0
-        for name, value in scope["headers"]:
-            if name == b"content-length" and len(value) > 5:  # else it is small
-                length = int(value[:20]) if value.isdigit() else 0
-            elif name == b"content-type":
-                check_content_type(value)
-            elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
-                encoding = value[:99].decode("latin-1")
-                raise ReviewError(
-                    f"The content encoding {encoding!r} is not supported.", status=415
-                )
-        return length
-
-    def _build_refusal(self, scope: Scope, error: ReviewError, head: bytes) -> Response:
-        # Any client can send garbage: one line a minute for each status.
-        level = self._logged.choose_level(error.status)
-        extra = {"k8s_request": error.request}
-        logger.log(level, "Refused a review at %r: %s", scope["path"][:99], error, extra=extra)
-        headers: tuple[tuple[bytes, bytes], ...] = ()
-        if error.status == 405:
-            headers = ((b"allow", b"POST"),)
-        if error.retry_after is not None:
-            headers = (*headers, (b"retry-after", b"%d" % error.retry_after))
-        # After a 503, the retry must open a new connection, to reach another replica.
-        closes = isinstance(error, _UnreadError) or error.status == 503
-        if error.status in (400, 413) and (request := find_request(head)) is not None:
-            return build_denial(*request, error.status, str(error), closes=closes)
-        return build_refusal(error.status, str(error), headers=headers, closes=closes)
+        if exchange.timely is not None:
+            await exchange.timely
+        elif response is not None:
+            await exchange.send(response)
 
     def _find_webhook(self, scope: Scope) -> str | None:
         path: str = scope["path"]
@@ -177,54 +133,67 @@ class ReviewEndpoint:
         return path.strip("/") or None
 
 
+def _check_head(scope: Scope) -> int:
+    """Refuse what is wrong with the head of a request, before its body is read.
+
+    Returns:
+        The size of the body if it is announced, else 0.
+    """
+    if scope["method"] != "POST":
+        raise ReviewError(f"Send reviews by POST, not by {scope['method']}.", status=405)
+    length = 0
+    for name, value in scope["headers"]:
+        if name == b"content-length" and len(value) > 5:  # else it is small
+            length = int(value[:20]) if value.isdigit() else 0
+        elif name == b"content-type":
+            check_content_type(value)
+        elif name == b"content-encoding" and value.lower() not in (b"", b"identity"):
+            encoding = value[:99].decode("latin-1")
+            raise ReviewError(f"The content encoding {encoding!r} is not supported.", status=415)
+    return length
+
+
 class _Exchange:
-    """One review: its body in memory, its deadline, and its only response.
+    """One review in its task: its body in memory, its deadline, and its only response.
 
     At the deadline, the timer sends the response, even if the function ignores its cancellation.
     """
 
-    def __init__(
-        self,
-        send: Send,
-        hosting: Hosting,
-        logged: Once,
-        client: tuple[str, int] | None,
-    ) -> None:
-        self._logged = logged
-        self._peer = None if client is None else client[0]
-        self._send = send
-        self._hosting = hosting
-        self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Task[Any] = asyncio.current_task(self._loop)  # type: ignore[assignment]
-        self._timer: asyncio.TimerHandle | None = None
-        self._sending: asyncio.Task[None] | None = None
-        self._held = 0  # bytes of the body, or of memory
-        self.share = 0  # bytes of memory that it may take
-        self.head = b""  # of the body
-        self._arrival: float | None = None
-        self._is_read = False
-        self.is_expired = False
+    webhook: str | None = None
+    head = b""  # of the body
+    share = 0  # bytes of memory that it may take
+    timely: asyncio.Task[None] | None = None  # sends the response of the deadline
+    _held = 0  # bytes of the body, or of memory
+    _is_read = False
+    _timer: asyncio.TimerHandle | None = None
 
-    def start(self, timeout: float | None, webhook: str | None) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, hosting: Hosting, logged: Once
+    ) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._hosting, self._logged = hosting, logged
+        self._peer = client[0] if (client := scope.get("client")) else None
+
+    def start(self, timeout: float | None) -> None:
         """Set the deadline: at first for the body, then for the whole review."""
-        limits = self._hosting.limits
+        limits, loop = self._hosting.limits, asyncio.get_running_loop()
         self.share = self._hosting.gate.share
         self._timeout = limits.review_timeout if timeout is None else timeout
         self._budget = compute_budget(self._timeout)
-        self._webhook = webhook
-        self._arrival = self._loop.time()
-        due = self._arrival + min(self._budget, limits.read_timeout)
-        self._timer = self._loop.call_at(due, self._expire)
+        self._task: asyncio.Task[Any] = asyncio.current_task(loop)  # type: ignore[assignment]
+        self._loop, self._began = loop, loop.time()
+        due = self._began + min(self._budget, limits.read_timeout)
+        self._timer = loop.call_at(due, self._expire)
 
-    async def read_body(self, receive: Receive, length: int) -> bytes:
+    async def read_body(self, length: int) -> bytes:
         """Read and return the body; what has arrived of it is counted until :meth:`end`.
 
         One that is announced to be too large is refused as soon as its head is here.
         """
-        limits = self._hosting.limits
+        limit = self._hosting.limits.max_body
         chunks: list[bytes] = []
         while True:
-            message = await receive()
+            message = await self._receive()
             if message["type"] != "http.request":
                 raise _DisconnectedError("The client has disconnected")
             chunk: bytes = message.get("body", b"")
@@ -233,14 +202,12 @@ class _Exchange:
             self._is_read = not message.get("more_body", False)
             size = self._held + len(chunk)
             expected = max(size, length) if length and len(self.head) == HEAD_SIZE else size
-            if expected > limits.max_body:
-                raise build_too_large(expected, limits.max_body)
+            if expected > limit:
+                text = f"The review is too large: {expected} bytes or more; the limit is {limit}"
+                raise ReviewError(f"{text} bytes (settings.admission.max_body).", status=413)
             if self._is_read:  # the decoder counts the memory for all of it
                 return b"".join(chunks) + chunk if chunks else chunk
-            try:
-                self.hold(size)
-            except ReviewError as error:
-                raise _UnreadError(str(error), status=429, retry_after=1) from None
+            self.hold(size)
             chunks.append(chunk)
 
     def hold(self, size: int) -> None:
@@ -252,70 +219,74 @@ class _Exchange:
         self._hosting.gate.hold(size - self._held, self._peer, self.share)
         self._held = size
 
+    def _expire(self) -> None:
+        """Respond to a review that is not done, unless its body has just moved the deadline."""
+        due = self._began + self._budget
+        if not self._is_read:
+            seconds = min(self._budget, self._hosting.limits.read_timeout)
+            reason = f"The request body was not received within {seconds:g} s."
+            response = self.reject(408, reason, closes=True)
+        elif due > self._loop.time():
+            self._timer = self._loop.call_at(due, self._expire)
+            return
+        else:
+            name = "The webhooks" if self.webhook is None else f"The webhook {self.webhook[:99]}"
+            given = f"{self._budget:g} s of the {self._timeout:g} s given"
+            reason = f"{name} did not answer within {given}."
+            level = self._logged.choose_level(504)  # any client can send short timeouts
+            logger.log(level, "%s Its handlers are cancelled.", reason)
+            response = self.reject(504, reason)
+        self.timely = self._loop.create_task(self.send(response))
+        self._task.cancel()
+
+    def refuse(self, error: ReviewError) -> Response:
+        """Build the response to a request that is refused; it is logged and counted."""
+        path, status, is_cut = self._scope["path"][:99], error.status, not self._is_read
+        # Any client can send garbage: one line a minute for each status.
+        level = self._logged.choose_level(status)
+        extra = {"k8s_request": error.request}
+        logger.log(level, "Refused a review at %r: %s", path, error, extra=extra)
+        headers: Headers = ((b"allow", b"POST"),) if status == 405 else ()
+        if error.retry_after is not None:
+            headers = (*headers, (b"retry-after", b"%d" % error.retry_after))
+        # After a 503, the retry must open a new connection, to reach another replica.
+        closes = status == 503 or (status in (413, 429) and is_cut)
+        response = self.reject(status, str(error), headers=headers, closes=closes)
+        if status in (400, 413) and (request := find_request(self.head)) is not None:
+            response = build_denial(*request, status, str(error), closes=closes)
+        return response
+
+    def reject(
+        self, status: int, reason: str, *, headers: Headers = (), closes: bool = False
+    ) -> Response:
+        """Build the response of a failure, and count it."""
+        self._hosting.counters.reject(self.webhook, status)
+        return build_refusal(status, reason, headers=headers, closes=closes)
+
     def end(self) -> None:
         """Release the body and the deadline, as the response is known."""
         self._hosting.gate.release(self._held, self._peer)
-        if self._timer is not None and self._arrival is not None:
+        if self._timer is not None:
             self._timer.cancel()
-            self._hosting.counters.add(self._webhook, self._loop.time() - self._arrival)
-        if self.is_expired:
+            self._hosting.counters.add(self.webhook, self._loop.time() - self._began)
+        if self.timely is not None:
             self._task.uncancel()
 
-    async def finish(self, response: Response | None, receive: Receive) -> None:
-        """Send the response, unless the deadline has sent one."""
-        if self._sending is not None:
-            await self._sending
-        elif response is None:
-            return
-        elif response.closes and not self._is_read:
-            await self._transmit(response, more_body=True)
-            await _discard_body(receive)
-            await self._send({"type": "http.response.body", "body": b""})
-        else:
-            await self._transmit(response)
-
-    def _expire(self) -> None:
-        """Respond instead of the function if the deadline has passed; else set the next one."""
-        limits = self._hosting.limits
-        due = (self._arrival or 0.0) + self._budget
-        if self._is_read and due > self._loop.time():
-            self._timer = self._loop.call_at(due, self._expire)
-            return
-        if self._is_read:
-            name = "The webhooks" if self._webhook is None else f"The webhook {self._webhook[:99]}"
-            reason = (
-                f"{name} did not answer within {self._budget:g} s of the {self._timeout:g} s given."
-            )
-            level = self._logged.choose_level(504)  # any client can send short timeouts
-            logger.log(level, "%s Its handlers are cancelled.", reason)
-            response = build_refusal(504, reason)
-        else:
-            seconds = min(self._budget, limits.read_timeout)
-            reason = f"The request body was not received within {seconds:g} s."
-            response = build_refusal(408, reason, closes=True)
-        self._hosting.counters.reject(self._webhook, response.status)
-        self.is_expired = True
-        self._sending = self._loop.create_task(self._transmit(response))
-        self._task.cancel()
-
-    async def _transmit(self, response: Response, *, more_body: bool = False) -> None:
+    async def send(self, response: Response) -> None:
+        """Send the only response."""
+        is_cut = response.closes and not self._is_read and self.timely is None
         if self._hosting.is_stopping:
             response = response._replace(closes=True)
         status, body, headers = response.status, response.body, response.list_headers()
         # Our own protocol sends both messages in one call.
-        send_at_once = None if more_body else getattr(self._send, "send_at_once", None)
+        own = None if is_cut else getattr(self._send, "__self__", None)
+        send_at_once = getattr(own, "send_at_once", None)
         if send_at_once is None or not send_at_once(status, headers, body):
             await self._send({"type": "http.response.start", "status": status, "headers": headers})
-            await self._send({"type": "http.response.body", "body": body, "more_body": more_body})
-
-
-def build_too_large(size: int, limit: int) -> ReviewError:
-    """Build the refusal of a body beyond ``settings.admission.max_body``."""
-    return _UnreadError(
-        f"The review is too large: {size} bytes or more; the limit is {limit} bytes "
-        "(settings.admission.max_body).",
-        status=413,
-    )
+            await self._send({"type": "http.response.body", "body": body, "more_body": is_cut})
+        if is_cut:
+            await _discard_body(self._receive)
+            await self._send({"type": "http.response.body", "body": b""})
 
 
 async def _discard_body(receive: Receive) -> None:

@@ -19,8 +19,8 @@ Guarantees:
     - Requests are served one at a time. A client that pipelines gets the response to the first one;
       then the connection closes (RFC 9112, 9.3.2: such a client sends the others again).
 
-It relies on names that uvicorn 0.39 to 0.54 have in common; ``tests/unit/servers/test_uvicorn.py``
-has them.
+It relies on code that uvicorn 0.39 to 0.54 have in common: ``tests/unit/servers/test_uvicorn.py``
+lists all of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl, service_unavailable
+from uvicorn.protocols.http.flow_control import FlowControl, service_unavailable
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
     HttpToolsProtocol,
@@ -281,7 +281,7 @@ class _Connection(HttpToolsProtocol):
         cycle = self.cycle
         if not cycle.response_complete:
             cycle.body += body
-            if len(cycle.body) > HIGH_WATER_LIMIT:
+            if len(cycle.body) > _READ_SIZE:
                 self.flow.pause_reading()
             self.message_event.set()
 
@@ -422,12 +422,9 @@ class _Cycle(RequestResponseCycle):
     async def run(self, connection: _Connection) -> None:
         """Run the app, then remove the task; a callback would cost another turn of the loop."""
         try:
-            await self.run_asgi(self._call_app)
+            await self.run_asgi(self.app)
         finally:
             connection.tasks.discard(asyncio.current_task(connection.loop))
-
-    def _call_app(self, scope: Any, receive: Any, _: Any) -> Any:
-        return self.app(scope, receive, self)
 
     async def receive(self) -> Any:
         """Receive a message (ASGI)."""
@@ -443,7 +440,7 @@ class _Cycle(RequestResponseCycle):
             await self.message_event.wait()
         return {"type": "http.disconnect"}
 
-    async def __call__(self, message: Any) -> None:
+    async def send(self, message: Any) -> None:
         """Send a message (ASGI)."""
         if message["type"] == "http.response.start" and not self.response_started:
             self._head = message
@@ -457,8 +454,8 @@ class _Cycle(RequestResponseCycle):
             if not self.keep_alive:  # uvicorn does so only since 0.53
                 headers = [pair for pair in headers if pair[0].lower() != b"connection"]
                 head = {**head, "headers": [*headers, (b"connection", b"close")]}
-            await self.send(head)
-        await self.send(message)
+            await super().send(head)
+        await super().send(message)
 
     def send_at_once(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.kit.operators import Calls, Objects, eventually
+from tests.kit.operators import Calls, Objects
+from tests.kit.waiting import eventually
 
 
 async def stay_out(objects: Objects, calls: Calls, log: pytest.LogCaptureFixture) -> None:

@@ -15,12 +15,12 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
 )
 from tests.kit.peering_objects import (
     PeeringObject,
     build_record,
 )
+from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.handlers.stopping import AsyncDaemonStopped
 from webop.reactor.observer import Scope

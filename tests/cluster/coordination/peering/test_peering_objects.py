@@ -14,7 +14,6 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
-    eventually,
 )
 from tests.kit.peering_objects import (
     PEERINGS,
@@ -24,6 +23,7 @@ from tests.kit.peering_objects import (
     define_peerings,
     undefine_peerings,
 )
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 
 

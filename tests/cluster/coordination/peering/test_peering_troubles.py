@@ -13,13 +13,13 @@ import pytest
 
 import webop
 from tests.cluster.coordination.peering.pauses import stay_out
+from tests.kit.forwarder import Forwarder
 from tests.kit.http_relay import relay
 from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
     build_settings,
-    eventually,
     get_connection,
     operate,
 )
@@ -27,7 +27,7 @@ from tests.kit.peering_objects import (
     PeeringObject,
     build_record,
 )
-from tests.kit.tcp_proxy import Proxy, intercept
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIConflictError
@@ -58,19 +58,19 @@ async def test_garbage_in_the_status_is_told_once_and_ignored(
 
 class TestWithoutTheServer:
     @pytest.fixture
-    async def proxy(self, webop_cluster: LocalCluster) -> AsyncIterator[Proxy]:
-        async with intercept(webop_cluster.server) as proxy:
+    async def proxy(self, webop_cluster: LocalCluster) -> AsyncIterator[Forwarder]:
+        async with Forwarder(webop_cluster.server).listen() as proxy:
             yield proxy
 
     @pytest.fixture
-    def info(self, webop_cluster: LocalCluster, proxy: Proxy) -> ConnectionInfo:
+    def info(self, webop_cluster: LocalCluster, proxy: Forwarder) -> ConnectionInfo:
         return get_connection(webop_cluster, proxy.url)
 
     @pytest.mark.feature("PEE-14")
     async def test_records_count_and_expire_while_it_is_away(
         self,
         run_operator: RunOperator,
-        proxy: Proxy,
+        proxy: Forwarder,
         shared: PeeringObject,
         objects: Objects,
         calls: Calls,

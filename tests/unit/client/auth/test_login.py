@@ -17,7 +17,7 @@ import webop
 from tests.kit.exec_plugins import PluginFolder
 from tests.kit.fake_cluster import Networking
 from tests.kit.httpx_client import answer_by
-from tests.kit.operators import eventually
+from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.context.memos import Memo, Memos

@@ -14,8 +14,9 @@ import pytest
 
 import webop
 from tests.kit.exec_plugins import V1, build_kubeconfig
-from tests.kit.operators import build_settings, eventually
+from tests.kit.operators import build_settings
 from tests.kit.reviews import serve
+from tests.kit.waiting import eventually
 from webop.client.auth.exec_plugins import parse_plugin
 from webop.client.auth.kubeconfig import choose_context
 from webop.client.auth.urls import quote_url

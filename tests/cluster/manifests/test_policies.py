@@ -1,0 +1,236 @@
+"""Rules of handlers' files: ``webop manifests`` writes them, and the API server goes by them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.kit.cli_runner import forgetting_modules, invoke
+from webop.testing import ClusterError, eventually
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+_GROUP = "admissionregistration.k8s.io"
+_HANDLERS = """\
+import webop
+
+class DatabaseSpec(webop.Struct):
+    engine: str
+    size: int = 1
+
+@webop.resource("policies.webop.dev", "v1")
+class Database(webop.Model):
+    spec: DatabaseSpec
+
+@webop.on.create(Database)
+def fn(**_): ...
+
+webop.rule(
+    Database,
+    id="engine-is-fixed",
+    cel="object.spec.engine == oldObject.spec.engine",
+    message="spec.engine cannot be changed",
+)
+"""
+_SIZE = """
+webop.rule(
+    "databases.policies.webop.dev",
+    id="size-is-small",
+    cel='''
+        object.spec.size < 100 // "GB"
+    ''',
+    message="spec.size must be below 100",
+    action="{action}",
+)
+"""
+_CHANGES = """
+webop.rule(
+    Database,
+    id="sized",
+    apply="Object{metadata: Object.metadata{labels: {'size': string(object.spec.size)}}}",
+)
+webop.rule(
+    Database,
+    id="patched",
+    json_patch='''[JSONPatch{op: "add", path: "/spec/size", value: object.spec.size + 1}]''',
+    operations=["UPDATE"],
+)
+"""
+
+
+def make(
+    folder: Path, handlers: str, *args: str, **variables: str | None
+) -> tuple[list[Json], str]:
+    """Return the objects that ``webop manifests`` prints, and its warnings."""
+    file = folder / "handlers.py"
+    file.write_text(handlers)
+    nowhere = {"HOME": str(folder), "KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None}
+    with forgetting_modules(folder):
+        result = invoke("manifests", "--name=db", *args, str(file), env={**nowhere, **variables})
+    assert result.exit_code == 0, result.stderr
+    return [one for one in yaml.safe_load_all(result.stdout) if one], result.stderr
+
+
+def select_policies(made: list[Json]) -> list[Json]:
+    return [one for one in made if "AdmissionPolicy" in one["kind"]]
+
+
+def test_policies_have_their_bindings_and_the_operator_gets_no_right_to_them(
+    tmp_path: Path,
+) -> None:
+    made, warnings = make(tmp_path, _HANDLERS)
+    assert warnings == ""
+    policy, binding = select_policies(made)
+    assert policy["metadata"] == binding["metadata"]
+    assert policy["metadata"] == {
+        "name": "engine-is-fixed.db",
+        "labels": {"app.kubernetes.io/name": "db"},
+    }
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert rule == {
+        "apiGroups": ["policies.webop.dev"],
+        "apiVersions": ["v1"],
+        "resources": ["databases"],
+        "operations": ["UPDATE"],
+        "scope": "*",
+    }
+    assert binding["spec"] == {"policyName": "engine-is-fixed.db", "validationActions": ["Deny"]}
+    rights = [rule for one in made for rule in one.get("rules", ())]
+    assert not any(_GROUP in rule["apiGroups"] for rule in rights)
+
+
+def test_two_rules_of_one_id_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "handlers.py").write_text(_HANDLERS + _HANDLERS.replace("cannot be", "can't be"))
+    with forgetting_modules(tmp_path):
+        result = invoke("manifests", str(tmp_path / "handlers.py"))
+    assert result.exit_code == 1
+    assert "Two rules have the id 'engine-is-fixed'." in result.stderr
+
+
+def test_rules_alone_are_no_operator(tmp_path: Path) -> None:
+    rule = "import webop\nwebop.rule('pods', id='a', cel='true', message='no')\n"
+    (tmp_path / "rules.py").write_text(rule)
+    with forgetting_modules(tmp_path):
+        result = invoke("manifests", str(tmp_path / "rules.py"))
+    assert result.exit_code == 1
+    assert "There are only rules in" in result.stderr
+
+
+def test_charts_have_the_rules_with_the_account_that_is_exempt(tmp_path: Path) -> None:
+    startup = "@webop.on.startup()\ndef start(settings, **_):\n"
+    startup += "    settings.admission.exempt_account = True\n"
+    folder = tmp_path / "chart"
+    (tmp_path / "handlers.py").write_text(f"{_HANDLERS}{startup}")
+    with forgetting_modules(tmp_path):
+        result = invoke("manifests", f"--helm={folder}", str(tmp_path / "handlers.py"))
+    assert result.exit_code == 0, result.stderr
+    text = (folder / "templates" / "policies.yaml").read_text()
+    assert text.count("name: engine-is-fixed.{{ .Values.name }}") == 2
+    account = "system:serviceaccount:{{ (.Values.namespace | default .Release.Namespace) }}:"
+    assert f'request.userInfo.username != "{account}{{{{ .Values.name }}}}"' in text
+
+
+class Databases:
+    """Objects of the kind of the rules, in a namespace."""
+
+    def __init__(self, cluster: LocalCluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+
+    def apply(self, *, engine: str = "a", size: int = 1, is_dry: bool = False, **meta: Any) -> Json:
+        body = {
+            "apiVersion": "policies.webop.dev/v1",
+            "kind": "Database",
+            "metadata": {"name": "one", **meta},
+            "spec": {"engine": engine, "size": size},
+        }
+        (stored,) = self.cluster.apply(body, namespace=self.namespace, dry_run=is_dry)
+        return stored
+
+    def read_denial(self, **options: Any) -> str:
+        try:
+            self.apply(is_dry=True, **options)
+        except ClusterError as exc:
+            return str(exc)
+        return ""
+
+    def delete(self) -> None:
+        self.cluster.delete("policies.webop.dev/v1", "Database", "one", self.namespace)
+
+
+@pytest.fixture
+def databases(webop_cluster: LocalCluster, webop_namespace: str) -> Any:
+    yield Databases(webop_cluster, webop_namespace)
+    for kind in ("ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"):
+        for name in ("engine-is-fixed", "size-is-small", "sized", "patched"):
+            for suffix in ("Binding", ""):
+                try:
+                    webop_cluster.delete(f"{_GROUP}/v1", f"{kind}{suffix}", f"{name}.db")
+                except ClusterError:  # no such kind in this version
+                    break
+
+
+def test_rules_hold_without_an_operator(tmp_path: Path, databases: Databases) -> None:
+    made, _ = make(tmp_path, _HANDLERS + _SIZE.format(action="Deny"))
+    databases.cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
+    databases.apply(size=500, finalizers=["webop.dev/test"])  # older than the rule
+    databases.cluster.apply(*select_policies(made))
+    denial = eventually(lambda: databases.read_denial(engine="b", size=50), timeout=30)
+    assert "HTTP 422" in denial
+    assert "denied request: spec.engine cannot be changed" in denial
+    assert eventually(lambda: databases.read_denial(size=101), timeout=30).endswith(
+        "denied request: spec.size must be below 100"
+    )
+    assert not databases.read_denial(size=99)
+
+    databases.delete()  # it still violates the rule
+    databases.apply(size=500, finalizers=[])
+    assert not databases.cluster.get(
+        "policies.webop.dev/v1", "Database", "one", databases.namespace
+    )
+
+
+def test_a_rule_can_only_warn(tmp_path: Path, databases: Databases) -> None:
+    made, _ = make(tmp_path, _HANDLERS + _SIZE.format(action="Warn"))
+    databases.cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
+    databases.cluster.apply(*select_policies(made))
+    databases.apply()
+    eventually(
+        lambda: databases.read_denial(engine="b") and not databases.read_denial(size=500),
+        timeout=30,
+    )
+    databases.apply(size=500)
+
+
+def test_rules_change_objects_where_the_server_has_such_policies(
+    tmp_path: Path, databases: Databases
+) -> None:
+    cluster = databases.cluster
+    made, warnings = make(
+        tmp_path, _HANDLERS + _CHANGES, "--cluster", KUBECONFIG=str(cluster.kubeconfig)
+    )
+    kinds = {one["kind"] for one in select_policies(made)}
+    matched = re.match(r"v1\.(\d+)", cluster.version)
+    assert matched is not None
+    if int(matched[1]) < 36:
+        assert "Rule 'sized' was left out" in warnings
+        assert not any(kind.startswith("Mutating") for kind in kinds)
+        return
+    assert kinds >= {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+    cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
+    cluster.apply(*select_policies(made))
+
+    def read_label() -> Any:
+        return databases.apply(size=7, is_dry=True)["metadata"].get("labels", {}).get("size")
+
+    assert eventually(read_label, timeout=30) == "7"
+    databases.apply(size=7)
+    patched = eventually(lambda: databases.apply(size=8, is_dry=True)["spec"]["size"] == 9)
+    assert patched

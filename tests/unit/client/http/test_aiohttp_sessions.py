@@ -1,0 +1,129 @@
+"""The client over sessions of aiohttp that users make."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+import zlib
+from collections.abc import Callable
+
+import aiohttp
+import aiohttp.web
+import pytest
+from aiohttp.test_utils import TestServer
+
+from tests.kit.fake_cluster import PATH, FakeCluster, Mirror, Networking, Watching
+from tests.kit.scripted_server import ScriptedServer
+from tests.kit.waiting import eventually
+from tests.unit.client.http.test_transport import FAULTS, serving
+from webop.client.api import Client
+from webop.client.auth.vault import AiohttpSession, Vault
+from webop.client.http.sessions import build_transport
+from webop.client.http.transport import Request
+from webop.errors import APIConnectionError, APINotFoundError
+
+
+def build_info(server: ScriptedServer, session: aiohttp.ClientSession) -> AiohttpSession:
+    return AiohttpSession(server=server.url, aiohttp_session=session)
+
+
+def connect(server: ScriptedServer, session: aiohttp.ClientSession) -> Client:
+    return Client(Vault({"test": build_info(server, session)}), Networking())
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network_of_a_session(
+    fault: Callable[[FakeCluster], None],
+) -> None:
+    cluster = FakeCluster("kept", "changed", "deleted")
+    mirror = Mirror()
+    session = aiohttp.ClientSession()
+    async with (
+        serving(cluster) as server,
+        connect(server, session) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
+        await eventually(lambda: bool(cluster.feeds))
+        fault(cluster)
+        cluster.delete("deleted")
+        cluster.apply("changed", value=1)
+        await mirror.catch_up(cluster)
+        task.cancel()
+    assert session.closed
+
+
+async def test_requests_have_the_headers_of_the_session_and_keep_their_quoting() -> None:
+    cluster = FakeCluster("one")
+    headers = {"Authorization": "Custom x", "User-Agent": "mine/1"}
+    session = aiohttp.ClientSession(headers=headers)
+    async with serving(cluster) as server, connect(server, session) as client:
+        listed = await client.request("GET", f"{PATH}?limit=1&fieldSelector=metadata.name%3Done")
+    request = cluster.requests[0]
+    assert [item["metadata"]["name"] for item in listed["items"]] == ["one"]
+    assert request.headers["authorization"] == "Custom x"
+    assert request.headers["user-agent"] == "mine/1"
+    assert request.headers["accept"] == "application/json"
+    assert request.url.raw_path.endswith(b"=metadata.name%3Done")
+
+
+async def test_a_session_that_cannot_connect_says_why() -> None:
+    async with serving(FakeCluster()) as server:
+        info = build_info(server, aiohttp.ClientSession())
+    async with Client(Vault({"test": info}), Networking()) as client:
+        with pytest.raises(APIConnectionError, match=r"aiohttp: .*127\.0\.0\.1"):
+            await client.request("GET", PATH)
+
+
+async def test_a_proxy_that_refuses_is_told_without_its_password() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 407 Who are you?\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        session = aiohttp.ClientSession(proxy=f"http://joe:hunter2@{place}")
+        info = AiohttpSession(server="https://host", aiohttp_session=session)
+        async with Client(Vault({"test": info}), Networking()) as client:
+            with pytest.raises(APIConnectionError, match=rf"407.*{place}") as e:
+                await client.request("GET", PATH)
+    assert "hunter2" not in "".join(traceback.format_exception(e.value))
+
+
+async def test_refusals_are_answers_also_if_the_session_raises_them_itself() -> None:
+    session = aiohttp.ClientSession(raise_for_status=True)
+    async with TestServer(aiohttp.web.Application()) as server:
+        info = AiohttpSession(server=str(server.make_url("")), aiohttp_session=session)
+        async with Client(Vault({"test": info}), Networking()) as client:
+            with pytest.raises(APINotFoundError):
+                await client.request("GET", PATH)
+
+
+async def test_a_session_that_the_user_has_closed_says_so() -> None:
+    session = aiohttp.ClientSession()
+    await session.close()
+    async with serving(FakeCluster()) as server, connect(server, session) as client:
+        with pytest.raises(APIConnectionError, match="session of aiohttp is closed"):
+            await client.request("GET", PATH)
+
+
+async def test_compressed_answers_are_decompressed_once() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        content = zlib.compress(b"content", wbits=31)
+        head = (
+            f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        writer.write(head.encode() + content)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        info = AiohttpSession(server=address, aiohttp_session=aiohttp.ClientSession())
+        transport = build_transport(info)
+        received = await transport.send(Request("GET", "/", b""))
+        assert b"content-encoding" not in received.headers
+        assert await received.receive() == b"content"
+        await transport.aclose()

@@ -1,0 +1,159 @@
+"""The default transport over real sockets, and the watch over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.kit.fake_cluster import FakeCluster, Mirror, Networking, Watching, answer_status
+from tests.kit.scripted_server import HalfChunkError, ScriptedServer, answer_by, playing
+from tests.kit.waiting import eventually
+from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo, Vault
+from webop.client.http.streams import StreamLimits
+from webop.errors import APIConnectionError, APIServerError
+
+
+def serving(
+    cluster: FakeCluster, context: ssl.SSLContext | None = None
+) -> contextlib.AbstractAsyncContextManager[ScriptedServer]:
+    return playing(answer_by(cluster.handle), context)
+
+
+FAULTS: dict[str, Callable[[FakeCluster], None]] = {
+    "reset": lambda cluster: cluster.cut(httpx.ReadError("reset")),
+    "half a chunk": lambda cluster: cluster.cut(HalfChunkError()),
+    "silence": lambda cluster: cluster.mute(),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
+    fault: Callable[[FakeCluster], None],
+) -> None:
+    cluster = FakeCluster("kept", "changed", "deleted")
+    mirror = Mirror()
+    async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
+        task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
+        await eventually(lambda: bool(cluster.feeds))
+        fault(cluster)
+        cluster.delete("deleted")
+        cluster.apply("changed", value=1)
+        cluster.apply("created")
+        await mirror.catch_up(cluster)
+        assert mirror.deleted == ["deleted"]
+        task.cancel()
+
+
+async def test_many_streams_do_not_starve_the_requests() -> None:
+    cluster = FakeCluster("a")
+    params = {"watch": "true", "resourceVersion": "0"}
+    async with (
+        serving(cluster) as server,
+        server.connect() as client,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        for _ in range(150):
+            await stack.enter_async_context(client.stream("/apis", params))
+        cluster.refuse("all", answer_status(200))
+        assert await client.request("GET", "/version", timeout=10)
+
+
+@pytest.mark.feature("CFG-32")
+async def test_a_request_without_an_answer_fails_by_the_timeout() -> None:
+    cluster = FakeCluster("a")
+    params = {"watch": "true", "resourceVersion": "101"}
+    async with serving(cluster) as server, server.connect(request_timeout=0.05) as client:
+        with pytest.raises(APIConnectionError, match="no response in time"):
+            await client.request("GET", "/apis", params=params)
+
+
+async def test_a_stream_that_stays_silent_ends_with_a_timeout() -> None:
+    cluster = FakeCluster("a")
+    params = {"watch": "true", "resourceVersion": "0"}
+    limits = StreamLimits(silence=0.5)
+    async with (
+        serving(cluster) as server,
+        server.connect() as client,
+        client.stream("/apis", params, limits=limits) as lines,
+    ):
+        assert len(await anext(lines)) == 1
+        with pytest.raises(TimeoutError):
+            await anext(lines)
+
+
+async def test_a_stream_ends_in_silence_when_its_total_time_is_over() -> None:
+    cluster = FakeCluster("a")
+    params = {"watch": "true", "resourceVersion": "0"}
+    limits = StreamLimits(total=0.5)
+    async with (
+        serving(cluster) as server,
+        server.connect() as client,
+        client.stream("/apis", params, limits=limits) as lines,
+    ):
+        assert [len(batch) async for batch in lines] == [1]
+
+
+async def test_an_error_with_a_stream_is_read_and_explained() -> None:
+    cluster = FakeCluster("a")
+    cluster.refuse("watch", answer_status(503, "Unavailable", "starting up"))
+    async with serving(cluster) as server, server.connect() as client:
+        with pytest.raises(APIServerError, match="starting up"):
+            async with client.stream("/apis", {"watch": "true"}):
+                pass
+
+
+@pytest.mark.feature("CFG-35")
+@pytest.mark.parametrize("way", ["credentials", "environment, by settings", "environment"])
+async def test_requests_go_through_a_proxy_if_told_so(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server:
+        proxy = f"http://127.0.0.1:{server.port}"
+        if way != "credentials":
+            monkeypatch.setenv("http_proxy", proxy)
+            proxy = ""
+        info = ConnectionInfo(
+            "http://cluster.test", proxy_url=proxy or None, trust_env=way == "environment"
+        )
+        options = Networking(trust_env=way == "environment, by settings")
+        async with Client(Vault({"x": info}), options) as client:
+            assert await client.request("GET", "/version")
+    assert str(cluster.requests[0].url) == "http://cluster.test/version"
+
+
+@pytest.mark.feature("CFG-35")
+@pytest.mark.parametrize("is_trusted", [False, True])
+async def test_a_netrc_is_read_if_the_environment_is_trusted(
+    is_trusted: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login alice password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server:
+        info = ConnectionInfo(f"http://127.0.0.1:{server.port}", trust_env=is_trusted)
+        async with Client(Vault({"x": info}), Networking()) as client:
+            assert await client.request("GET", "/version")
+    expected = "Basic YWxpY2U6c2VjcmV0" if is_trusted else None
+    assert cluster.requests[0].headers.get("Authorization") == expected
+
+
+async def test_proxies_of_the_environment_are_not_used_unless_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    cluster = FakeCluster()
+    cluster.refuse("all", answer_status(200))
+    async with serving(cluster) as server, server.connect() as client:
+        assert await client.request("GET", "/version")

@@ -1,0 +1,155 @@
+"""Rules for API servers: what ``webop.rule`` makes of its options, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import webop
+from webop.handlers.model import MatchCondition
+
+GOOD: dict[str, Any] = {"id": "size-is-small", "cel": "object.spec.size < 9", "message": "too big"}
+CHANGE: dict[str, Any] = {"id": "sized", "apply": "Object{spec: Object.spec{size: 1}}"}
+
+
+class CrateSpec(webop.Struct):
+    size: int
+
+
+@webop.resource("rules.webop.dev", "v1")
+class Crate(webop.Model):
+    spec: CrateSpec
+
+
+def declare(*kind: Any, **options: Any) -> webop.Rule:
+    return webop.rule(*(kind or ("crates",)), registry=webop.OperatorRegistry(), **options)
+
+
+def test_a_rule_is_in_the_registry_and_is_no_handler() -> None:
+    registry = webop.OperatorRegistry()
+    rule = webop.rule("crates", registry=registry, **GOOD)
+    assert registry.rules == [rule]
+    assert len(registry) == 0
+    assert registry.copy().rules == [rule]
+    webop.rule("crates", registry=registry, **GOOD)  # of a file that is loaded twice
+    assert registry.rules == [rule]
+
+
+def test_by_default_rules_go_to_the_default_registry(registry: webop.OperatorRegistry) -> None:
+    webop.set_default_registry(registry)
+    assert registry.rules == [webop.rule("crates", **GOOD)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ((Crate,), ("rules.webop.dev", "v1", "crates")),
+        (("rules.webop.dev", "v1", "crates"), ("rules.webop.dev", "v1", "crates")),
+        (("rules.webop.dev/v1", "crates"), ("rules.webop.dev", "v1", "crates")),
+    ],
+)
+def test_kinds_are_named_as_in_decorators(kind: Any, names: tuple[str, str, str]) -> None:
+    assert declare(*kind, **GOOD).selector.check(webop.Resource(*names))
+
+
+def test_options_take_the_forms_of_webhooks() -> None:
+    rule = declare(
+        labels={"app": "web", "old": webop.ABSENT},
+        namespace_selector={"team": webop.PRESENT},
+        match_conditions={"by-users": "request.userInfo.username != 'me'"},
+        subresource="status",
+        action="Warn",
+        operations=["UPDATE"],
+        **GOOD,
+    )
+    assert rule.object_selector == {
+        "matchExpressions": [
+            {"key": "app", "operator": "In", "values": ["web"]},
+            {"key": "old", "operator": "DoesNotExist"},
+        ]
+    }
+    assert rule.namespace_selector == {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
+    assert rule.match_conditions == (
+        MatchCondition("by-users", "request.userInfo.username != 'me'"),
+    )
+    assert (rule.subresource, rule.action, {*rule.operations}) == ("status", "Warn", {"UPDATE"})
+
+
+@pytest.mark.parametrize(
+    ("cel", "operations"),
+    [
+        ("object.spec.size < 9", {"CREATE", "UPDATE"}),
+        ("object.spec.engine == oldObject.spec.engine", {"UPDATE"}),
+        ("oldObject == null || object.spec == oldObject.spec", {"CREATE", "UPDATE"}),
+        ("oldObject.spec.a == object.spec.a || object.spec.b == null", {"UPDATE"}),
+        ("object.spec.text != 'oldObject'", {"CREATE", "UPDATE"}),
+        ("object.spec.text != r'\\' // oldObject", {"CREATE", "UPDATE"}),
+        ('object.spec.text != """a "b" oldObject"""', {"CREATE", "UPDATE"}),
+        ("object.spec.oldObject > 1", {"CREATE", "UPDATE"}),
+    ],
+)
+def test_rules_that_need_an_old_object_are_for_updates(cel: str, operations: set[str]) -> None:
+    assert declare(id="a", cel=cel, message="no").operations == operations
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"id": "a"}, TypeError, "requires cel=, an expression that must be true"),
+        ({"cel": "true", "message": "no"}, TypeError, "requires id="),
+        ({**GOOD, "message": None}, TypeError, "with cel= requires message="),
+        ({**GOOD, "message": "two\nlines"}, ValueError, "message= must be one line"),
+        ({**GOOD, "cel": "  "}, TypeError, "cel= must be a CEL expression that is not empty"),
+        ({**GOOD, "id": "Size_Is"}, TypeError, "id= must be a DNS name"),
+        ({**GOOD, "id": "a" * 129}, TypeError, "128 characters at most"),
+        ({**GOOD, "operations": ["DELET"]}, ValueError, "must be 'CREATE', 'UPDATE', 'DELETE'"),
+        ({**GOOD, "operations": []}, ValueError, "operations= must not be empty"),
+        ({**GOOD, "operations": ["DELETE"]}, ValueError, "object, which is null in each DELETE"),
+        (
+            {**GOOD, "operations": ["UPDATE", "DELETE"]},
+            ValueError,
+            "Remove DELETE from operations=, or begin with 'object == null || '",
+        ),
+        (
+            {**GOOD, "cel": "oldObject.a == object.a", "operations": ["CREATE"]},
+            ValueError,
+            "reads oldObject, which is null in each CREATE: use object, or other operations",
+        ),
+        (
+            {**GOOD, "cel": "oldObject.a == object.a", "operations": ["CREATE", "UPDATE"]},
+            ValueError,
+            "Remove CREATE from operations=, or begin with 'oldObject == null || '",
+        ),
+        ({**GOOD, "cel": "self.a == oldSelf.a"}, ValueError, "oldObject in place of oldSelf and"),
+        ({**GOOD, "cell": "true"}, TypeError, "no option 'cell' of webop.rule(): did you mean"),
+        ({**GOOD, "labels": {"a": lambda **_: True}}, TypeError, "cannot call functions"),
+        ({**GOOD, **CHANGE}, TypeError, "cel= and apply= exclude each other"),
+        ({**CHANGE, "json_patch": "[]"}, TypeError, "apply= and json_patch= exclude each other"),
+        ({**CHANGE, "message": "no"}, TypeError, "message= and apply= exclude each other"),
+        ({**CHANGE, "action": "Warn"}, TypeError, "action= and apply= exclude each other"),
+        ({**CHANGE, "operations": ["DELETE"]}, ValueError, "must be CREATE and UPDATE, got DELETE"),
+    ],
+)
+def test_mistakes_are_refused_at_import(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        declare(**options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [(webop.EVERYTHING,), (lambda _: True,)])
+def test_a_rule_needs_one_kind(kind: Any) -> None:
+    with pytest.raises(TypeError, match="requires one kind"):
+        declare(*kind, **GOOD)
+
+
+def test_a_rule_in_which_an_operation_is_told_apart_may_read_both_objects() -> None:
+    rule = declare(
+        id="a",
+        cel="request.operation == 'DELETE' ? oldObject.spec.done : object.spec.size > 0",
+        message="no",
+        operations=["CREATE", "DELETE"],
+    )
+    assert rule.operations == {"CREATE", "DELETE"}

@@ -1,0 +1,125 @@
+"""The client of an API server in memory, in tests of users."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import webop
+from webop.testing import FakeClient
+
+MAP: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "one", "namespace": "team"},
+    "data": {"a": "1"},
+}
+
+
+class PumpSpec(webop.Struct):
+    size: int = 1
+
+
+class PumpStatus(webop.Struct):
+    phase: str | None = None
+    conditions: webop.Conditions = webop.Conditions()
+
+
+@webop.resource("pumps.webop.dev", "v1")
+class Pump(webop.Model):
+    spec: PumpSpec
+    status: PumpStatus = PumpStatus()
+
+
+def build_pump(**status: Any) -> Pump:
+    metadata = webop.Metadata(name="one")
+    return Pump(metadata=metadata, spec=PumpSpec(), status=PumpStatus(**status))
+
+
+def test_sync_functions_in_sync_tests_use_the_sync_client() -> None:
+    def count(client: webop.SyncClient) -> None:
+        data = client.get("configmaps", "one", namespace="team")["data"]
+        client.patch("configmaps", "one", {"data": {"b": data["a"]}}, namespace="team")
+
+    client = FakeClient(MAP)
+    count(client.sync)
+    assert client.sync.get("configmaps", "one", namespace="team")["data"] == {"a": "1", "b": "1"}
+
+
+async def test_sync_and_async_functions_see_the_same_objects() -> None:
+    client = FakeClient(Pump, build_pump())
+    waiting = asyncio.create_task(
+        client.wait_for(Pump, "one", "Ready", namespace="default", timeout=20)
+    )
+    await asyncio.sleep(0)
+
+    def be_ready(sync: webop.SyncClient) -> None:
+        pump = sync.get(Pump, "one", namespace="default")
+        pump.status.conditions.set("Ready", True, "Started")
+        status = {"conditions": pump.status.conditions.model_dump(mode="json")}
+        patch = {"status": status}
+        sync.patch(Pump, "one", patch, namespace="default", subresource="status")
+
+    await asyncio.to_thread(be_ready, client.sync)
+    assert (await waiting).status.conditions
+
+
+async def test_given_objects_keep_their_status() -> None:
+    client = FakeClient(Pump, build_pump(phase="Running"))
+    assert (await client.get(Pump, "one", namespace="default")).status.phase == "Running"
+    assert (await client.get("namespaces", "default"))["status"] == {"phase": "Active"}
+
+
+async def test_files_are_given_by_their_paths(tmp_path: Path) -> None:
+    file = tmp_path / "map.yaml"
+    file.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n")
+    client = FakeClient(file, namespace="team")
+    assert await client.get("cm", "one", namespace="team")
+
+
+async def test_kinds_of_kubernetes_are_there_without_their_schemas() -> None:
+    client = FakeClient()
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+    created = await client.create({**body, "spec": {"replicas": 1}}, namespace="default")
+    assert created["metadata"]["generation"] == 1
+    found = await client.apply({**body, "spec": {"replicas": 2}}, namespace="default", force=True)
+    assert found["spec"] == {"replicas": 2}
+    assert [one["metadata"]["name"] for one in await client.list("deploy")] == ["web"]
+
+
+async def test_clients_do_not_share_objects_and_uids_are_the_same_in_each_run() -> None:
+    one, other = FakeClient(MAP), FakeClient(MAP)
+    await one.delete("configmaps", "one", namespace="team")
+    found = await other.get("configmaps", "one", namespace="team")
+    again = await FakeClient(MAP).get("configmaps", "one", namespace="team")
+    assert found["metadata"]["uid"] == again["metadata"]["uid"]
+
+
+async def test_in_a_block_it_is_the_current_client() -> None:
+    with FakeClient(MAP) as client:
+        assert webop.client.current() is client
+    with pytest.raises(LookupError):
+        webop.client.current()
+
+
+async def test_a_dry_client_stores_nothing() -> None:
+    client = FakeClient(MAP)
+    dry = client.share("reviews", is_dry=True)
+    await dry.patch("configmaps", "one", {"data": {"a": "2"}}, namespace="team")
+    assert (await client.get("configmaps", "one", namespace="team"))["data"] == {"a": "1"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([build_pump()], "There is no kind pumps.webop.dev/v1 Pump"),
+        ([MAP, MAP], 'cannot exist at the start: configmaps "one" already exists'),
+        ([{"kind": "ConfigMap"}], "apiVersion"),
+    ],
+)
+def test_what_cannot_exist_at_the_start_is_refused(given: list[Any], message: str) -> None:
+    with pytest.raises(webop.ConfigurationError, match=message):
+        FakeClient(*given)

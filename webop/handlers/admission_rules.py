@@ -1,0 +1,146 @@
+"""Declare rules that API servers apply themselves: ``webop.rule``.
+
+Flow: :func:`rule` checks the options and the expression at import; the registry holds the rules;
+``webop manifests`` writes them (:mod:`webop.admission.configurations.policies`). The operator never
+reads them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Unpack
+
+from webop.handlers.model import Rule
+from webop.handlers.options import (
+    SELECTOR_KEYS,
+    ResourcePart,
+    RuleOptions,
+    parse_options,
+    spell_out,
+)
+from webop.handlers.registry import get_default_registry
+from webop.models.model import build_selector, find_class
+from webop.objects.resources import parse_selector
+
+_ABSENT = {"oldObject": ("CREATE", "object"), "object": ("DELETE", "oldObject")}
+_CHANGES = frozenset({"CREATE", "UPDATE"})
+
+_TEXT = re.compile(
+    r"""r?(?:'{3}.*?'{3}|"{3}.*?"{3})|r['"][^'"]*['"]|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|//[^\n]*""",
+    re.DOTALL | re.IGNORECASE,
+)
+_find_names = re.compile(r"(?<![\w.])(?:self|oldSelf|object|oldObject)\b").findall
+
+
+@spell_out("id")
+def rule(*resource: ResourcePart, **options: Unpack[RuleOptions]) -> Rule:
+    """Have API servers check requests by a rule in CEL, without calling a webhook.
+
+    The rule holds while the operator is down. ``webop manifests`` writes it as an admission policy
+    and its binding; the operator needs no right to them::
+
+        webop.rule(
+            Database,
+            id="engine-is-fixed",
+            cel="object.spec.engine == oldObject.spec.engine",
+            message="spec.engine cannot be changed",
+        )
+
+    Name the kind as in decorators: by a class or by names. The expression reads ``object``,
+    ``oldObject``, ``request`` and ``namespaceObject``. Objects that are being deleted are not
+    checked, so that their finalizers can be removed.
+
+    Returns:
+        The rule, for ``webop.testing.check_agreement``.
+
+    Raises:
+        TypeError: an option is unknown, missing, of a wrong type, or conflicts with another one.
+        ValueError: an option has an invalid value; or the expression cannot work with the
+            operations, or is one for the rules of schemas (:class:`webop.CEL`).
+
+    See "Validating Admission Policy" and "Mutating Admission Policy" in the documentation of
+    Kubernetes, and docs/rules.md.
+    """
+    parsed = parse_options("webop.rule()", options, RuleOptions)
+    registry = parsed.pop("registry", None)
+    if "id" not in parsed:
+        raise TypeError("webop.rule() requires id=, such as id='engine-is-fixed'.")
+    _check_parts(parsed)
+    text = _TEXT.sub("", next(parsed[name] for name in _PARTS if name in parsed))
+    parsed.setdefault("operations", frozenset({"UPDATE"}) if _reads_old(text) else _CHANGES)
+    _check_names(parsed["operations"], text, parsed)
+    keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
+    model = find_class(resource, keywords)
+    selector = parse_selector(*resource, **keywords) if model is None else build_selector(model)
+    if not selector.is_specific:
+        raise TypeError(f"webop.rule() requires one kind, got {selector}.")
+    declared = Rule(
+        selector=selector, model=model, object_selector=parsed.pop("labels", None), **parsed
+    )
+    (get_default_registry() if registry is None else registry).append_rule(declared)
+    return declared
+
+
+_PARTS = ("cel", "apply", "json_patch")
+
+
+def _check_parts(options: dict[str, Any]) -> None:
+    """Check that there is one expression, and only what goes with it."""
+    given = [name for name in _PARTS if name in options]
+    if not given:
+        raise TypeError(
+            "webop.rule() requires cel=, an expression that must be true, such as "
+            "cel='object.spec.size > 0'; or apply= or json_patch=, which change objects."
+        )
+    if len(given) > 1:
+        raise TypeError(f"{given[0]}= and {given[1]}= exclude each other.")
+    if given == ["cel"]:
+        if "message" not in options:
+            raise TypeError("webop.rule() with cel= requires message=: users see it in denials.")
+        if "\n" in options["message"]:
+            raise ValueError(f"message= must be one line, got {options['message']!r}.")
+        return
+    for name in ("message", "action"):
+        if name in options:
+            raise TypeError(f"{name}= and {given[0]}= exclude each other.")
+    if others := options.get("operations", _CHANGES) - _CHANGES:
+        found = ", ".join(sorted(others))
+        raise ValueError(f"operations= with {given[0]}= must be CREATE and UPDATE, got {found}.")
+
+
+def _reads_old(text: str) -> bool:
+    return "oldObject" in _find_names(text) and not _can_be_null("oldObject", text)
+
+
+def _can_be_null(name: str, text: str) -> bool:
+    """Return whether an expression asks first if an object is null, or for the operation."""
+    asked = rf"\b{name}\s*[!=]=\s*null\b|\bnull\s*[!=]=\s*{name}\b|\b{name}\.\?"
+    return bool(re.search(rf"{asked}|\brequest\.operation\b", text))
+
+
+def _check_names(operations: frozenset[str], text: str, options: dict[str, Any]) -> None:
+    """Check that an expression without its texts and comments has the objects that it reads."""
+    names = set(_find_names(text))
+    if wrong := names & {"self", "oldSelf"}:
+        good = {"self": "object", "oldSelf": "oldObject"}
+        hints = " and ".join(f"{good[name]} in place of {name}" for name in sorted(wrong))
+        raise ValueError(
+            f"Rule {options['id']!r}: write {hints}. self is for rules in schemas (webop.CEL)."
+        )
+    if not operations:
+        raise ValueError("operations= must not be empty.")
+    conditions = " ".join(one.expression for one in options.get("match_conditions", ()))
+    for name, (operation, other) in _ABSENT.items():
+        if name not in names or operation not in operations:
+            continue
+        if operations == {operation}:
+            raise ValueError(
+                f"Rule {options['id']!r} reads {name}, which is null in each {operation}: use "
+                f"{other}, or other operations."
+            )
+        if not _can_be_null(name, f"{text} {conditions}"):
+            raise ValueError(
+                f"Rule {options['id']!r} reads {name}, which is null in {operation}, so that it "
+                f"would deny each of these. Remove {operation} from operations=, or begin with "
+                f"'{name} == null || '."
+            )

@@ -1,0 +1,221 @@
+"""Admission webhooks: which of them are called about a request, and what becomes of their answers.
+
+Only the order of the calls and their effects are simulated: mutating ones one after another, then
+validating ones; they are not called again. The driver of the cluster makes the calls.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from .kinds import NAMESPACES, WEBHOOKS, Kind
+from .messages import Json, Refusal, Request
+from .patches import apply_json_patch
+from .selectors import matches_label_selector
+from .store import Store
+
+
+class Review(dict[str, Any]):
+    """An AdmissionReview to be sent (Kubernetes API, admission/v1).
+
+    Attributes:
+        webhook: to whom: the entry of the webhook configuration, with its clientConfig.
+    """
+
+    def __init__(self, webhook: Json, request: Json) -> None:
+        super().__init__(apiVersion="admission.k8s.io/v1", kind="AdmissionReview", request=request)
+        self.webhook = webhook
+
+
+Verdict = Json | Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation that webhooks review."""
+
+    verb: str
+    kind: Kind
+    subresource: str
+    namespace: str
+    name: str
+    request: Request
+    is_dry: bool
+    options: Json
+
+
+def mutate(
+    store: Store,
+    rng: random.Random,
+    operation: Operation,
+    old: Json | None,
+    new: Json | None,
+    fit: Callable[[Json], Json],
+) -> Generator[Review, Verdict, Json | None]:
+    """Ask the mutating webhooks one after another; return the changed object.
+
+    Each sees what the one before has made of it; ``fit`` makes an object of it again.
+
+    Raises:
+        Refusal: one of them denies, or cannot be called.
+    """
+    for webhook in _choose(store, "Mutating", operation, old, new):
+        if not _selects_object(webhook, old, new):
+            continue
+        response = yield from _ask(rng, webhook, operation, old, new)
+        if response and response.get("patch") and new is not None:
+            try:
+                patch = orjson.loads(base64.b64decode(response["patch"]))
+                new = fit(apply_json_patch(new, patch))
+            except (ValueError, Refusal) as exc:
+                raise _fail(webhook, f"cannot apply its patch: {exc}") from exc
+    return new
+
+
+def validate(
+    store: Store, rng: random.Random, operation: Operation, old: Json | None, new: Json | None
+) -> Generator[Review, Verdict, None]:
+    """Ask all validating webhooks, as kube-apiserver does at once.
+
+    Raises:
+        Refusal: one of them denies, or cannot be called: the first of them tells why.
+    """
+    refusals = []
+    for webhook in _choose(store, "Validating", operation, old, new):
+        try:
+            if _selects_object(webhook, old, new):
+                yield from _ask(rng, webhook, operation, old, new)
+        except Refusal as refusal:
+            refusals.append(refusal)
+    if refusals:
+        raise refusals[0]
+
+
+def _choose(
+    store: Store, way: str, operation: Operation, old: Json | None, new: Json | None
+) -> list[Json]:
+    """Return the webhooks that are responsible, but for what they say about labels of objects."""
+    resource = WEBHOOKS[way]
+    objects = store.tables[resource].objects
+    if store.webhooks is not None:
+        objects = store.webhooks[resource]
+    if not objects or operation.kind.resource in WEBHOOKS.values():
+        return []
+    labels = _get_namespace_labels(store, operation, old, new)
+    return [
+        webhook
+        for name in sorted(objects)
+        for webhook in objects[name].get("webhooks", ())
+        if any(_concerns(rule, operation) for rule in webhook.get("rules", ()))
+        and (labels is None or matches_label_selector(webhook["namespaceSelector"], labels))
+    ]
+
+
+def _selects_object(webhook: Json, old: Json | None, new: Json | None) -> bool:
+    states = [raw["metadata"].get("labels") or {} for raw in (old, new) if raw is not None]
+    return any(matches_label_selector(webhook["objectSelector"], labels) for labels in states)
+
+
+def _get_namespace_labels(
+    store: Store, operation: Operation, old: Json | None, new: Json | None
+) -> dict[str, str] | None:
+    """Return what namespace selectors are compared with; None for other objects of the cluster."""
+    namespace: Json | None
+    if operation.kind.resource == NAMESPACES:
+        namespace = new or old
+    elif operation.namespace:
+        namespace = store.tables[NAMESPACES].objects.get(operation.namespace)
+    else:
+        return None
+    return (namespace or {"metadata": {}})["metadata"].get("labels") or {}
+
+
+def _concerns(rule: Json, operation: Operation) -> bool:
+    kind = operation.kind
+    resources = {"*/*", kind.plural, "*"}
+    if operation.subresource:
+        sub = operation.subresource
+        resources = {"*/*", f"{kind.plural}/{sub}", f"*/{sub}", f"{kind.plural}/*"}
+    return (
+        _has(rule, "operations", {"*", operation.verb})
+        and _has(rule, "apiGroups", {"*", kind.group})
+        and _has(rule, "apiVersions", {"*", kind.version})
+        and _has(rule, "resources", resources)
+        and rule["scope"] in {"*", "Namespaced" if kind.namespaced else "Cluster"}
+    )
+
+
+def _has(rule: Json, field: str, wanted: set[str]) -> bool:
+    return not wanted.isdisjoint(rule.get(field) or ())
+
+
+def _ask(
+    rng: random.Random, webhook: Json, operation: Operation, old: Json | None, new: Json | None
+) -> Generator[Review, Verdict, Json | None]:
+    """Return the response that allows it; None if there is none, and none is needed."""
+    review = Review(webhook, _build_request(rng, operation, old, new))
+    verdict = yield review
+    if isinstance(verdict, Refusal):
+        problem = str(verdict)
+    elif (response := verdict.get("response")) is None:
+        problem = "the response is absent"
+    elif response.get("uid") != review["request"]["uid"]:
+        problem = f"expected response.uid={review['request']['uid']!r}"
+    elif response.get("allowed"):
+        return dict(response)
+    else:
+        raise _build_denial(webhook, response.get("status") or {})
+    if webhook["failurePolicy"] == "Ignore":
+        return None
+    raise _fail(webhook, problem)
+
+
+def _fail(webhook: Json, problem: str) -> Refusal:
+    message = f'Internal error occurred: failed calling webhook "{webhook["name"]}": {problem}'
+    return Refusal(500, "InternalError", message, {"causes": [{"message": problem}]})
+
+
+def _build_denial(webhook: Json, status: Json) -> Refusal:
+    """Return the answer to the user (the defaults are those of kube-apiserver)."""
+    reason = status.get("message") or status.get("reason") or "without explanation"
+    separator = " " if not (status.get("message") or status.get("reason")) else ": "
+    message = f'admission webhook "{webhook["name"]}" denied the request{separator}{reason}'
+    code = max(status.get("code") or 400, 400)
+    return Refusal(code, status.get("reason") or "", message, status.get("details"))
+
+
+def _build_request(
+    rng: random.Random, operation: Operation, old: Json | None, new: Json | None
+) -> Json:
+    kind = operation.kind
+    request: Json = {
+        "uid": str(UUID(int=rng.getrandbits(128), version=4)),
+        "kind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "resource": {"group": kind.group, "version": kind.version, "resource": kind.plural},
+        "requestKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
+        "requestResource": {
+            "group": kind.group,
+            "version": kind.version,
+            "resource": kind.plural,
+        },
+        "operation": operation.verb,
+        "userInfo": {"username": operation.request.user, "groups": ["system:authenticated"]},
+        "object": None if new is None else kind.show(new),
+        "oldObject": None if old is None else kind.show(old),
+        "dryRun": operation.is_dry,
+        "options": {"apiVersion": "meta.k8s.io/v1", **operation.options},
+    }
+    if operation.subresource:
+        request["subResource"] = request["requestSubResource"] = operation.subresource
+    if operation.name:
+        request["name"] = operation.name
+    if operation.namespace:
+        request["namespace"] = operation.namespace
+    return request

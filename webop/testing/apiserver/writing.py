@@ -1,0 +1,453 @@
+"""Creations, replacements, patches, deletions: what kube-apiserver does, in its order.
+
+Each is a generator that yields the reviews of admission webhooks and receives their responses. So
+the rest of the world can go on while a webhook thinks. The stored object is checked again then.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from . import metadata as metadatas
+from . import schemas, webhooks
+from .applying import Owner, Owners
+from .bodies import (
+    check_size,
+    get_content_type,
+    parse_body,
+    parse_object,
+    refuse_content_type,
+    write_whole_numbers,
+)
+from .kinds import CRDS, NAMESPACES, Kind
+from .messages import Json, Refusal, Response, refuse_body
+from .patches import apply_json_patch, apply_merge_patch, is_same
+from .store import Store
+from .targets import Target
+from .webhooks import Review, Verdict
+
+Steps = Generator[Review, Verdict, Response]
+Quota = Callable[[str, Json], Refusal | None]
+
+_STORE_LIMIT = 1_572_864
+_ATTEMPTS = 5
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+_PATCHES: dict[str, Callable[[Json, Any], Any]] = {
+    "application/json-patch+json": apply_json_patch,
+    "application/merge-patch+json": apply_merge_patch,
+}
+_APPLY = "application/apply-patch+yaml"
+_ORPHANING = "orphan"
+_FOREGROUND = "foregroundDeletion"
+
+
+class Writer:
+    """Changes objects as requests want it."""
+
+    def __init__(self, store: Store, now: Callable[[], datetime], rng: random.Random) -> None:
+        self.quota: Quota | None = None
+        self.owners: Owners | None = None
+        self._store = store
+        self._now = now
+        self._rng = rng
+
+    def create(self, target: Target, raw: Json) -> Steps:
+        """Create an object out of a decoded body."""
+        kind = target.kind
+        metadata = _decode_metadata(target, raw)
+        self._check_namespace(target, metadata.get("name", ""))
+        if target.name and metadata.get("name", target.name) != target.name:
+            raise _refuse_other_name(metadata["name"], target.name)
+        if kind.is_terminating:
+            message = "create not allowed while custom resource definition is terminating"
+            details = target.build_details(name=metadata.get("name", ""))
+            raise Refusal(403, "Forbidden", message, details)
+        metadatas.wipe(metadata)
+        new: Json | None = _shape(target, {**raw, "metadata": metadata})
+        name = metadata.get("name", "")
+        operation = target.describe("CREATE", {"kind": "CreateOptions"}, name)
+        fit = partial(_shape, target)
+        new = yield from webhooks.mutate(self._store, self._rng, operation, None, new, fit)
+        assert new is not None  # noqa: S101 - for the type checker
+        metadata = _decode_metadata(target, new)
+        name = self._complete_new(kind, metadata)
+        target = Target(kind, target.table, target.namespace, name, "", target.request)
+        new = {**new, "metadata": metadata}
+        if kind.has_status and kind.is_custom:
+            new.pop("status", None)
+            new = _shape(target, new)  # the status can have a default
+        if kind.counted != ():
+            metadata["generation"] = 1
+        kind.fill_in(new)
+        _check(target, new)
+        yield from webhooks.validate(self._store, self._rng, operation, None, new)
+        refusal = self.quota(kind.resource, new) if self.quota is not None else None
+        if refusal is not None:
+            raise refusal
+        if metadata.pop("resourceVersion", "0") != "0":
+            raise Refusal(500, "", "resourceVersion should not be set on objects to be created")
+        if (there := target.table.objects.get(target.key)) is not None:
+            prefix = "object is being deleted: " if "deletionTimestamp" in there["metadata"] else ""
+            message = f'{prefix}{kind.resource} "{name}" already exists'
+            raise Refusal(409, "AlreadyExists", message, target.build_details())
+        self._write(target, new)
+        return Response(201, kind.show(new))
+
+    def replace(self, target: Target, raw: Json) -> Steps:
+        """Put a decoded body in the place of an object."""
+        metadata = _decode_metadata(target, raw)
+        if "name" not in metadata:
+            raise refuse_body("the name of the object was undeterminable: name must be provided")
+        if metadata["name"] != target.name:
+            raise _refuse_other_name(metadata["name"], target.name)
+        uid = metadata.get("uid")
+
+        def make(old: Json) -> Json:
+            if uid not in (None, old["metadata"]["uid"]):
+                raise target.refuse_conflict("StorageError: Precondition failed: UID")
+            return raw
+
+        is_created = target.key not in target.table.objects and target.kind.creates_on_update
+        if is_created and not target.subresource:
+            if uid:
+                raise target.refuse_conflict("StorageError: Precondition failed: UID")
+            metadata.pop("resourceVersion", None)
+            return (yield from self.create(target, {**raw, "metadata": metadata}))
+        return (yield from self._update(target, make, is_patch=False))
+
+    def patch(self, target: Target) -> Steps:
+        """Apply a patch; errors in it count only if the object is there."""
+        content_type = get_content_type(target.request)
+        if content_type == _APPLY and self.owners is not None:
+            return (yield from self._apply(target, self.owners))
+        if content_type not in _PATCHES:
+            raise refuse_content_type(", ".join(_PATCHES))
+        check_size(target.request)
+
+        def make(old: Json) -> Any:
+            made = _PATCHES[content_type](old, parse_body(target.request))
+            return write_whole_numbers(target.request, made)
+
+        return (yield from self._update(target, make, is_patch=True))
+
+    def _apply(self, target: Target, owners: Owners) -> Steps:
+        """Apply a configuration: create the object, or set its fields."""
+        query, kind = target.request.query, target.kind
+        config = parse_object(kind, replace(target.request, headers={}))
+        metadata = config.setdefault("metadata", {})
+        if metadata.setdefault("name", target.name) != target.name:
+            raise _refuse_other_name(metadata["name"], target.name)
+        if not (manager := query.get("fieldManager", "")):
+            raise refuse_body("metadata.fieldManager: Required value: is required for apply patch")
+        owner = Owner(manager, is_applying=True, subresource=target.subresource)
+        old = target.table.objects.get(target.key)
+        if old is None and target.subresource:
+            raise target.refuse_absent()
+        if old is None:
+            response = yield from self.create(target, config)
+        else:
+
+            def make(old: Json) -> Json:
+                is_forced = query.get("force") == "true"
+                return owners.apply(kind, old, config, owner, is_forced=is_forced)
+
+            response = yield from self._update(target, make, is_patch=True)
+        if not target.is_dry:
+            owners.take(kind, old, response.body, config, owner)
+        return response
+
+    def delete(self, target: Target, options: Json, *, is_one_of_many: bool = False) -> Steps:
+        """Delete an object, or mark it as deleted if finalizers hold it."""
+        kind, table = target.kind, target.table
+        old = table.objects.get(target.key)
+        if old is None:
+            raise target.refuse_absent()
+        is_dry = bool(options.get("dryRun"))
+        _check_preconditions(target, old, options)
+        name = "" if is_one_of_many else target.name  # webhooks see no name
+        wish = {"kind": "DeleteOptions", **options}
+        operation = replace(target.describe("DELETE", wish, name), is_dry=is_dry)
+        yield from webhooks.mutate(self._store, self._rng, operation, old, None, dict)
+        yield from webhooks.validate(self._store, self._rng, operation, old, None)
+        old = table.objects.get(target.key)
+        if old is None:
+            raise target.refuse_absent()
+        _check_preconditions(target, old, options)
+        new = self._mark_deleted(kind, old, options)
+        is_over = is_finished(kind, new)
+        is_written = new != old and not is_over
+        if kind.resource == NAMESPACES:
+            # It is marked first, in any case; the next request writes once more, and ends it.
+            is_over = is_over and "deletionTimestamp" in old["metadata"]
+            is_written = new != old or is_over
+        if is_written and not is_dry:
+            self._store.commit(table, target.key, new, target.request)
+        if is_over:
+            if not is_dry:
+                self._store.commit(table, target.key, None, target.request)
+            if kind.returns_deleted:
+                return Response(200, kind.show(new))
+            details = {**target.build_details(), "uid": old["metadata"]["uid"]}
+            status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+            return Response(200, {**status, "details": details})
+        return Response(200, kind.show(new))
+
+    def stamp(self) -> str:
+        """Return the time as in metadata."""
+        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _update(self, target: Target, make: Callable[[Json], Any], *, is_patch: bool) -> Steps:
+        kind, table = target.kind, target.table
+        operation = target.describe("UPDATE", {"kind": "UpdateOptions"}, target.name)
+        for _ in range(_ATTEMPTS):
+            old = table.objects.get(target.key)
+            if old is None:
+                raise target.refuse_absent()
+            made = make(kind.show(old))
+            if not isinstance(made, dict) or not made.get("kind"):
+                raise _refuse_patched("Object 'Kind' is missing")
+            metadata = _decode_metadata(target, made, is_patch=is_patch)
+            # An empty list is not the same as none, until it is stored.
+            is_emptied = any(made.get(field) == [] for field in kind.counted or ())
+            made = _shape(target, {**made, "metadata": metadata})
+            if is_patch:
+                _check_same_name(target, made["metadata"])
+            self._get_namespace(target)
+            fit = partial(_shape, target)
+            mutated = yield from webhooks.mutate(self._store, self._rng, operation, old, made, fit)
+            assert mutated is not None  # noqa: S101 - for the type checker
+            if mutated is not made:
+                metadata = _decode_metadata(target, mutated, is_patch=is_patch)
+                mutated = _shape(target, {**mutated, "metadata": metadata})
+            new = self._prepare_update(target, old, mutated)
+            if is_emptied or _has_new_generation(kind, old, new):
+                new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+            yield from webhooks.validate(self._store, self._rng, operation, old, new)
+            if table.objects.get(target.key) is not old:
+                continue  # somebody else was faster than the webhooks
+            if is_finished(kind, new) or not is_same(new, old):
+                self._write(target, new)
+            return Response(200, kind.show(new))
+        raise target.refuse_conflict("the object has been modified")
+
+    def _prepare_update(self, target: Target, old: Json, raw: Json) -> Json:
+        """Return the state to store; the resource version stays for now."""
+        kind, before, metadata = target.kind, old["metadata"], {**raw["metadata"]}
+        new = {**raw, "metadata": metadata}
+        _check_version(target, metadata, before)
+        if target.subresource:
+            field = {"status": "status", "finalize": "spec"}[target.subresource]
+            whole, new = new, {**old, "metadata": metadata}
+            new.pop(field, None)
+            if field in whole or not kind.is_custom:
+                new[field] = whole.get(field, {})
+            if kind.is_custom:
+                metadata = new["metadata"] = dict(before)
+        else:
+            if kind.has_status:
+                new.pop("status", None)
+                new |= {"status": old["status"]} if "status" in old else {}
+            if kind.resource == NAMESPACES:
+                new["spec"] = old["spec"]
+        metadatas.carry_over(metadata, before)
+        kind.fill_in(new)
+        faults = list(metadatas.find_changes_refused(metadata, before))
+        if faults:
+            raise target.refuse_invalid(*faults)
+        _check(target, new)
+        metadata["resourceVersion"] = before["resourceVersion"]
+        new["apiVersion"] = old["apiVersion"]
+        return new
+
+    def _write(self, target: Target, new: Json) -> None:
+        """Store a new state, or remove the object if nothing holds it any more."""
+        body = target.request.body
+        if body is not None and len(body) > _STORE_LIMIT:
+            raise Refusal(500, "", "etcdserver: request is too large")
+        if not target.is_dry:
+            state = None if is_finished(target.kind, new) else new
+            if self.owners is not None and get_content_type(target.request) != _APPLY:
+                old = target.table.objects.get(target.key)
+                manager = target.request.query.get("fieldManager", "unknown")
+                self.owners.note(target.kind, old, new, manager)
+            self._store.commit(target.table, target.key, state, target.request)
+
+    def _complete_new(self, kind: Kind, metadata: Json) -> str:
+        """Fill in the metadata of an object to be created, return its name."""
+        metadatas.wipe(metadata)
+        metadata.pop("generation", None)
+        metadata["uid"] = str(UUID(int=self._rng.getrandbits(128), version=4))
+        metadata["creationTimestamp"] = self.stamp()
+        if "name" not in metadata and "generateName" in metadata:
+            suffix = "".join(self._rng.choices(_SUFFIX, k=5))
+            metadata["name"] = f"{metadata['generateName'][:58]}{suffix}"
+        if not kind.namespaced:
+            metadata.pop("namespace", None)
+        name: str = metadata.get("name", "")
+        return name
+
+    def _get_namespace(self, target: Target) -> Json | None:
+        """Return the namespace that an object is in; it must be there."""
+        if not target.namespace:
+            return None
+        namespace = self._store.tables[NAMESPACES].objects.get(target.namespace)
+        if namespace is None:
+            message = f'namespaces "{target.namespace}" not found'
+            about = {"name": target.namespace, "kind": "namespaces"}
+            raise Refusal(404, "NotFound", message, about)
+        return namespace
+
+    def _check_namespace(self, target: Target, name: str) -> None:
+        """Refuse new objects in a namespace that is absent or being deleted."""
+        namespace = self._get_namespace(target)
+        if namespace is not None and "deletionTimestamp" in namespace["metadata"]:
+            problem = (
+                f"unable to create new content in namespace {target.namespace} because it is "
+                "being terminated"
+            )
+            message = f'{target.kind.resource} "{name}" is forbidden: {problem}'
+            causes = [{"reason": "NamespaceTerminating", "message": problem}]
+            details: Json = {**target.build_details(name=name), "causes": causes}
+            raise Refusal(403, "Forbidden", message, details)
+
+    def _mark_deleted(self, kind: Kind, old: Json, options: Json) -> Json:
+        """Return the object as it is while its finalizers are waited for."""
+        metadata = dict(old["metadata"])
+        finalizers = [
+            name
+            for name in metadata.pop("finalizers", ())
+            if name not in {_ORPHANING, _FOREGROUND} or "propagationPolicy" not in options
+        ]
+        wanted = {"Orphan": _ORPHANING, "Foreground": _FOREGROUND}
+        extra = wanted.get(options.get("propagationPolicy", ""))
+        if extra:
+            finalizers.append(extra)
+        if finalizers:
+            metadata["finalizers"] = finalizers
+        new = {**old, "metadata": metadata}
+        if "deletionTimestamp" in metadata:
+            return new
+        metadata["deletionTimestamp"] = self.stamp()
+        if kind.resource == NAMESPACES:
+            new["status"] = {**old["status"], "phase": "Terminating"}
+        elif kind.resource != CRDS:
+            metadata["deletionGracePeriodSeconds"] = 0
+            if "generation" in metadata:
+                metadata["generation"] += 1
+        return new
+
+
+def is_finished(kind: Kind, raw: Json) -> bool:
+    """Tell whether an object is deleted, and nothing holds it."""
+    metadata = raw["metadata"]
+    if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
+        return False
+    return kind.resource != NAMESPACES or not raw["spec"].get("finalizers")
+
+
+def _decode_metadata(target: Target, raw: Json, *, is_patch: bool = False) -> Json:
+    try:
+        metadata = metadatas.decode_metadata(raw.get("metadata"))
+    except metadatas.MetadataError as exc:
+        if is_patch:
+            raise _refuse_patched(str(exc)) from exc
+        raise refuse_body(f"{target.kind.kind} cannot be handled: json: {exc}") from exc
+    if not target.kind.namespaced and target.kind.is_custom:
+        metadata["namespace"] = ""
+    if metadata.setdefault("namespace", target.namespace) != target.namespace:
+        raise refuse_body(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    if not target.namespace:
+        del metadata["namespace"]
+    return metadata
+
+
+def _check_same_name(target: Target, metadata: Json) -> None:
+    if "name" not in metadata:
+        raise refuse_body("the name of the object was undeterminable: name must be provided")
+    if metadata["name"] != target.name:
+        raise _refuse_other_name(metadata["name"], target.name)
+
+
+def _shape(target: Target, raw: Json) -> Json:
+    """Return the object with the fields of its kind only."""
+    kind = target.kind
+    content = {
+        key: value for key, value in raw.items() if key not in {"apiVersion", "kind", "metadata"}
+    }
+    content = schemas.fit(content, kind.schema)
+    if not kind.is_custom:
+        fault = next(schemas.find_faults(content, kind.schema), "")
+        if fault:
+            raise _refuse_patched(fault)
+        content = {key: value for key, value in content.items() if value not in ({}, [], "")}
+    return {
+        "apiVersion": raw.get("apiVersion"),
+        "kind": raw["kind"],
+        "metadata": raw["metadata"],
+        **content,
+    }
+
+
+def _check(target: Target, new: Json) -> None:
+    """Refuse an object that is not as it must be."""
+    kind = target.kind
+    faults = []
+    if new["kind"] != kind.kind:
+        faults.append(f"kind: Invalid value: must be {kind.kind}")
+    if new["apiVersion"] != kind.api_version:
+        faults.append(f"apiVersion: Invalid value: must be {kind.api_version}")
+    faults += metadatas.find_faults(new["metadata"], is_label=kind.resource == NAMESPACES)
+    if not kind.is_custom:
+        faults += metadatas.find_core_faults(new["metadata"])
+    if kind.is_custom:
+        content = {key: new[key] for key in new if key not in {"apiVersion", "kind", "metadata"}}
+        faults += schemas.find_faults(content, kind.schema)
+    elif fault := kind.find_fault(new):
+        faults.append(fault)
+    if faults:
+        raise target.refuse_invalid(*faults, kind=new["kind"], name=target.name)
+
+
+def _check_version(target: Target, new: Json, old: Json) -> None:
+    """Compare resource versions: who gives one insists on it."""
+    version = new.get("resourceVersion", "")
+    if version in {"", "0"}:
+        if not target.kind.updates_without_version:
+            fault = "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+            raise target.refuse_invalid(fault, kind=target.kind.plural)
+    elif not version.isdecimal():
+        raise Refusal(500, "", f'strconv.ParseUint: parsing "{version}": invalid syntax')
+    elif version != old["resourceVersion"]:
+        raise target.refuse_conflict("the object has been modified; please apply your changes")
+
+
+def _check_preconditions(target: Target, old: Json, options: Json) -> None:
+    for field, wanted in (options.get("preconditions") or {}).items():
+        if field in {"uid", "resourceVersion"} and wanted not in (None, old["metadata"][field]):
+            problem = f"the {field} in the precondition does not match the one in record"
+            raise target.refuse_conflict(problem, target.kind.kind)
+
+
+def _has_new_generation(kind: Kind, old: Json, new: Json) -> bool:
+    fields = kind.counted
+    if fields is None:
+        ignored = {"apiVersion", "kind", "metadata"} | ({"status"} if kind.has_status else set())
+        fields = tuple({*old, *new} - ignored)
+    return not all(is_same(old.get(field), new.get(field)) for field in fields)
+
+
+def _refuse_other_name(name: str, wanted: str) -> Refusal:
+    return refuse_body(f"the name of the object ({name}) does not match the name ({wanted})")
+
+
+def _refuse_patched(problem: str) -> Refusal:
+    causes = [{"reason": "FieldValueInvalid", "message": problem, "field": "patch"}]
+    return Refusal(422, "Invalid", f' "" is invalid: patch: {problem}', {"causes": causes})
