@@ -270,7 +270,7 @@ async def test_under_load_the_page_is_right_at_a_desk_and_on_a_phone_by_day_and_
         await api.expect(page.locator("#facts")).to_contain_text(
             f"leading by the lease {webop_namespace}/leader"
         )
-        await api.expect(page.locator("#objects-title .count")).to_have_text("4")
+        await api.expect(page.locator("#objects-title .count")).to_have_text("4", timeout=30_000)
         failed = find_row(page, "handlers", "create_database").get_by_role("cell").nth(4)
         await api.expect(failed).to_have_text("1 (+1)")
         broken = find_row(page, "failed", "broken")

@@ -25,7 +25,7 @@ def find_leader(candidates: Iterable[Candidate]) -> Candidate:
 async def test_a_leader_that_stops_gives_the_lease_back_and_another_one_leads_at_once() -> None:
     ledger, candidates = build()
     async with standing(*candidates):
-        await until(lambda: any(c.is_acting for c in candidates))
+        await until(lambda: any(c.steps for c in candidates))
         leader = find_leader(candidates)
         others = [c for c in candidates if c is not leader]
         await leader.stop()

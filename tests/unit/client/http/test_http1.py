@@ -305,7 +305,7 @@ async def test_a_connection_is_closed_if_its_request_is_cancelled(
             await task
         await server.wait_for_closing()
         with pytest.raises(APIConnectionError, match="no response in time"):
-            await client.request("GET", "/slow", timeout=0.1)
+            await client.request("GET", "/slow", timeout=0.4)
         await server.wait_for_closing()
         assert await client.request("GET", "/fast") == {}
         assert server.accepted == 3
