@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, TypedDict, Unpack
 from urllib.parse import urlsplit
 
+from webop.calls.threads import count_calls
 from webop.client.auth.vault import Vault
 from webop.errors import ConfigurationError
 from webop.handlers.options import check_names, spell_out
@@ -279,6 +280,7 @@ class _Running:
         self._stopped = asyncio.Event()
         self._received: list[signal.Signals] = []
         self._stopping_since = 0.0
+        self._killer: threading.Timer | None = None
 
     async def run(self) -> None:
         """Run the operator; at a terminal, log how long it took to stop."""
@@ -319,11 +321,16 @@ class _Running:
         # Read it now: a startup handler may have changed it.
         limit = self._made.context.settings.process.ultimate_exiting_timeout
         if limit is not None:
-            killer = threading.Timer(limit, os.kill, (os.getpid(), signal.SIGKILL))
-            killer.daemon = True
-            killer.start()
+            self._killer = threading.Timer(limit, os.kill, (os.getpid(), signal.SIGKILL))
+            self._killer.daemon = True
+            self._killer.start()
 
     def _report_end(self) -> None:
+        """Log the end. A process that embeds the operator lives on, unless a thread hangs."""
+        settings = self._made.context.settings
+        pools = settings.execution, settings.background, settings.admission
+        if self._killer is not None and not any(map(count_calls, pools)):
+            self._killer.cancel()
         if self._received and find_formatter() is not None:
             seconds = time.monotonic() - self._stopping_since
             logger.info("Stopped after %g s.", round(seconds, 1))

@@ -6,6 +6,8 @@ import asyncio
 import concurrent.futures
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -248,3 +250,25 @@ def test_the_name_of_one_namespace_is_not_taken_letter_by_letter() -> None:
 async def test_a_mapping_for_a_vault_is_refused() -> None:
     with pytest.raises(TypeError, match=r"vault= must be a webop\.Vault"):
         await webop.spawn_tasks(vault={}, clusterwide=True)  # type: ignore[arg-type]
+
+
+_LIVING_ON = """
+import os, signal, threading, time
+import webop
+
+@webop.on.startup()
+def start(settings, **_):
+    settings.process.ultimate_exiting_timeout = 0.5
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+webop.run(standalone=True, clusterwide=True)
+time.sleep(1.5)
+print("alive")
+"""
+
+
+def test_a_process_that_lives_on_after_its_operator_is_not_killed_later() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LIVING_ON], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
