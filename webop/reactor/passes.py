@@ -168,8 +168,8 @@ async def _call(
         known.failures += 1
         known.due = loop.time() + (outcome.delay or 0.0)
     deliver_results({handler.id: outcome}, cause.patch)
-    if cause.patch and obj.raw is not None:
-        wanted = Body(apply_merge_patch(obj.raw, cause.patch))
+    if cause.patch:
+        wanted = Body(apply_merge_patch(snapshot.restore() or {}, cause.patch))
         writer = open_writer(ctx, obj)
         writer.take(cause.patch)
         await writer.write()

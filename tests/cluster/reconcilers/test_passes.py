@@ -235,6 +235,30 @@ async def test_what_a_reconciler_changes_of_what_counts_does_not_call_it_again_e
     assert calls == [("created",), ("changed",)]
 
 
+async def test_a_change_during_a_call_is_not_taken_for_the_own_one(
+    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+) -> None:
+    calls: list[Any] = []
+    released = asyncio.Event()
+
+    @webop.reconcile("widgets", registry=registry, when=is_no_fence)
+    async def build(patch: webop.Patch, spec: webop.Spec, **_: Any) -> None:
+        calls.append(spec.get("a"))
+        patch.spec["count"] = len(calls)
+        await released.wait()
+
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one", {"a": 1})
+        await eventually(lambda: bool(calls), "a call")
+        await objects.patch("one", {"spec": {"a": 2}})
+        await objects.pass_fence()
+        released.set()
+        await eventually(lambda: calls[-1] == 2, "a call for the change")
+        await objects.pass_fence()
+    assert calls == [1, 2]
+
+
 async def test_after_the_last_attempt_it_is_called_for_the_next_reason(
     registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
