@@ -21,19 +21,19 @@ _GROUP = "admissionregistration.k8s.io"
 _HANDLERS = """\
 import webop
 
-class DatabaseSpec(webop.Struct):
+class LedgerSpec(webop.Struct):
     engine: str
     size: int = 1
 
 @webop.resource("policies.webop.dev", "v1")
-class Database(webop.Model):
-    spec: DatabaseSpec
+class Ledger(webop.Model):
+    spec: LedgerSpec
 
-@webop.on.create(Database)
+@webop.on.create(Ledger)
 def fn(**_): ...
 
 webop.rule(
-    Database,
+    Ledger,
     id="engine-is-fixed",
     cel="object.spec.engine == oldObject.spec.engine",
     message="spec.engine cannot be changed",
@@ -41,7 +41,7 @@ webop.rule(
 """
 _SIZE = """
 webop.rule(
-    "databases.policies.webop.dev",
+    "ledgers.policies.webop.dev",
     id="size-is-small",
     cel='''
         object.spec.size < 100 // "GB"
@@ -52,12 +52,12 @@ webop.rule(
 """
 _CHANGES = """
 webop.rule(
-    Database,
+    Ledger,
     id="sized",
     apply="Object{metadata: Object.metadata{labels: {'size': string(object.spec.size)}}}",
 )
 webop.rule(
-    Database,
+    Ledger,
     id="patched",
     json_patch='''[JSONPatch{op: "add", path: "/spec/size", value: object.spec.size + 1}]''',
     operations=["UPDATE"],
@@ -97,7 +97,7 @@ def test_policies_have_their_bindings_and_the_operator_gets_no_right_to_them(
     assert rule == {
         "apiGroups": ["policies.webop.dev"],
         "apiVersions": ["v1"],
-        "resources": ["databases"],
+        "resources": ["ledgers"],
         "operations": ["UPDATE"],
         "scope": "*",
     }
@@ -137,7 +137,7 @@ def test_charts_have_the_rules_with_the_account_that_is_exempt(tmp_path: Path) -
     assert f'request.userInfo.username != "{account}{{{{ .Values.name }}}}"' in text
 
 
-class Databases:
+class Ledgers:
     """Objects of the kind of the rules, in a namespace."""
 
     def __init__(self, cluster: LocalCluster, namespace: str) -> None:
@@ -147,7 +147,7 @@ class Databases:
     def apply(self, *, engine: str = "a", size: int = 1, is_dry: bool = False, **meta: Any) -> Json:
         body = {
             "apiVersion": "policies.webop.dev/v1",
-            "kind": "Database",
+            "kind": "Ledger",
             "metadata": {"name": "one", **meta},
             "spec": {"engine": engine, "size": size},
         }
@@ -162,12 +162,12 @@ class Databases:
         return ""
 
     def delete(self) -> None:
-        self.cluster.delete("policies.webop.dev/v1", "Database", "one", self.namespace)
+        self.cluster.delete("policies.webop.dev/v1", "Ledger", "one", self.namespace)
 
 
 @pytest.fixture
-def databases(webop_cluster: LocalCluster, webop_namespace: str) -> Any:
-    yield Databases(webop_cluster, webop_namespace)
+def ledgers(webop_cluster: LocalCluster, webop_namespace: str) -> Any:
+    yield Ledgers(webop_cluster, webop_namespace)
     for kind in ("ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"):
         for name in ("engine-is-fixed", "size-is-small", "sized", "patched"):
             for suffix in ("Binding", ""):
@@ -177,42 +177,40 @@ def databases(webop_cluster: LocalCluster, webop_namespace: str) -> Any:
                     break
 
 
-def test_rules_hold_without_an_operator(tmp_path: Path, databases: Databases) -> None:
+def test_rules_hold_without_an_operator(tmp_path: Path, ledgers: Ledgers) -> None:
     made, _ = make(tmp_path, _HANDLERS + _SIZE.format(action="Deny"))
-    databases.cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
-    databases.apply(size=500, finalizers=["webop.dev/test"])  # older than the rule
-    databases.cluster.apply(*select_policies(made))
-    denial = eventually(lambda: databases.read_denial(engine="b", size=50), timeout=30)
+    ledgers.cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
+    ledgers.apply(size=500, finalizers=["webop.dev/test"])  # older than the rule
+    ledgers.cluster.apply(*select_policies(made))
+    denial = eventually(lambda: ledgers.read_denial(engine="b", size=50), timeout=30)
     assert "HTTP 422" in denial
     assert "denied request: spec.engine cannot be changed" in denial
-    assert eventually(lambda: databases.read_denial(size=101), timeout=30).endswith(
+    assert eventually(lambda: ledgers.read_denial(size=101), timeout=30).endswith(
         "denied request: spec.size must be below 100"
     )
-    assert not databases.read_denial(size=99)
+    assert not ledgers.read_denial(size=99)
 
-    databases.delete()  # it still violates the rule
-    databases.apply(size=500, finalizers=[])
-    assert not databases.cluster.get(
-        "policies.webop.dev/v1", "Database", "one", databases.namespace
-    )
+    ledgers.delete()  # it still violates the rule
+    ledgers.apply(size=500, finalizers=[])
+    assert not ledgers.cluster.get("policies.webop.dev/v1", "Ledger", "one", ledgers.namespace)
 
 
-def test_a_rule_can_only_warn(tmp_path: Path, databases: Databases) -> None:
+def test_a_rule_can_only_warn(tmp_path: Path, ledgers: Ledgers) -> None:
     made, _ = make(tmp_path, _HANDLERS + _SIZE.format(action="Warn"))
-    databases.cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
-    databases.cluster.apply(*select_policies(made))
-    databases.apply()
+    ledgers.cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
+    ledgers.cluster.apply(*select_policies(made))
+    ledgers.apply()
     eventually(
-        lambda: databases.read_denial(engine="b") and not databases.read_denial(size=500),
+        lambda: ledgers.read_denial(engine="b") and not ledgers.read_denial(size=500),
         timeout=30,
     )
-    databases.apply(size=500)
+    ledgers.apply(size=500)
 
 
 def test_rules_change_objects_where_the_server_has_such_policies(
-    tmp_path: Path, databases: Databases
+    tmp_path: Path, ledgers: Ledgers
 ) -> None:
-    cluster = databases.cluster
+    cluster = ledgers.cluster
     made, warnings = make(
         tmp_path, _HANDLERS + _CHANGES, "--cluster", KUBECONFIG=str(cluster.kubeconfig)
     )
@@ -228,9 +226,9 @@ def test_rules_change_objects_where_the_server_has_such_policies(
     cluster.apply(*select_policies(made))
 
     def read_label() -> Any:
-        return databases.apply(size=7, is_dry=True)["metadata"].get("labels", {}).get("size")
+        return ledgers.apply(size=7, is_dry=True)["metadata"].get("labels", {}).get("size")
 
     assert eventually(read_label, timeout=30) == "7"
-    databases.apply(size=7)
-    patched = eventually(lambda: databases.apply(size=8, is_dry=True)["spec"]["size"] == 9)
+    ledgers.apply(size=7)
+    patched = eventually(lambda: ledgers.apply(size=8, is_dry=True)["spec"]["size"] == 9)
     assert patched
