@@ -44,7 +44,7 @@ from webop.client.http.requests import (
     strip_object,
 )
 from webop.client.kinds import Kind, KindName, Kinds
-from webop.client.waiting import describe, follow, meets
+from webop.client.waiting import describe, follow
 from webop.errors import (
     APIConnectionError,
     APIGoneError,
@@ -53,6 +53,7 @@ from webop.errors import (
     LoginError,
 )
 from webop.models.fitting import dump, dump_set, fit
+from webop.objects.conditions import meets
 from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:

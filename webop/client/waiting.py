@@ -88,14 +88,6 @@ async def follow(
         await asyncio.sleep(pause or 0)
 
 
-def meets(obj: dict[str, Any], wish: str) -> bool:
-    """Return whether a condition in the status holds, such as "Ready" or "Ready=False"."""
-    name, _, status = wish.partition("=")
-    condition = find_condition(obj, name) or {}
-    expected = (status or "True").lower()
-    return str(condition.get("status")).lower() == expected and not is_outdated(obj, condition)
-
-
 def describe(obj: dict[str, Any] | None, wish: str) -> str:
     """Return a text: the current state of an object with regard to a condition."""
     if obj is None:

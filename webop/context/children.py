@@ -38,7 +38,7 @@ from webop.errors import (
 from webop.models.fitting import dump_set
 from webop.models.model import build_selector
 from webop.objects.body import Body, OwnerReference, build_owner_reference
-from webop.objects.conditions import find_condition, is_outdated
+from webop.objects.conditions import is_outdated, meets
 from webop.objects.fields import clone, resolve
 from webop.objects.label_selectors import matches_labels, parse_label_selector
 from webop.objects.resources import Resource, Selector, parse_selector
@@ -419,23 +419,20 @@ class Children:
         handler, store = self._handlers[0], self._store
         content = dump_set(child) if isinstance(child, pydantic.BaseModel) else clone(dict(child))
         resource = self._find(content.get("apiVersion"), content.get("kind"))
-        place = self._locate(handler, resource, content, namespace)
-        digest = self._mark(content, place, build_label(handler.id))
+        place, label = self._locate(handler, resource, content, namespace), build_label(handler.id)
+        digest = self._mark(content, place, label)
         self._check_sight(handler, resource, content, place)
         self._applied.add(place)
         known = store.find(place)
-        if known is not None and (known.owner, known.reconciler) == (
-            self._uid,
-            build_label(handler.id),
-        ):
+        if known is not None and (known.owner, known.reconciler) == (self._uid, label):
             if known.has(digest, content):
                 return False
             is_forced = True
         else:
-            is_forced = await self._claim(resource, place, build_label(handler.id), adopt=adopt)
+            is_forced = await self._claim(resource, place, label, adopt=adopt)
         store.begin(place)
         try:
-            found = await self._write(content, place, is_forced=is_forced)
+            found = await self._write(content, place, label, is_forced=is_forced)
             store.note_applied(place, found, self._names, is_read=self._is_read(resource))
         finally:
             store.finish(place)
@@ -515,9 +512,9 @@ class Children:
             raise ChildConflictError(f"There is {place} already: it is {whose}.{advice}")
         return is_ours
 
-    async def _write(self, content: Json, place: Place, *, is_forced: bool) -> Json:
+    async def _write(self, content: Json, place: Place, label: str, *, is_forced: bool) -> Json:
         """Apply a child; take the fields of others only if they have changed it."""
-        end = _name_manager(build_label(self._handlers[0].id), self._uid)
+        end = _name_manager(label, self._uid)
         manager = f"{self._manager[: _MANAGER_LIMIT - len(end)]}{end}"
         try:
             return await self._client.apply(content, field_manager=manager)
@@ -618,9 +615,9 @@ class Children:
             kinds = {one.plural_name for one in selector.find_candidates(self._view.resources)}
         for place, child in self._store.list_of(self._uid):
             handler = handlers.get(child.reconciler)
-            is_own = handler is not None and child.controller in (None, self._uid)
-            is_own = is_own and handler is not None and _reaches(self._namespace, handler, place)
-            if is_own and (kinds is None or place.kind in kinds):
+            if handler is None or child.controller not in (None, self._uid):
+                continue
+            if _reaches(self._namespace, handler, place) and (kinds is None or place.kind in kinds):
                 yield place, child
 
     async def _delete(self, places: Iterable[Place]) -> builtins.list[str]:
@@ -695,10 +692,14 @@ class SyncChildren:
         return self._client.wait(call)
 
     def apply(
-        self, child: Mapping[str, Any] | pydantic.BaseModel, *, namespace: str | None = None
+        self,
+        child: Mapping[str, Any] | pydantic.BaseModel,
+        *,
+        namespace: str | None = None,
+        adopt: bool = False,
     ) -> bool:
         """See :meth:`Children.apply`."""
-        return self._wait(self._async.apply(child, namespace=namespace))
+        return self._wait(self._async.apply(child, namespace=namespace, adopt=adopt))
 
     def prune(self) -> builtins.list[str]:
         """See :meth:`Children.prune`."""
@@ -810,14 +811,8 @@ def _is_older(version: str, known: str) -> bool:
 
 def _meets(obj: Json, wish: str) -> bool:
     """Return whether a condition of an object holds for its newest generation."""
-    name, _, status = wish.partition("=")
-    condition = find_condition(obj, name) or {}
-    generation = resolve(obj, ("metadata", "generation")) or 0
-    observed = resolve(obj, ("status", "observedGeneration"))
-    if isinstance(observed, int) and observed < generation:
-        return False
-    is_met = str(condition.get("status")).lower() == (status or "True").lower()
-    return is_met and not is_outdated(obj, condition)
+    is_new = not is_outdated(obj, resolve(obj, ("status",)) or {})
+    return is_new and meets(obj, wish)
 
 
 def _list_names(found: Any, namespace: str | None) -> Iterator[tuple[str | None, str]]:

@@ -74,3 +74,11 @@ def is_outdated(body: Mapping[str, Any], condition: Mapping[str, Any]) -> bool:
     generation = resolve(body, ("metadata", "generation")) or 0
     observed = condition.get("observedGeneration")
     return isinstance(observed, int) and observed < generation
+
+
+def meets(obj: Mapping[str, Any], wish: str) -> bool:
+    """Return whether a condition in the status holds, such as "Ready" or "Ready=False"."""
+    name, _, status = wish.partition("=")
+    condition = find_condition(obj, name) or {}
+    expected = (status or "True").lower()
+    return str(condition.get("status")).lower() == expected and not is_outdated(obj, condition)

@@ -55,6 +55,7 @@ def test_functions_that_are_not_async_get_children_without_await() -> None:
 
     def build(children: webop.SyncChildren, **_: Any) -> None:
         children.apply(build_page("site", "home"))
+        assert not children.apply(build_page("site", "home"), adopt=True)
         assert [one["metadata"]["name"] for one in children.list("secrets")] == ["site-home"]
         assert not children.ready("secrets")
         assert children.get("secrets", "site-home")
