@@ -22,6 +22,7 @@ from typing import (
     Literal,
     NamedTuple,
     ParamSpec,
+    Protocol,
     TypeAlias,
     TypedDict,
     TypeVar,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 M = TypeVar("M", bound=pydantic.BaseModel)
+S_co = TypeVar("S_co", covariant=True)
 
 Obj: TypeAlias = dict[str, Any]
 """An object as the API server sends it, without its ``metadata.managedFields``."""
@@ -571,11 +573,24 @@ class AsyncClient:
             raise
 
 
-def _blocking(
-    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[SyncClient, P], R]:
+class Waiting(Protocol[S_co]):
+    """An object whose methods wait for those of another one, whose methods are async."""
+
+    @property
+    def asynchronous(self) -> S_co:
+        """The other one."""
+
+    def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Run a coroutine in the event loop of the operator, and return its result."""
+
+
+def blocking(
+    method: Callable[Concatenate[S_co, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Waiting[S_co], P], R]:
+    """Return a method for sync functions that waits for the result of an async one."""
+
     @functools.wraps(method)
-    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Waiting[S_co], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.wait(method(self.asynchronous, *args, **kwargs))
 
     return call
@@ -595,14 +610,14 @@ class SyncClient:
         self._loop = loop
         self._context = contextvars.copy_context()
 
-    get = _blocking(AsyncClient.get)
-    list = _blocking(AsyncClient.list)
-    create = _blocking(AsyncClient.create)
-    apply = _blocking(AsyncClient.apply)
-    patch = _blocking(AsyncClient.patch)
-    delete = _blocking(AsyncClient.delete)
-    wait_for = _blocking(AsyncClient.wait_for)
-    wait_gone = _blocking(AsyncClient.wait_gone)
+    get = blocking(AsyncClient.get)
+    list = blocking(AsyncClient.list)
+    create = blocking(AsyncClient.create)
+    apply = blocking(AsyncClient.apply)
+    patch = blocking(AsyncClient.patch)
+    delete = blocking(AsyncClient.delete)
+    wait_for = blocking(AsyncClient.wait_for)
+    wait_gone = blocking(AsyncClient.wait_gone)
 
     def wait(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine in the event loop of the operator, and return its result.

@@ -19,14 +19,15 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 import pydantic
 
 from webop.client.context import current_client
+from webop.client.objects import blocking
 from webop.errors import (
     APIConflictError,
     APINotFoundError,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from webop.events.loggers import Logger
     from webop.handlers.model import ReconcileHandler
 
-R = TypeVar("R")
 Json = dict[str, Any]
 
 _PREFIX: Final = "webop.dev"
@@ -685,49 +685,15 @@ class SyncChildren:
     """The methods of :class:`Children` for functions that run in threads."""
 
     def __init__(self, asynchronous: Children, client: AsyncClient) -> None:
-        self._async = asynchronous
-        self._client = client.sync
+        self.asynchronous = asynchronous
+        self.wait = client.sync.wait
 
-    def _wait(self, call: Coroutine[Any, Any, R]) -> R:
-        return self._client.wait(call)
-
-    def apply(
-        self,
-        child: Mapping[str, Any] | pydantic.BaseModel,
-        *,
-        namespace: str | None = None,
-        adopt: bool = False,
-    ) -> bool:
-        """See :meth:`Children.apply`."""
-        return self._wait(self._async.apply(child, namespace=namespace, adopt=adopt))
-
-    def prune(self) -> builtins.list[str]:
-        """See :meth:`Children.prune`."""
-        return self._wait(self._async.prune())
-
-    def delete_all(self, *, wait: float | None = None) -> builtins.list[str]:
-        """See :meth:`Children.delete_all`."""
-        return self._wait(self._async.delete_all(wait=wait))
-
-    def get(
-        self, kind: str | type[pydantic.BaseModel], name: str, *, namespace: str | None = None
-    ) -> Json | None:
-        """See :meth:`Children.get`."""
-        return self._wait(self._async.get(kind, name, namespace=namespace))
-
-    def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
-        """See :meth:`Children.list`."""
-        return self._wait(self._async.list(kind))
-
-    def ready(
-        self,
-        kind: str | type[pydantic.BaseModel],
-        condition: str = "Available",
-        *,
-        name: str | None = None,
-    ) -> bool:
-        """See :meth:`Children.ready`."""
-        return self._wait(self._async.ready(kind, condition, name=name))
+    apply = blocking(Children.apply)
+    prune = blocking(Children.prune)
+    delete_all = blocking(Children.delete_all)
+    get = blocking(Children.get)
+    list = blocking(Children.list)
+    ready = blocking(Children.ready)
 
 
 def _select_kind(kind: str | type[pydantic.BaseModel]) -> Selector:
