@@ -23,7 +23,7 @@ from webop.errors import (
     WebopError,
 )
 from webop.handlers.model import ActivityHandler, ErrorsMode, Handler, WebhookHandler
-from webop.handlers.retries import choose_pause
+from webop.handlers.retries import choose_backoff
 from webop.logs.escaping import describe_line
 from webop.objects.field_errors import is_validation_error
 from webop.settings.sections import find_setting_problem
@@ -118,8 +118,7 @@ def classify_failure(
     if mode is ErrorsMode.PERMANENT:
         text = f"{handler} failed for good: {reason}"
         return Outcome(final=True, exception=exc, message=text, is_unexpected=is_unexpected)
-    pauses = default_backoff if handler.backoff is None else handler.backoff
-    delay = choose_pause(pauses, attempt.retries)
+    delay = choose_backoff(handler.backoff, default_backoff, attempt.retries)
     return _classify_retry(handler, exc, attempt, delay=delay, verb="failed")
 
 

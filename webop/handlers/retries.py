@@ -51,8 +51,10 @@ Pauses = float | Sequence[float] | Backoff
 """A pause in seconds, several of which the last one repeats, or a rule."""
 
 
-def choose_pause(pauses: Pauses, retry: int) -> float:
-    """Return the seconds after a failed attempt, counted from 0."""
+def choose_backoff(pauses: Pauses | None, default: float, retry: int) -> float:
+    """Return the seconds after a failed attempt, counted from 0; None stands for the default."""
+    if pauses is None:
+        return default
     if isinstance(pauses, Backoff):
         return pauses.choose(retry)
     if isinstance(pauses, Sequence):

@@ -24,7 +24,7 @@ from webop.calls.shared_options import CallOptions, HandlingStatus
 from webop.events.loggers import ObjectLogger
 from webop.handlers.causes import BackgroundCause
 from webop.handlers.model import BackgroundHandler, TimerHandler
-from webop.handlers.retries import choose_pause
+from webop.handlers.retries import choose_backoff
 from webop.handlers.stopping import (
     AsyncDaemonStopped,
     DaemonStoppingReason,
@@ -230,10 +230,8 @@ class Daemon:
             failure = convert_exception(exc)
             patch.clear()
             self._remember(has_finished=False)
-            pauses = self.handler.backoff
-            if pauses is None:
-                pauses = self.ctx.operator.settings.execution.default_backoff
-            pause = choose_pause(pauses, state.retries)
+            default = self.ctx.operator.settings.execution.default_backoff
+            pause = choose_backoff(self.handler.backoff, default, state.retries)
             text = "Bug in webop: an attempt of %s failed. Retrying in %g s. Please report this."
             self.cause.logger.exception(text, self.handler, pause)
             return Outcome(final=False, delay=pause, exception=failure)

@@ -163,10 +163,8 @@ def _detect_cause(
         known = {key: cycle.essences.get(seen, old) for key, seen in outdated.items()}
     elif cycle.needs_update or cycle.essences.keys() & _find_outdated(states, new).values():
         reason = Reason.NOOP if reason is Reason.RESUME else reason  # the undone change comes first
-    log, reconcilers = (
-        ObjectLogger(body=body, settings=ctx.operator.settings),
-        ctx.handlers.reconcilers,
-    )
+    log = ObjectLogger(body=body, settings=ctx.operator.settings)
+    reconcilers = ctx.handlers.reconcilers
     return ChangeCause(
         logger=log,
         children=Children(ctx.operator, reconcilers, body, log) if reconcilers else None,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from webop.handlers.retries import choose_pause
+from webop.handlers.retries import choose_backoff
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from webop.handlers.retries import choose_pause
     ],
 )
 def test_a_pause_is_a_number_a_list_or_a_rule(pauses: Any, expected: list[float]) -> None:
-    assert [choose_pause(pauses, retry) for retry in range(3)] == expected
+    assert [choose_backoff(pauses, 60.0, retry) for retry in range(3)] == expected
 
 
 def test_pauses_vary_and_stay_finite_after_many_failures() -> None:
