@@ -35,7 +35,6 @@ from webop.handlers.model import (
     build_id,
 )
 from webop.handlers.options import (
-    SELECTOR_KEYS,
     ActivityOptions,
     ChangeOptions,
     DaemonOptions,
@@ -50,6 +49,7 @@ from webop.handlers.options import (
     UpdateOptions,
     WebhookOptions,
     check_names,
+    parse_kind,
     parse_options,
     spell_out,
 )
@@ -62,9 +62,9 @@ from webop.handlers.validation import (
     is_handler,
 )
 from webop.models.arguments import parse_arguments
-from webop.models.model import build_selector, find_class
+from webop.models.model import select_kind
 from webop.models.versions import check_pair, get_definition
-from webop.objects.resources import Selector, parse_selector
+from webop.objects.resources import Selector
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -219,14 +219,12 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
     """
     parsed = parse_options("reconcilers", options, ReconcileOptions)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
-    keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
     if resource and is_handler(resource[0]):
         raise TypeError(
             "@webop.reconcile needs a kind in parentheses, such as "
             "@webop.reconcile('databases.example.com')."
         )
-    model = find_class(resource, keywords)
-    selector = parse_selector(*resource, **keywords) if model is None else build_selector(model)
+    selector, model = parse_kind(resource, options)
     watches = {_select_kind(kind): fn for kind, fn in parsed.pop("watches", {}).items()}
     owns = tuple(map(_select_kind, parsed.pop("owns", ())))
     reads = tuple(map(_select_kind, parsed.pop("reads", ())))
@@ -260,11 +258,8 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
 
 
 def _select_kind(kind: Any) -> Selector:
-    """Return the selector of a kind by its name, as in decorators and in the client, or model."""
-    if isinstance(kind, type):
-        return build_selector(kind)
-    if isinstance(kind, str):
-        return parse_selector(*kind.split("/"))
+    if isinstance(kind, str | type):
+        return select_kind(kind)
     raise TypeError(f"A kind must be a name such as 'deployments.apps', or a model, got {kind!r}.")
 
 
@@ -339,9 +334,7 @@ def _register(
         path = f"@{module}.{label!s}"
         text = f"{path} needs a kind in parentheses, such as {path}('databases.example.com')."
         raise TypeError(text)
-    keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
-    model = find_class(resource, keywords)
-    selector = parse_selector(*resource, **keywords) if model is None else build_selector(model)
+    selector, model = parse_kind(resource, options)
     name, registry = parsed.pop("id", None), parsed.pop("registry", None)
     if operation := parsed.pop("operation", None):
         parsed["operations"] = frozenset({operation})

@@ -13,8 +13,8 @@ import pydantic
 
 from webop.client.discovery import Discovery, discover
 from webop.errors import APIError, APIStatusError, ConfigurationError
-from webop.models.model import build_selector
-from webop.objects.resources import Resource, Selector, parse_selector
+from webop.models.model import select_kind
+from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:
     from webop.client.api import Client
@@ -106,9 +106,7 @@ class Kinds:
 def _parse(kind: str | tuple[str, ...] | type[pydantic.BaseModel] | Selector) -> Selector:
     if isinstance(kind, Selector):
         return kind
-    if isinstance(kind, type):
-        return build_selector(kind)
-    selector = parse_selector(*(kind.split("/") if isinstance(kind, str) else kind))
+    selector = select_kind(kind)
     if not selector.is_specific:
         raise TypeError(f"The client needs one kind, got {selector}.")
     return selector

@@ -55,7 +55,7 @@ from webop.errors import (
 )
 from webop.models.fitting import dump, dump_set, fit
 from webop.objects.conditions import meets
-from webop.objects.resources import Resource, Selector
+from webop.objects.resources import Resource, Selector, select_objects
 
 if TYPE_CHECKING:
     from webop.client.api import Client
@@ -660,13 +660,7 @@ def _select(body: Mapping[str, Any]) -> Selector:
     version, kind = body.get("apiVersion"), body.get("kind")
     if not (isinstance(version, str) and isinstance(kind, str)):
         raise TypeError("The object must have apiVersion and kind.")
-    return _build_selector(version, kind)
-
-
-@functools.lru_cache(maxsize=256)
-def _build_selector(api_version: str, kind: str) -> Selector:
-    group, _, version = api_version.rpartition("/")
-    return Selector(group=group, version=version, kind=kind)
+    return select_objects(version, kind)
 
 
 def _get(body: Mapping[str, Any], field: str) -> str | None:

@@ -37,12 +37,12 @@ from webop.errors import (
     TemporaryError,
 )
 from webop.models.fitting import dump_set
-from webop.models.model import build_selector
+from webop.models.model import select_kind
 from webop.objects.body import Body, OwnerReference, build_owner_reference
 from webop.objects.conditions import is_outdated, meets
 from webop.objects.fields import clone, resolve
 from webop.objects.label_selectors import matches_labels, parse_label_selector
-from webop.objects.resources import Resource, Selector, parse_selector
+from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:
     from webop.client.objects import AsyncClient
@@ -588,7 +588,7 @@ class Children:
 
     async def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
         """Return all children of a kind, as :meth:`get` does, in the order of their names."""
-        places = sorted(place for place, _ in self._list_own(_select_kind(kind)))
+        places = sorted(place for place, _ in self._list_own(select_kind(kind)))
         found = [await self.get(kind, one.name, namespace=one.namespace) for one in places]
         return [one for one in found if one is not None]
 
@@ -670,7 +670,7 @@ class Children:
         raise TemporaryError(text, delay=_ABSENCE_DELAY)
 
     def _select(self, kind: str | type[pydantic.BaseModel]) -> Resource:
-        found = [*_select_kind(kind).find_candidates(self._view.resources)]
+        found = [*select_kind(kind).find_candidates(self._view.resources)]
         if len(found) != 1:
             raise TemporaryError(
                 f"The cluster has no single kind {kind} yet.", delay=_ABSENCE_DELAY
@@ -694,10 +694,6 @@ class SyncChildren:
     get = blocking(Children.get)
     list = blocking(Children.list)
     ready = blocking(Children.ready)
-
-
-def _select_kind(kind: str | type[pydantic.BaseModel]) -> Selector:
-    return parse_selector(*kind.split("/")) if isinstance(kind, str) else build_selector(kind)
 
 
 def _read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Child | None:

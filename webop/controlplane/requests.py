@@ -32,7 +32,7 @@ from webop.errors import APIError, APINotFoundError, ClusterError, Configuration
 from webop.models.crds import build_crds
 from webop.models.fitting import dump
 from webop.models.model import list_versions
-from webop.objects.resources import Resource, Selector
+from webop.objects.resources import Resource, select_objects
 
 from .state import POLL_INTERVAL
 
@@ -155,10 +155,8 @@ class AdminClient:
     async def _find(self, client: Client, api_version: str, kind: str) -> Resource:
         known = api_version, kind
         if known not in self._kinds:
-            group, _, version = api_version.rpartition("/")
-            selector = Selector(group=group, version=version, kind=kind)
             try:
-                self._kinds[known] = await Kinds(client).find(selector)
+                self._kinds[known] = await Kinds(client).find(select_objects(api_version, kind))
             except APINotFoundError as exc:
                 similar = str(exc).partition(" in the cluster.")[2]
                 raise ClusterError(

@@ -12,15 +12,13 @@ from typing import Any, Unpack
 
 from webop.handlers.model import Rule
 from webop.handlers.options import (
-    SELECTOR_KEYS,
     ResourcePart,
     RuleOptions,
+    parse_kind,
     parse_options,
     spell_out,
 )
 from webop.handlers.registry import get_default_registry
-from webop.models.model import build_selector, find_class
-from webop.objects.resources import parse_selector
 
 _ABSENT = {"oldObject": ("CREATE", "object"), "object": ("DELETE", "oldObject")}
 _CHANGES = frozenset({"CREATE", "UPDATE"})
@@ -69,9 +67,7 @@ def rule(*resource: ResourcePart, **options: Unpack[RuleOptions]) -> Rule:
     text = _TEXT.sub("", next(parsed[name] for name in _PARTS if name in parsed))
     parsed.setdefault("operations", frozenset({"UPDATE"}) if _reads_old(text) else _CHANGES)
     _check_names(parsed["operations"], text, parsed)
-    keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
-    model = find_class(resource, keywords)
-    selector = parse_selector(*resource, **keywords) if model is None else build_selector(model)
+    selector, model = parse_kind(resource, options)
     if not selector.is_specific:
         raise TypeError(f"webop.rule() requires one kind, got {selector}.")
     declared = Rule(

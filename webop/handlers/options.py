@@ -30,9 +30,10 @@ from webop.handlers.webhook_options import (
     checked_as,
     must_be,
 )
+from webop.models.model import build_selector, find_class
 from webop.objects.fields import FieldSpec, parse_field
 from webop.objects.names import SUBDOMAIN
-from webop.objects.resources import Marker, SelectorNames
+from webop.objects.resources import Marker, Selector, SelectorNames, parse_selector
 from webop.settings.sections import LONGEST, describe_mismatch
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -341,6 +342,21 @@ def spell_out(*required: str, **defaults: Any) -> Callable[[F], F]:
         return fn
 
     return decorator
+
+
+def parse_kind(
+    parts: tuple[ResourcePart, ...], options: Mapping[str, Any]
+) -> tuple[Selector, type[BaseModel] | None]:
+    """Return the kind that a decorator names, and its class if it names one.
+
+    Raises:
+        TypeError: this is no kind.
+        ConfigurationError: the class does not say of which kind it is.
+    """
+    keywords: Any = {key: options.get(key) for key in SELECTOR_KEYS}
+    model = find_class(parts, keywords)
+    selector = parse_selector(*parts, **keywords) if model is None else build_selector(model)
+    return selector, model
 
 
 def parse_options(owner: str, options: Mapping[str, Any], known: Any) -> dict[str, Any]:

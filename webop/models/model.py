@@ -21,7 +21,7 @@ from pydantic_core import PydanticUndefined
 from webop.errors import ConfigurationError
 from webop.models.annotations import build, check_fields
 from webop.objects.fields import find_attribute
-from webop.objects.resources import Selector, guess_plural
+from webop.objects.resources import Selector, guess_plural, parse_selector, select_objects
 
 C = TypeVar("C", bound=pydantic.BaseModel)
 
@@ -412,8 +412,21 @@ def build_selector(model: type[pydantic.BaseModel]) -> Selector:
             f"{model.__qualname__} does not say of which kind it is: decorate it with "
             "@webop.resource(GROUP, VERSION), or give its fields apiVersion and kind a default."
         )
-    group, _, version = api_version.rpartition("/")
-    return Selector(group=group, version=version, kind=kind)
+    return select_objects(api_version, kind)
+
+
+def select_kind(kind: str | tuple[str, ...] | type[pydantic.BaseModel]) -> Selector:
+    """Return the selector of a kind outside of decorators: by its class, or by its name.
+
+    Names are as in the client: "deployments.apps", "example.com/v1/databases".
+
+    Raises:
+        ConfigurationError: the class does not say of which kind it is.
+        TypeError: this is no name of a kind.
+    """
+    if isinstance(kind, type):
+        return build_selector(kind)
+    return parse_selector(*(kind.split("/") if isinstance(kind, str) else kind))
 
 
 def _find_default(model: type[pydantic.BaseModel], alias: str) -> str | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final, TypeAlias, TypedDict, Unpack
 from urllib.parse import quote, urlencode
 
@@ -313,6 +313,13 @@ class Selector:
 
 def _is_event(resource: Resource) -> bool:
     return resource.plural == "events" and resource.group in ("", "events.k8s.io")
+
+
+@lru_cache(maxsize=256)
+def select_objects(api_version: str, kind: str) -> Selector:
+    """Return the selector of the kind of objects with these fields."""
+    group, _, version = api_version.rpartition("/")
+    return Selector(group=group, version=version, kind=kind)
 
 
 def parse_selector(*args: Any, **names: Unpack[SelectorNames]) -> Selector:
