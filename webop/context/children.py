@@ -1,14 +1,7 @@
-"""The children of reconcilers: what is known of them, and how a reconciler changes them.
+"""The argument ``children``: how a reconciler changes its children, and looks at them.
 
-Flow of events: watch → :class:`webop.reactor.controller.Controller` → :meth:`ChildStore.note` → the
-parent is called again. Flow of writes: the user's function → :meth:`Children.apply` → the client.
-
-A child has the uid of its parent and the id of its reconciler in labels, by which it is found. An
-annotation has a digest of where it is and of what was applied: a copy of a child is none.
-Nothing is compared value by value: server-side apply does that. A write is left out only if the
-same was applied before, and if all applied fields still belong to the reconciler: API servers note
-the owners of fields in ``metadata.managedFields``; a change or a removal by somebody else takes a
-field away.
+Flow: the user's function → :meth:`Children.apply` → the client; the children that there are
+come from :mod:`webop.context.child_store`.
 """
 
 from __future__ import annotations
@@ -16,18 +9,24 @@ from __future__ import annotations
 import asyncio
 import builtins
 import functools
-import hashlib
-import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import pydantic
 
 from webop.client.context import current_client
 from webop.client.objects import blocking
+from webop.context.child_store import (
+    Child,
+    Place,
+    build_digest,
+    build_label,
+    build_seal,
+    name_manager,
+    reaches,
+    read_child,
+)
 from webop.errors import (
     APIConflictError,
     APINotFoundError,
@@ -52,258 +51,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-_PREFIX: Final = "webop.dev"
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
-_LABEL_LIMIT: Final = 63
 _MANAGER_LIMIT: Final = 128
 _ABSENCE_DELAY: Final = 10.0  # seconds; until a kind, or the end of a child, is looked for again
-
-
-class Place(NamedTuple):
-    """Where a child is: its kind, as in "deployments.apps", its namespace and its name."""
-
-    kind: str
-    namespace: str | None
-    name: str
-
-    def __str__(self) -> str:
-        where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.name!r} of {self.kind}{where}"
-
-
-class Names(NamedTuple):
-    """The names of the labels and of the annotation of children."""
-
-    owner: str
-    reconciler: str
-    digest: str
-
-    @classmethod
-    @functools.cache
-    def build(cls, prefix: str | None) -> Names:
-        """Return the names, with the prefix of an operator that has its own."""
-        return cls(*(f"{prefix or _PREFIX}/{name}" for name in cls._fields))
-
-
-@functools.cache
-def build_label(handler_id: str) -> str:
-    """Return the id of a reconciler as a value of a label."""
-    text = _UNSAFE.sub("_", handler_id).strip("._-")
-    if text == handler_id and len(text) <= _LABEL_LIMIT:
-        return text
-    return f"{text[: _LABEL_LIMIT - 9] or 'id'}-{_digest(handler_id, 8)}"
-
-
-def _digest(text: str, length: int) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
-
-
-def _seal(place: Place, owner: str) -> str:
-    """Return what the annotation of a child begins with: it is the child of one owner only."""
-    return _digest(f"{place.kind} {place.namespace} {place.name} {owner}", 8)
-
-
-def _name_manager(reconciler: str, owner: str) -> str:
-    """Return the end of the field manager of a reconciler for one parent."""
-    return f".{reconciler}.{_digest(owner, 8)}"
-
-
-@dataclass(slots=True)
-class Child:
-    """A child, as far as it is known.
-
-    Attributes:
-        uid: its own.
-        owner: the uid of its parent.
-        reconciler: the label of the reconciler that applied it.
-        controller: the uid of the owner that manages it, if it has one.
-        version: its resource version.
-        digest: of what was applied last.
-        is_deleting: whether it is being deleted.
-        fields: a digest of the fields that belong to the reconciler; None if only the response to
-            the last apply has shown the child.
-        applied_fields: the same right after the last apply; None if that was before the start.
-        unchecked: these fields as text, as long as it is not known what belongs to the last apply.
-        raw: the object, if its kind is read.
-    """
-
-    uid: str
-    owner: str
-    reconciler: str
-    controller: str | None
-    version: str
-    digest: str
-    is_deleting: bool
-    fields: str | None = None
-    applied_fields: str | None = None
-    unchecked: bytes | None = None
-    raw: Json | None = None
-
-    def has(self, digest: str, content: Json) -> bool:
-        """Return whether the child still is as it was applied, with this digest."""
-        if self.is_deleting:
-            return True  # its end calls the reconciler
-        if self.digest != digest:
-            return False
-        if self.fields is None:
-            return True
-        if self.unchecked and self.applied_fields is None:
-            rest = {k: v for k, v in content.items() if k not in ("apiVersion", "kind")}
-            meta = content["metadata"].items()
-            rest["metadata"] = {k: v for k, v in meta if k not in ("name", "namespace")}
-            if _covers(orjson.loads(self.unchecked), rest):
-                self.applied_fields, self.unchecked = self.fields, None
-        return self.fields == self.applied_fields
-
-
-class Parent(Protocol):
-    """An object with a reconciler (:class:`webop.reactor.store.WatchedObject`)."""
-
-    uid: str
-    namespace: str | None
-    name: str
-
-    def call_again(self, handler_id: str, because: str) -> None:
-        """Call a reconciler of the object again."""
-
-
-@dataclass(slots=True)
-class ChildStore:
-    """The children of all reconcilers of an operator, and where their parents are.
-
-    It is never older than what the operator has applied itself.
-    """
-
-    _children: dict[Place, Child] = field(default_factory=dict)
-    _of_owner: dict[str, dict[Place, Child]] = field(default_factory=dict)
-    _parents: dict[str, dict[str, tuple[Parent, ReconcileHandler]]] = field(default_factory=dict)
-    _named: dict[tuple[str, str | None, str], Parent] = field(default_factory=dict)
-    _applying: dict[Place, bool] = field(default_factory=dict)
-
-    def register(self, parent: Parent, handler: ReconcileHandler) -> None:
-        """Call a reconciler of this object when a child of it changes."""
-        self._parents.setdefault(parent.uid, {})[build_label(handler.id)] = (parent, handler)
-        self._named[handler.id, parent.namespace, parent.name] = parent
-
-    def has_parent(self, uid: str, reconciler: str = "") -> bool:
-        """Return whether an object has this reconciler, or any."""
-        known = self._parents.get(uid, {})
-        return reconciler in known if reconciler else bool(known)
-
-    def forget(self, uid: str) -> None:
-        """Forget an object that is gone; its children are forgotten when they are gone."""
-        for parent, handler in self._parents.pop(uid, {}).values():
-            key = (handler.id, parent.namespace, parent.name)
-            if self._named.get(key) is parent:
-                del self._named[key]
-
-    def drop(self, kind: str, namespace: str | None) -> None:
-        """Forget the children of a kind in a namespace, or in all: no watch shows them."""
-        for place, child in [*self._children.items()]:
-            if place.kind == kind and namespace in (None, place.namespace):
-                self._remove(place, child)
-
-    def call_named(self, handler_id: str, found: Any, kind: str, namespace: str | None) -> None:
-        """Call a reconciler for the objects that a function of ``watches=`` has named.
-
-        Raises:
-            TypeError: these are no names.
-        """
-        for one in _list_names(found, namespace):
-            parent = self._named.get((handler_id, *one)) or self._named.get(
-                (handler_id, None, one[1])
-            )
-            if parent is not None:
-                parent.call_again(handler_id, kind)
-
-    def find(self, place: Place) -> Child | None:
-        """Return a child; None if it is not known."""
-        return self._children.get(place)
-
-    def list_of(self, uid: str) -> list[tuple[Place, Child]]:
-        """Return the children of an object."""
-        return [*self._of_owner.get(uid, {}).items()]
-
-    def note(
-        self, kind: str, event_type: str | None, raw: Json, names: Names, *, is_read: bool
-    ) -> None:
-        """Accept a state that a watch or a list has shown; call the parent if it matters.
-
-        A state that an own apply has made does not matter. Of a kind that is not read, only a loss,
-        a deletion and a change of applied fields matter.
-        """
-        meta = raw["metadata"]
-        place = Place(kind, meta.get("namespace"), meta["name"])
-        old = self._children.get(place)
-        child = None if event_type == "DELETED" else _read_child(place, raw, names, is_read=is_read)
-        if child is None:
-            if old is not None and old.uid == meta.get("uid", ""):
-                self._remove(place, old)
-                self._tell(place, old)
-            return
-        if old is not None and old.uid == child.uid:
-            if old.version == child.version:  # perhaps the echo of an own apply
-                if old.fields is None:
-                    old.fields = old.applied_fields = child.fields
-                return  # it is known
-            if event_type is not None and _is_older(child.version, old.version):
-                return
-            child.applied_fields = old.applied_fields
-        if child.applied_fields is not None:
-            child.unchecked = None
-        self._put(place, child)
-        if place in self._applying:
-            self._applying[place] = True
-        elif is_read or old is None or _get_essence(old) != _get_essence(child):
-            self._tell(place, child)
-
-    def begin(self, place: Place) -> None:
-        """Let events of a child wait for the response to an own apply."""
-        self._applying[place] = False
-
-    def note_applied(self, place: Place, raw: Json, names: Names, *, is_read: bool) -> None:
-        """Accept the response to an own apply."""
-        known, child = self._children.get(place), _read_child(place, raw, names, is_read=is_read)
-        if child is None:
-            return
-        child.fields = child.unchecked = None  # responses do not show them
-        if known is not None and known.uid == child.uid:
-            if known.version == child.version:  # the event was faster
-                known.applied_fields, known.unchecked = known.fields, None
-                self._applying[place] = False
-                return
-            if _is_older(child.version, known.version):
-                return
-        self._put(place, child)
-
-    def finish(self, place: Place) -> None:
-        """End the wait: an event that was not the echo of the apply matters."""
-        if self._applying.pop(place, False) and (child := self._children.get(place)) is not None:
-            self._tell(place, child)
-
-    def _put(self, place: Place, child: Child) -> None:
-        if (old := self._children.get(place)) is not None:
-            self._remove(place, old)
-        self._children[place] = child
-        self._of_owner.setdefault(child.owner, {})[place] = child
-
-    def _remove(self, place: Place, child: Child) -> None:
-        del self._children[place]
-        siblings = self._of_owner[child.owner]
-        del siblings[place]
-        if not siblings:
-            del self._of_owner[child.owner]
-
-    def _tell(self, place: Place, child: Child) -> None:
-        if found := self._parents.get(child.owner, {}).get(child.reconciler):
-            parent, handler = found
-            if _reaches(parent.namespace, handler, place):
-                parent.call_again(handler.id, place.kind)
-
-
-def _reaches(namespace: str | None, handler: ReconcileHandler, place: Place) -> bool:
-    """Return whether a child can be there: others can write in other namespaces, and forge one."""
-    return handler.across_namespaces or namespace in (None, place.namespace)
 
 
 class Children:
@@ -463,7 +212,7 @@ class Children:
             others = [one for one in meta.get("ownerReferences") or () if one["uid"] != self._uid]
             meta["ownerReferences"] = [*others, self._reference]
         text = orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
-        digest = f"{_seal(place, self._uid)}.{_digest(text, 16)}"
+        digest = f"{build_seal(place, self._uid)}.{build_digest(text, 16)}"
         meta["annotations"] = {**(meta.get("annotations") or {}), names.digest: digest}
         return digest
 
@@ -475,7 +224,7 @@ class Children:
         requirements = parse_label_selector(self._selectors(resource).get("labelSelector", ""))
         if not any(selector.check(resource) for selector in handler.owns):
             problem = "Its kind is not in owns= of the reconciler: add it."
-        elif not _reaches(self._namespace, handler, place):
+        elif not reaches(self._namespace, handler, place):
             problem = "It is not in the namespace of its parent: say across_namespaces=True."
         elif place.namespace and served is not None and place.namespace not in served:
             problem = "The operator does not serve its namespace (--namespace)."
@@ -514,7 +263,7 @@ class Children:
 
     async def _write(self, content: Json, place: Place, label: str, *, is_forced: bool) -> Json:
         """Apply a child; take the fields of others only if they have changed it."""
-        end = _name_manager(label, self._uid)
+        end = name_manager(label, self._uid)
         manager = f"{self._manager[: _MANAGER_LIMIT - len(end)]}{end}"
         try:
             return await self._client.apply(content, field_manager=manager)
@@ -583,7 +332,7 @@ class Children:
                 if not exc.details.get("name"):
                     raise
                 return None
-        seen = _read_child(place, found, self._names, is_read=False)
+        seen = read_child(place, found, self._names, is_read=False)
         return found if seen is not None and seen.owner == self._uid else None
 
     async def list(self, kind: str | type[pydantic.BaseModel]) -> builtins.list[Json]:
@@ -617,7 +366,7 @@ class Children:
             handler = handlers.get(child.reconciler)
             if handler is None or child.controller not in (None, self._uid):
                 continue
-            if _reaches(self._namespace, handler, place) and (kinds is None or place.kind in kinds):
+            if reaches(self._namespace, handler, place) and (kinds is None or place.kind in kinds):
                 yield place, child
 
     async def _delete(self, places: Iterable[Place]) -> builtins.list[str]:
@@ -696,94 +445,7 @@ class SyncChildren:
     ready = blocking(Children.ready)
 
 
-def _read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Child | None:
-    """Return what matters of an object; None if it is no child."""
-    meta = raw["metadata"]
-    labels = meta.get("labels") or {}
-    owner, reconciler = labels.get(names.owner), labels.get(names.reconciler)
-    digest = (meta.get("annotations") or {}).get(names.digest) or ""
-    if not (owner and reconciler and digest.startswith(_seal(place, owner))):
-        return None
-    references = meta.get("ownerReferences") or ()
-    controller = next((one["uid"] for one in references if one.get("controller")), None)
-    child = Child(
-        uid=meta.get("uid") or "",
-        owner=owner,
-        reconciler=sys.intern(reconciler),
-        controller=owner if controller == owner else controller,  # one text in memory, not two
-        version=meta.get("resourceVersion") or "",
-        digest=digest,
-        is_deleting=meta.get("deletionTimestamp") is not None,
-        raw=raw if is_read else None,
-    )
-    if not meta.get("managedFields"):  # some servers do not note them: each version is another
-        child.fields = f"version {child.version}"
-        return child
-    end = _name_manager(reconciler, owner)
-    for entry in meta["managedFields"]:
-        is_apply = entry.get("operation") == "Apply" and not entry.get("subresource")
-        fields = entry.get("fieldsV1")
-        if is_apply and fields and str(entry.get("manager") or "").endswith(end):
-            text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
-            # A copy, as the buffer of the original is larger than the text.
-            child.unchecked = bytes(memoryview(text))
-            child.fields = _digest(text.decode(), 16)
-            return child
-    return None  # nothing of it was applied by the reconciler, or others have taken all of it
-
-
-def _covers(fields: Any, content: Any) -> bool:
-    """Return whether all fields of an applied object are in a set of fields of a manager.
-
-    Such a set has fields as "f:name", items of lists as "k:" with their keys, and values of sets as
-    "v:"; an empty set is a value as a whole (Kubernetes API, meta/v1 FieldsV1).
-    """
-    if not isinstance(fields, dict) or not fields:
-        return fields is not None
-    if isinstance(content, dict):
-        return all(
-            value is None or (f"f:{key}" in fields and _covers(fields[f"f:{key}"], value))
-            for key, value in content.items()
-        )
-    if not isinstance(content, list):
-        return True
-    items = {key: part for key, part in fields.items() if key[:2] in ("k:", "v:")}
-    return len(items) >= len(content) and all(
-        any(_covers(part, item) for key, part in items.items() if _is_key_of(key, item))
-        for item in content
-        if isinstance(item, dict)
-    )
-
-
-def _is_key_of(key: str, item: Mapping[str, Any]) -> bool:
-    """Return whether an item of a list has this key; a default can be missing in it."""
-    found = orjson.loads(key[2:]) if key.startswith("k:") else None
-    return isinstance(found, Mapping) and all(
-        item.get(name, value) == value for name, value in found.items()
-    )
-
-
-def _get_essence(child: Child) -> tuple[Any, ...]:
-    return child.fields, child.digest, child.is_deleting, child.owner, child.reconciler
-
-
-def _is_older(version: str, known: str) -> bool:
-    return version.isdecimal() and known.isdecimal() and int(version) < int(known)
-
-
 def _meets(obj: Json, wish: str) -> bool:
     """Return whether a condition of an object holds for its newest generation."""
     is_new = not is_outdated(obj, resolve(obj, ("status",)) or {})
     return is_new and meets(obj, wish)
-
-
-def _list_names(found: Any, namespace: str | None) -> Iterator[tuple[str | None, str]]:
-    """Yield the namespaces and names that a function of ``watches=`` has returned."""
-    for one in (found,) if isinstance(found, str) else found or ():
-        if isinstance(one, str):
-            place, _, name = one.rpartition("/")
-            yield place or namespace, name
-        elif isinstance(one, tuple) and len(one) == 2 and isinstance(one[1], str):
-            yield one
-        else:
-            raise TypeError(f"A function of watches= must return names, got {one!r:.99}.")

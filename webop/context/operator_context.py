@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from webop.context.activity import Pausing
-from webop.context.children import ChildStore, Names
+from webop.context.child_store import ChildStore, Names
 from webop.context.cluster_view import ClusterView
 from webop.context.indexes import Indexes
 from webop.context.memos import Memos

@@ -7,7 +7,7 @@ from typing import Any
 
 from webop.client.api import Client
 from webop.client.http.requests import cut_object
-from webop.context.children import build_label
+from webop.context.child_store import build_label
 from webop.context.operator_context import OperatorContext
 from webop.handlers.registry import ResourceHandlers
 from webop.objects.body import Body, build_object_reference

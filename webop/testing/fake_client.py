@@ -29,7 +29,8 @@ from webop.client.context import current_client
 from webop.client.discovery import discover
 from webop.client.http import transport
 from webop.client.objects import AsyncClient, SyncClient
-from webop.context.children import Children, ChildStore, Names
+from webop.context.child_store import ChildStore, Names
+from webop.context.children import Children
 from webop.context.cluster_view import ClusterView
 from webop.controlplane.requests import Manifest, read_manifest
 from webop.errors import ConfigurationError

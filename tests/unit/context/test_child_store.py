@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from webop.context.children import (
+from webop.context.child_store import (
     Child,
     ChildStore,
     Names,
     Place,
     _covers,
-    _name_manager,
-    _seal,
     build_label,
+    build_seal,
+    name_manager,
 )
 from webop.handlers.model import ReconcileHandler
 
@@ -48,11 +48,11 @@ def test_applied_fields_are_looked_for_among_those_of_the_manager(
     assert _covers(fields, content) is expected
 
 
-DIGEST = f"{_seal(Place('configmaps', 'ns', 'child'), 'p1')}.d"
+DIGEST = f"{build_seal(Place('configmaps', 'ns', 'child'), 'p1')}.d"
 
 
 def build(version: int, *, fields: Json | None = None, **meta: Any) -> Json:
-    manager = f"webop{_name_manager('build', 'p1')}"
+    manager = f"webop{name_manager('build', 'p1')}"
     entry = {"manager": manager, "operation": "Apply", "fieldsV1": fields or {"f:data": {}}}
     return {
         "metadata": {
@@ -163,7 +163,7 @@ def test_what_only_looks_like_a_child_is_none(scene: Scene, what: str) -> None:
     else:  # whoever can write there could forge it
         raw["metadata"]["namespace"] = "other"
         place = Place("configmaps", "other", "child")
-        raw["metadata"]["annotations"] = {NAMES.digest: f"{_seal(place, 'p1')}.d"}
+        raw["metadata"]["annotations"] = {NAMES.digest: f"{build_seal(place, 'p1')}.d"}
     assert scene.note(None, raw) == 0
     assert scene.note("MODIFIED", build(6)) == 1
 
