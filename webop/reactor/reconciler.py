@@ -48,6 +48,7 @@ class Reconciler:
     def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
         self.ctx = ctx
         self._spawn = spawn
+        self._child_names = ctx.operator.child_names  # each event of a child needs them
         settings = ctx.operator.settings
         self._event_options = CallOptions(
             settings,
@@ -309,8 +310,8 @@ class Reconciler:
         """Accept a state of a child of a reconciler, and drop what only this needs."""
         ctx, operator = self.ctx, self.ctx.operator
         is_read = ctx.handlers.reads_children
-        kind, names = ctx.resource.plural_name, operator.child_names
-        operator.children.note(kind, event_type, raw, names, is_read=is_read)
+        kind = ctx.resource.plural_name
+        operator.children.note(kind, event_type, raw, self._child_names, is_read=is_read)
         if not operator.settings.watching.managed_fields:
             raw["metadata"].pop("managedFields", None)
 

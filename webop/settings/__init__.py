@@ -338,9 +338,7 @@ class PersistenceSettings(Section):
     @property
     def prefix(self) -> str | None:
         """The prefix of the operator's own state; it sets the finalizer and both storages."""
-        # Quicker than `self._prefix`; this is read at each event of a child.
-        value: str | None = (self.__pydantic_private__ or {}).get("_prefix")
-        return value
+        return self._prefix
 
     @prefix.setter
     def prefix(self, value: str | None) -> None:
