@@ -106,21 +106,26 @@ def test_policies_have_their_bindings_and_the_operator_gets_no_right_to_them(
     assert not any(_GROUP in rule["apiGroups"] for rule in rights)
 
 
-def test_two_rules_of_one_id_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "handlers.py").write_text(_HANDLERS + _HANDLERS.replace("cannot be", "can't be"))
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            _HANDLERS + _HANDLERS.replace("cannot be", "can't be"),
+            "Two rules have the id 'engine-is-fixed'.",
+        ),
+        (
+            "import webop\nwebop.rule('pods', id='a', cel='true', message='no')\n",
+            "There are only rules in",
+        ),
+    ],
+    ids=["two rules of one id", "rules alone are no operator"],
+)
+def test_files_with_wrong_rules_are_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "handlers.py").write_text(text)
     with forgetting_modules(tmp_path):
         result = invoke("manifests", str(tmp_path / "handlers.py"))
     assert result.exit_code == 1
-    assert "Two rules have the id 'engine-is-fixed'." in result.stderr
-
-
-def test_rules_alone_are_no_operator(tmp_path: Path) -> None:
-    rule = "import webop\nwebop.rule('pods', id='a', cel='true', message='no')\n"
-    (tmp_path / "rules.py").write_text(rule)
-    with forgetting_modules(tmp_path):
-        result = invoke("manifests", str(tmp_path / "rules.py"))
-    assert result.exit_code == 1
-    assert "There are only rules in" in result.stderr
+    assert reason in result.stderr
 
 
 def test_charts_have_the_rules_with_the_account_that_is_exempt(tmp_path: Path) -> None:

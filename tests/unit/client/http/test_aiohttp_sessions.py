@@ -12,10 +12,9 @@ import aiohttp.web
 import pytest
 from aiohttp.test_utils import TestServer
 
-from tests.kit.fake_cluster import PATH, FakeCluster, Mirror, Networking, Watching
+from tests.kit.fake_cluster import PATH, FakeCluster, Networking
 from tests.kit.scripted_server import ScriptedServer
-from tests.kit.waiting import eventually
-from tests.unit.client.http.test_transport import FAULTS, serving
+from tests.unit.client.http.test_transport import FAULTS, check_memory, serving
 from webop.client.api import Client
 from webop.client.auth.vault import AiohttpSession, Vault
 from webop.client.http.sessions import build_transport
@@ -35,21 +34,8 @@ def connect(server: ScriptedServer, session: aiohttp.ClientSession) -> Client:
 async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network_of_a_session(
     fault: Callable[[FakeCluster], None],
 ) -> None:
-    cluster = FakeCluster("kept", "changed", "deleted")
-    mirror = Mirror()
     session = aiohttp.ClientSession()
-    async with (
-        serving(cluster) as server,
-        connect(server, session) as client,
-        asyncio.TaskGroup() as group,
-    ):
-        task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
-        await eventually(lambda: bool(cluster.feeds))
-        fault(cluster)
-        cluster.delete("deleted")
-        cluster.apply("changed", value=1)
-        await mirror.catch_up(cluster)
-        task.cancel()
+    await check_memory(lambda server: connect(server, session), fault)
     assert session.closed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
@@ -16,7 +16,7 @@ from tests.kit.scripted_server import HalfChunkError, ScriptedServer, answer_by,
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.http.streams import StreamLimits
+from webop.client.http.streams import LineStream, StreamLimits
 from webop.errors import APIConnectionError, APIServerError
 
 
@@ -33,13 +33,13 @@ FAULTS: dict[str, Callable[[FakeCluster], None]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
-async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
-    fault: Callable[[FakeCluster], None],
+async def check_memory(
+    connect: Callable[[ScriptedServer], Client], fault: Callable[[FakeCluster], None]
 ) -> None:
+    """Check that a client that watches catches up after a fault."""
     cluster = FakeCluster("kept", "changed", "deleted")
     mirror = Mirror()
-    async with serving(cluster) as server, server.connect() as client, asyncio.TaskGroup() as group:
+    async with serving(cluster) as server, connect(server) as client, asyncio.TaskGroup() as group:
         task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
         await eventually(lambda: bool(cluster.feeds))
         fault(cluster)
@@ -49,6 +49,13 @@ async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
         await mirror.catch_up(cluster)
         assert mirror.deleted == ["deleted"]
         task.cancel()
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+async def test_the_memory_equals_the_cluster_after_a_fault_of_the_network(
+    fault: Callable[[FakeCluster], None],
+) -> None:
+    await check_memory(ScriptedServer.connect, fault)
 
 
 async def test_many_streams_do_not_starve_the_requests() -> None:
@@ -74,29 +81,27 @@ async def test_a_request_without_an_answer_fails_by_the_timeout() -> None:
             await client.request("GET", "/apis", params=params)
 
 
-async def test_a_stream_that_stays_silent_ends_with_a_timeout() -> None:
-    cluster = FakeCluster("a")
+@contextlib.asynccontextmanager
+async def streaming(limits: StreamLimits) -> AsyncIterator[LineStream]:
+    """Watch a cluster with one object."""
     params = {"watch": "true", "resourceVersion": "0"}
-    limits = StreamLimits(silence=0.5)
     async with (
-        serving(cluster) as server,
+        serving(FakeCluster("a")) as server,
         server.connect() as client,
         client.stream("/apis", params, limits=limits) as lines,
     ):
+        yield lines
+
+
+async def test_a_stream_that_stays_silent_ends_with_a_timeout() -> None:
+    async with streaming(StreamLimits(silence=0.5)) as lines:
         assert len(await anext(lines)) == 1
         with pytest.raises(TimeoutError):
             await anext(lines)
 
 
 async def test_a_stream_ends_in_silence_when_its_total_time_is_over() -> None:
-    cluster = FakeCluster("a")
-    params = {"watch": "true", "resourceVersion": "0"}
-    limits = StreamLimits(total=0.5)
-    async with (
-        serving(cluster) as server,
-        server.connect() as client,
-        client.stream("/apis", params, limits=limits) as lines,
-    ):
+    async with streaming(StreamLimits(total=0.5)) as lines:
         assert [len(batch) async for batch in lines] == [1]
 
 
