@@ -20,7 +20,7 @@ class Connection:
     """A connection of a client, and the one to the server.
 
     Attributes:
-        is_frozen: whether nothing is passed on any more, and nobody is told.
+        is_frozen: whether it passes nothing on, and tells nobody.
     """
 
     reader: asyncio.StreamReader

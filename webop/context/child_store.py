@@ -323,7 +323,7 @@ def _covers(fields: Any, content: Any) -> bool:
     """Return whether all fields of an applied object are in a set of fields of a manager.
 
     Such a set has fields as "f:name", items of lists as "k:" with their keys, and values of sets as
-    "v:"; an empty set is a value as a whole (Kubernetes API, meta/v1 FieldsV1).
+    "v:"; an empty set stands for all of a value (Kubernetes API, meta/v1 FieldsV1).
     """
     if not isinstance(fields, dict) or not fields:
         return fields is not None

@@ -19,6 +19,7 @@ from webop.client.context import current_client
 from webop.client.objects import blocking
 from webop.context.child_store import (
     Child,
+    Names,
     Place,
     build_digest,
     build_label,
@@ -76,21 +77,23 @@ class Children:
         logger: Logger,
         client: AsyncClient | None = None,
     ) -> None:
+        self._operator = operator
         self._store = operator.children
         self._view = operator.cluster_view
-        self._names = operator.child_names
-        self._manager = operator.settings.networking.field_manager
         self._handlers = tuple(handlers)
         self._body = body
         self._uid: str = body.meta.raw.get("uid") or ""
         self._namespace: str | None = body.meta.raw.get("namespace")
         self.has_taken_back = False
-        self._selectors = operator.settings.watching.build_selectors
         self._logger = logger
         self._given_client = client
         self._applied: set[Place] = set()
         self._has_failed = False
         self._writes = 0
+
+    @functools.cached_property
+    def _names(self) -> Names:
+        return self._operator.child_names  # not at once: few decisions lead to a call
 
     @functools.cached_property
     def _reference(self) -> OwnerReference:
@@ -221,7 +224,8 @@ class Children:
     ) -> None:
         """Refuse a child that no watch would show."""
         problem, served = "", self._view.namespaces
-        requirements = parse_label_selector(self._selectors(resource).get("labelSelector", ""))
+        selectors = self._operator.settings.watching.build_selectors(resource)
+        requirements = parse_label_selector(selectors.get("labelSelector", ""))
         if not any(selector.check(resource) for selector in handler.owns):
             problem = "Its kind is not in owns= of the reconciler: add it."
         elif not reaches(self._namespace, handler, place):
@@ -264,7 +268,8 @@ class Children:
     async def _write(self, content: Json, place: Place, label: str, *, is_forced: bool) -> Json:
         """Apply a child; take the fields of others only if they have changed it."""
         end = name_manager(label, self._uid)
-        manager = f"{self._manager[: _MANAGER_LIMIT - len(end)]}{end}"
+        own = self._operator.settings.networking.field_manager
+        manager = f"{own[: _MANAGER_LIMIT - len(end)]}{end}"
         try:
             return await self._client.apply(content, field_manager=manager)
         except APIConflictError as exc:

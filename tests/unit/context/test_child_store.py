@@ -29,7 +29,7 @@ NAMES = Names.build(None)
         ({"f:b": {}}, {"a": 1}, False),
         ({"f:a": {"f:b": {}}}, {"a": {"b": 1, "c": 2}}, False),
         ({"f:a": {"f:b": {}, "f:c": {}}}, {"a": {"b": 1, "c": None}}, True),
-        ({"f:a": {}}, {"a": {"b": [1]}}, True),  # one value as a whole
+        ({"f:a": {}}, {"a": {"b": [1]}}, True),  # all of the value
         (
             {"f:l": {'k:{"name":"x"}': {".": {}, "f:name": {}, "f:v": {}}}},
             {"l": [{"name": "x", "v": 1}]},

@@ -116,7 +116,7 @@ def _walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     if not (isinstance(tree, dict) and tree):
         yield path, tree
         return
-    if path and isinstance(path[-1], tuple):  # an item with keys is also owned as a whole
+    if path and isinstance(path[-1], tuple):  # an item with keys has owners itself
         yield path, None
     for name, below in tree.items():
         is_identity = path == ("metadata",) and name in _IDENTITY
