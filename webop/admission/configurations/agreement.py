@@ -11,7 +11,8 @@ decide by the same rule, so they do not overwrite each other:
   the records, so that the one that retires puts them into force while it still serves its own.
 - The digest of those in force is noted beside the records. Replicas that have these webhooks write
   them again if somebody has edited or deleted them.
-- Replicas that are not ready decide nothing, except that the first one adds its webhooks.
+- Replicas decide nothing before they are ready and have written both configurations once, except
+  that the first one adds its webhooks. So a replica that dies between its writes holds up nobody.
 - API servers call the address of the newest replica, and trust the CAs of all replicas. Only
   replicas at that address must agree: no calls meet the others.
 - Conversions between the versions of a kind come into force when all replicas at the address serve
@@ -80,7 +81,8 @@ class ReplicaRecord:
             the replica has retired: it takes no more calls, but its CAs must stay trusted.
         cas: its CA certificates in PEM.
         digest: of its webhooks; empty in records of other versions of webop.
-        is_ready: whether it can judge objects. Until then, its webhooks replace no others.
+        is_ready: whether it can judge objects, and has written both configurations once. Until
+            then, its webhooks replace no others.
         converts: the names of the CustomResourceDefinitions whose objects it converts between
             versions.
     """

@@ -333,7 +333,7 @@ class ConfigurationManager:
             address=offer.address,
             cas=offer.cas,
             digest=offer.digest,
-            is_ready=self._is_ready(),
+            is_ready=self.is_applied.is_set() and self._is_ready(),
             converts=offer.converts,
         )
         return record.retire() if is_retired else record
