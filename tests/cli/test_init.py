@@ -289,13 +289,17 @@ def test_a_full_disk_leaves_no_half_of_an_operator(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_new_is_the_same_command_and_the_help_shows_one_of_them() -> None:
-    assert invoke("new", "--help").output.replace("webop new [", "webop init [") == (
-        invoke("init", "--help").output
-    )
+@pytest.mark.parametrize(
+    ("name", "alias"), [("init", "new"), ("freeze", "pause"), ("resume", "unpause")]
+)
+def test_a_command_has_a_second_name_and_the_help_shows_one_of_them(name: str, alias: str) -> None:
+    shown = invoke(alias, "--help").output
+    assert shown.replace(f"webop {alias} [", f"webop {name} [") == invoke(name, "--help").output
+    assert f"'webop {alias}' is the same command." in shown
     commands = re.findall(r"^  (\w+)  ", invoke("--help").output, re.MULTILINE)
     assert commands[0] == "init"
-    assert "new" not in commands
+    assert name in commands
+    assert alias not in commands
 
 
 def test_the_page_shows_what_is_printed() -> None:

@@ -218,7 +218,7 @@ async def test_a_pattern_that_matches_no_namespace_is_named_in_a_warning(
 @pytest.mark.feature("PRB-01", "PRB-02", "CLI-09")
 def test_a_liveness_endpoint_must_be_http(tmp_path: Path) -> None:
     output = fail(
-        "-A", "--liveness=https://0.0.0.0:8080/healthz", write(tmp_path, HANDLERS), folder=tmp_path
+        "-A", "--probes=https://0.0.0.0:8080/healthz", write(tmp_path, HANDLERS), folder=tmp_path
     )
     assert "https://0.0.0.0:8080/healthz" in output
     assert "http://" in output
@@ -232,7 +232,7 @@ def test_the_endpoint_of_the_status_page_must_be_http(tmp_path: Path) -> None:
 
 def test_a_port_of_the_liveness_endpoint_beyond_all_ports_is_told(tmp_path: Path) -> None:
     url = "http://0.0.0.0:80809/healthz"
-    output = fail("-A", f"--liveness={url}", write(tmp_path, HANDLERS), folder=tmp_path)
+    output = fail("-A", f"--probes={url}", write(tmp_path, HANDLERS), folder=tmp_path)
     assert url in output
     assert "Port out of range" in output
 
@@ -288,7 +288,7 @@ async def test_a_port_in_use_is_told_by_its_number(
 ) -> None:
     kubeconfig = str(webop_cluster.kubeconfig)
     with take_port() as port:
-        liveness = f"--liveness=http://127.0.0.1:{port}/healthz"
+        liveness = f"--probes=http://127.0.0.1:{port}/healthz"
         output = await workshop.fail(
             "-A", liveness, workshop.write(HANDLERS), KUBECONFIG=kubeconfig
         )

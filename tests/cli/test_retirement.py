@@ -80,7 +80,7 @@ async def run_webop(workshop: Workshop, delay: float) -> AsyncIterator[Site]:
     file = workshop.write(_HANDLERS)
     port, probes = find_free_port(), find_free_port()
     variables = {"PORT": str(port), "WEBOP_ADMISSION__SHUTDOWN_DELAY": str(delay)}
-    liveness = f"--liveness=http://127.0.0.1:{probes}/healthz"
+    liveness = f"--probes=http://127.0.0.1:{probes}/healthz"
     async with workshop.start("-A", "--standalone", liveness, file, **variables) as command:
         yield Site(command, f"http://localhost:{port}", f"http://127.0.0.1:{probes}")
 
@@ -182,7 +182,7 @@ def created(name, **_):
         "KUBECONFIG": str(webop_cluster.kubeconfig),
     }
     where = f"--namespace={objects.namespace}"
-    liveness = f"--liveness=http://127.0.0.1:{probes}/healthz"
+    liveness = f"--probes=http://127.0.0.1:{probes}/healthz"
     async with workshop.start(where, "--standalone", liveness, file, **variables) as command:
         site = Site(command, f"http://localhost:{port}", f"http://127.0.0.1:{probes}")
         await site.wait_ready(http)

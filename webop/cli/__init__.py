@@ -28,7 +28,7 @@ To get started:
 """
 
 
-_ALIASES = {"new": "init"}
+_ALIASES = {"new": "init", "pause": "freeze", "unpause": "resume"}
 _MODULES = {"resume": "freeze", "image": "manifests"}  # the others have the names of the commands
 
 

@@ -25,7 +25,7 @@ _WIDEST = 30  # characters of the first column; click's own limit
 class SectionOption(click.Option):
     """An option that ``--help`` shows under a heading.
 
-    Its variable has the name of the option or of the parameter, as WEBOP_RUN_NAMESPACES for
+    Its variable has a name of the option or that of the parameter, as WEBOP_RUN_NAMESPACES for
     ``--namespace``, which is repeatable.
     """
 
@@ -35,7 +35,8 @@ class SectionOption(click.Option):
 
     def list_variables(self, ctx: click.Context) -> list[str]:
         """Return the names of the variable; the documented one comes first."""
-        names = [max(self.opts, key=len).lstrip("-").replace("-", "_"), str(self.name)]
+        words = [one.removeprefix("--") for one in self.opts if one.startswith("--")]
+        names = [*(word.replace("-", "_") for word in words), str(self.name)]
         ordered = reversed(names) if self.multiple else names
         return [f"{ctx.auto_envvar_prefix}_{name.upper()}" for name in ordered]
 

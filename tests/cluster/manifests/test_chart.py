@@ -24,7 +24,7 @@ _CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "with most options": (
         _BOTH,
         (
-            *("--home", "ops", "--create-namespace", "--metrics", "monitoring"),
+            *("--operator-namespace", "ops", "--create-namespace", "--metrics", "monitoring"),
             *("--pod-network", "10.4.0.0/14", "--peering", "teams", "--rules", "secrets:get"),
             *("--image", "registry.example.com:5000/a/b:1.2.3", "--managed", "hooks.example.com"),
             *("--env", "A={{ .Values.name }}", "--env", "B=}} {{", "--env", "C=1e3"),
@@ -32,7 +32,7 @@ _CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "with one replica": (_PODS, ("--replicas", "1", "--name", "y")),
     "without a Lease": (_PODS, ("--no-lease",)),
-    "in some namespaces": (_BOTH, ("-n", "team-a", "-n", "team-b", "--home", "ops")),
+    "in some namespaces": (_BOTH, ("-n", "team-a", "-n", "team-b", "--operator-namespace", "ops")),
     "in its own namespace": (_BOTH, ("-n", "team-a")),
 }
 
@@ -89,7 +89,15 @@ def test_the_values_of_a_chart_are_options_of_the_command(
     make: Maker, helm: str, tmp_path: Path
 ) -> None:
     plain = make(
-        _BOTH, "--name", "guard", "--home", "here", "--image", "other:2", "--replicas", "5"
+        _BOTH,
+        "--name",
+        "guard",
+        "--operator-namespace",
+        "here",
+        "--image",
+        "other:2",
+        "--replicas",
+        "5",
     )
     chart = tmp_path / "chart"
     make(_BOTH, "--helm", str(chart))

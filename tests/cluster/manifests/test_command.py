@@ -129,7 +129,7 @@ def test_an_operator_without_webhooks_gets_no_service_and_lets_nobody_in(make: M
     assert made.container["image"] == "my-operator:0.1.0"
     assert made.container["args"] == [
         *("run", "--all-namespaces", "--standalone", "--lease=my-operator"),
-        *("--liveness=http://0.0.0.0:8080/healthz", "--status=http://localhost:8081/ui"),
+        *("--probes=http://0.0.0.0:8080/healthz", "--status=http://localhost:8081/ui"),
         "handlers.py",
     ]
     assert made.get_verbs("pods") == ["get", "list", "watch", "patch"]
@@ -153,13 +153,16 @@ def test_handlers_of_events_that_take_the_patch_may_write(
 
 
 def test_namespaces_can_begin_with_a_digit(make: Maker) -> None:
-    assert make(_PODS, "--home", "1team").find("Deployment")["metadata"]["namespace"] == "1team"
+    assert (
+        make(_PODS, "--operator-namespace", "1team").find("Deployment")["metadata"]["namespace"]
+        == "1team"
+    )
 
 
 def test_webhooks_get_a_service_and_rights_to_the_certificate_and_to_their_configurations(
     make: Maker,
 ) -> None:
-    made = make(_WEBHOOK + _SERVER, "--home", "ops", "--name", "guard")
+    made = make(_WEBHOOK + _SERVER, "--operator-namespace", "ops", "--name", "guard")
     assert made.find("Service")["spec"]["ports"][0]["targetPort"] == "webhooks"
     assert made.variables["WEBOP_SERVICE"] == "guard"
     assert made.variables["WEBOP_ADMISSION__MANAGED"] == "guard.ops.svc"
@@ -287,7 +290,7 @@ def configure(settings, **_):
 
 
 def test_an_operator_of_some_namespaces_has_no_rights_in_others(make: Maker) -> None:
-    made = make(_PODS, "-n", "team-a", "-n", "team-b", "--home", "ops")
+    made = make(_PODS, "-n", "team-a", "-n", "team-b", "--operator-namespace", "ops")
     places = {one["metadata"]["namespace"]: one["rules"] for one in made.find_all("Role")}
     assert places.keys() == {"team-a", "team-b", "ops"}
     assert places["team-a"] == places["team-b"]
@@ -689,7 +692,7 @@ def test_texts_that_other_parsers_take_for_something_else_stay_texts(
     )
     variables = {f"V{index}": text for index, text in enumerate(texts)}
     args = [f"--env={name}={text}" for name, text in variables.items()]
-    args += ["--name=y", "--home=on", "--lease=1e3", "--service=n", "--image=08"]
+    args += ["--name=y", "--operator-namespace=on", "--lease=1e3", "--service=n", "--image=08"]
     text = make(_PODS + _WEBHOOK + _SERVER, *args).text
     command = ("create", "--dry-run=client", "--validate=false", "-o", "json", "-f", "-")
     made = Made(webop_cluster.kubectl(*command, stdin=text).replace("\n}\n{", "\n}\n---\n{"), "")
@@ -724,7 +727,7 @@ def test_without_handlers_there_is_nothing_to_deploy(make: Maker) -> None:
         ("webop.WebhookServiceServer(port=0)", "a Service needs a fixed port"),
         (
             "webop.WebhookServiceServer(namespace='x')",
-            "--home is 'default', but the startup handlers",
+            "--operator-namespace is 'default', but the startup handlers",
         ),
     ],
 )

@@ -142,6 +142,8 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 
     The operators finish the calls that run and stop their daemons and timers. They handle no
     objects until the lifetime is over or you run 'webop resume'. They still serve webhooks.
+
+    'webop pause' is the same command.
     """
     priority = DEV_PRIORITY if dev else priority
     now = time.time()
@@ -176,7 +178,10 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
 @_target_options
 @logging_options
 def resume(request: Request) -> None:
-    """Resume the operators of a peering that 'webop freeze' has paused."""
+    """Resume the operators of a peering that 'webop freeze' has paused.
+
+    'webop unpause' is the same command.
+    """
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
         try:

@@ -106,7 +106,7 @@ class _RememberingCommand(SectionCommand):
     help="The name of the objects; by default, the name of the folder of the files.",
 )  # fmt: skip
 @_names(
-    "--home", metavar="NAMESPACE", callback=_check_name,
+    "--operator-namespace", "--home", "home", metavar="NAMESPACE", callback=_check_name,
     help="The namespace of the operator itself; by default, the one of --namespace if there is "
     "exactly one, else 'default'.",
 )  # fmt: skip
@@ -156,7 +156,8 @@ class _RememberingCommand(SectionCommand):
 @_output(
     "--helm", "chart", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path),
     help="Write a Helm chart into this folder instead of printing; its values are the name, the "
-    "image, the replicas, the resources and, without --home and --namespace, the namespace.",
+    "image, the replicas, the resources and, without --operator-namespace and --namespace, the "
+    "namespace.",
 )  # fmt: skip
 @click.make_pass_decorator(CLIControls, ensure=True)
 @click.pass_context
@@ -183,7 +184,7 @@ def manifests(
 
     \b
         webop manifests handlers.py | kubectl apply -f -
-        webop manifests --crd crd.yaml --rules secrets:get,list --home operators handlers.py
+        webop manifests --rules secrets:get,list --operator-namespace operators handlers.py
         webop manifests --kustomize deploy/base handlers.py
         webop manifests --helm chart handlers.py
     """  # noqa: D301  \b keeps click from wrapping the lines

@@ -112,6 +112,7 @@ _handlers, _scope, _others, _probes = map(
 )
 @_probes(
     "-L",
+    "--probes",
     "--liveness",
     "liveness_endpoint",
     metavar="URL",

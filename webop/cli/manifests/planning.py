@@ -147,7 +147,7 @@ def _build_arguments(request: Request, settings: OperatorSettings, lease: str | 
     others = ["--standalone"] if settings.peering.standalone else []
     others += [f"--peering={request.peering}"] if request.peering else []
     others += [f"--lease={lease}"] if lease is not None else []
-    probes = [f"--liveness=http://0.0.0.0:{PROBES_PORT}/healthz"]
+    probes = [f"--probes=http://0.0.0.0:{PROBES_PORT}/healthz"]
     probes += [f"--status=http://localhost:{STATUS_PORT}/ui"]  # for kubectl port-forward
     probes += [f"--metrics=http://0.0.0.0:{PROBES_PORT}/metrics"] if request.metrics else []
     return ["run", *scope, *others, *probes, *request.sources]
@@ -230,7 +230,7 @@ def _check_webhooks(
         del variables[_SERVICE]
     else:
         _check_equal("--service", request.service, server.service or request.service)
-        _check_equal("--home", request.home, server.namespace or request.home)
+        _check_equal("--operator-namespace", request.home, server.namespace or request.home)
         if server.service:
             del variables[_SERVICE]
         if server.port == 0:
