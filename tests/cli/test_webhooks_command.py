@@ -35,7 +35,7 @@ def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
     return call
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     return define_crews(webop_cluster, "leftover", 2)
 

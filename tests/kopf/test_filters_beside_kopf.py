@@ -70,7 +70,7 @@ for key, options in {COMBINATIONS!r}.items():
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> dict[str, Kind]:
     """One kind for each side."""
     sides = (KOPF, WEBOP)

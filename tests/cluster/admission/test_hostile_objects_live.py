@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     made = (Kind(f"hostile{number}.webop.dev", "parcels", "Parcel") for number in range(7))
     return define_kinds(webop_cluster, made)

@@ -33,7 +33,7 @@ VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
 _COUNT = 18  # of the tests here, at least
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     made = (
         Kind(f"managed{number}.webop.dev", "parcels", "Parcel", has_status=True)

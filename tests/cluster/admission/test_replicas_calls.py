@@ -27,7 +27,7 @@ VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
 _COUNT = 8  # of the tests here, at least
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     return define_crews(webop_cluster, "chest", _COUNT)
 

@@ -29,7 +29,7 @@ VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
 _COUNT = 33  # of the tests here, at least
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     return define_crews(webop_cluster, "crate", _COUNT)
 

@@ -32,7 +32,7 @@ SECRET = "hooks-webhook-certs"
 FAST: Json = {"poll_interval": 0.1, "settle_time": 1.0, "overlap": 1.0}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     made = (Kind(f"certified{number}.webop.dev", "letters", "Letter") for number in range(4))
     return define_kinds(webop_cluster, made)

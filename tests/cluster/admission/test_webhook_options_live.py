@@ -29,7 +29,7 @@ NOWHERE = "https://localhost:1/hooks"  # where nobody listens
 _COUNT = 14  # of the tests here, at least
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
     made = (Kind(f"options{number}.webop.dev", "crates", "Crate") for number in range(_COUNT))
     return define_kinds(webop_cluster, made)

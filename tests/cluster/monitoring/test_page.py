@@ -195,7 +195,7 @@ async def test_the_page_says_why_the_operator_is_not_ready(
         await api.expect(page.get_by_role("list")).to_contain_text(said)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def databases(webop_cluster: LocalCluster) -> Kind:
     """A kind that looks well in the screenshots."""
     kind = Kind("example.com", "databases", "Database", has_status=True)

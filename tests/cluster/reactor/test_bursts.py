@@ -127,8 +127,8 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
     leadership = {
         "lease_name": "slow",
         "lease_namespace": objects.namespace,
-        "lease_duration": 4,
-        "renew_deadline": 2.5,
+        "lease_duration": 9,
+        "renew_deadline": 7,  # the slow kind takes twenty
         "retry_period": 0.5,
     }
     async with (

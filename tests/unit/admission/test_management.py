@@ -42,7 +42,8 @@ async def test_a_configuration_is_read_by_a_patch_and_created_if_there_is_someth
 ) -> None:
     async with manage(registry, server) as managing:
         await managing.wait_applied()
-    assert server.requests == [*LOOK, f"POST {VALIDATING}"]
+    created, is_ready = [*LOOK, f"POST {VALIDATING}"], [*LOOK, f"PATCH {VALIDATING}"]
+    assert server.requests == created + is_ready
     assert server.get_names() == {VALIDATING: ["v", "p"]}
 
 
@@ -140,6 +141,7 @@ async def test_another_process_that_creates_it_at_the_same_time_is_no_problem(
     assert server.requests == [
         *(*LOOK, f"POST {VALIDATING}"),
         *(*LOOK, f"PATCH {VALIDATING}"),
+        *(*LOOK, f"PATCH {VALIDATING}"),  # it is ready
     ]
     assert server.get_names() == {VALIDATING: ["v", "p"]}
 

@@ -20,6 +20,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 
 from webop.admission.configurations.agreement import (
@@ -260,6 +261,8 @@ class ConfigurationManager:
             if is_due:
                 self._renewed = follow()
             jitter = random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
+            if not self.is_applied.is_set():
+                await self._shared.settle(partial(self._plan, is_new=True))
             plan = await self._shared.settle(self._plan)
             if is_due:
                 self._attendance.renewals += 1
@@ -290,12 +293,14 @@ class ConfigurationManager:
         self,
         found: Mapping[WebhookType, Configuration],
         *,
+        is_new: bool = False,
         is_leaving: bool = False,
         is_final: bool = False,
     ) -> Plan | None:
         """Plan the configurations with this replica, or without it if it leaves.
 
-        Return None if they stay as they are: it was never there, or others have them.
+        A new one has not written both configurations yet. Return None if they stay as they are: it
+        was never there, or others have them.
         """
         offer = self._offer
         assert offer is not None  # noqa: S101 - for the type checker
@@ -317,6 +322,8 @@ class ConfigurationManager:
         self._mine = None
         if not is_leaving:
             self._mine = self._build_record(offer, is_retired=self._is_retired and bool(acting))
+            if is_new:
+                self._mine = replace(self._mine, is_ready=False)
             records[self._key] = self._mine.encode()
         webhooks = {kind: found[kind].webhooks for kind in found}
         decision = decide(
@@ -333,7 +340,7 @@ class ConfigurationManager:
             address=offer.address,
             cas=offer.cas,
             digest=offer.digest,
-            is_ready=self.is_applied.is_set() and self._is_ready(),
+            is_ready=self._is_ready(),
             converts=offer.converts,
         )
         return record.retire() if is_retired else record
