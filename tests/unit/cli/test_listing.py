@@ -64,6 +64,8 @@ def check(**_): ...
 
 @webop.on.mutate('pods', match_conditions=[{'name': 'mine', 'expression': 'true'}])
 def fill(**_): ...
+
+webop.rule('crontabs.example.com', id='small', cel='object.spec.size < 9', message='Too large.')
 """
 # kind, resource, id, filters and options
 LISTED = [
@@ -91,6 +93,10 @@ LISTED = [
     ("index", "function=is_mine()", "by_name", ""),
     ("timer", "pods", "tick", "initial_delay=is_big(), interval=5, sharp=True"),
     ("daemon", "pods", "watch", "cancellation_timeout=3"),
+    (
+        *("webop.rule", "crontabs.example.com", "small"),
+        "cel='object.spec.size < 9', message='Too large.', operations=CREATE|UPDATE",
+    ),
 ]
 
 
@@ -121,7 +127,9 @@ def test_the_table_has_a_line_for_each_handler(path: Path) -> None:
         for line in lines[1:]
     ]
     assert [(kind, resource, id, rest) for kind, resource, id, _, rest in cells] == LISTED
-    for cell in cells:
+    *handlers, (*_, no_source, _) = cells
+    assert no_source == "-"
+    for cell in handlers:
         source, _, number = cell[3].partition(":")
         assert source == path.name
         assert CODE.splitlines()[int(number) - 1].startswith(("@", "webop.on.resume"))

@@ -1,4 +1,4 @@
-"""``webop handlers``: list the handlers of files and modules as a table or JSON, offline."""
+"""``webop handlers``: list the handlers and rules of files and modules, offline."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from webop.handlers.model import (
     Handler,
     MetaFilterToken,
     ResourceHandler,
+    Rule,
     list_layers,
     name_decorator,
 )
@@ -51,7 +52,7 @@ _SHOWN_ELSEWHERE = {
     help="The format of the list.",
 )
 def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> None:
-    """List the handlers of the files in PATHS and of the modules.
+    """List the handlers and the rules of the files in PATHS and of the modules.
 
     The list has their kinds, resources, ids, filters and options. The command imports the files,
     but calls no handlers, and needs no cluster. It cannot list sub-handlers: these are registered
@@ -67,6 +68,7 @@ def handlers(paths: tuple[str, ...], modules: tuple[str, ...], form: str) -> Non
     for warning in warnings:
         click.echo(f"Warning: {warning}", err=True)
     found = [describe_handler(handler) for handler in list_handlers(registry)]
+    found += map(describe_rule, registry.rules)
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:
@@ -154,11 +156,7 @@ def describe_handler(handler: Handler) -> dict[str, Any]:
         ``{"marker": "PRESENT"}``, functions are ``{"function": "module.name"}``.
     """
     selector: Selector | None = getattr(handler, "selector", None)
-    filters, options = {}, {}
-    for field in dataclasses.fields(handler):
-        value = getattr(handler, field.name)
-        if field.name not in _SHOWN_ELSEWHERE and value != field.default:
-            options[field.name] = describe_value(value)
+    filters = {}
     if isinstance(handler, ResourceHandler):
         given = {name: getattr(handler, name, None) for name in _FILTERS}
         filters = {
@@ -173,9 +171,31 @@ def describe_handler(handler: Handler) -> dict[str, Any]:
         "id": handler.id,
         "resource": None if selector is None else _describe_selector(selector),
         "filters": filters,
-        "options": options,
+        "options": _describe_options(handler),
         "function": _detect_full_name(plain),
         "source": code and {"file": code.co_filename, "line": code.co_firstlineno},
+    }
+
+
+def describe_rule(rule: Rule) -> dict[str, Any]:
+    """Return a rule for API servers as JSON, like a handler; it has neither function nor source."""
+    return {
+        "handler": "webop.rule",
+        "id": rule.id,
+        "resource": _describe_selector(rule.selector),
+        "filters": {},
+        "options": _describe_options(rule),
+        "function": None,
+        "source": None,
+    }
+
+
+def _describe_options(declared: Handler | Rule) -> dict[str, Any]:
+    return {
+        field.name: describe_value(value)
+        for field in dataclasses.fields(declared)
+        if field.name not in _SHOWN_ELSEWHERE
+        and (value := getattr(declared, field.name)) != field.default
     }
 
 
