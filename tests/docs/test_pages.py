@@ -79,6 +79,15 @@ def test_public_names_that_are_named_exist(page: str) -> None:
         assert name in webop.__all__ or find_spec(f"webop.{name}"), f"webop.{name}"
 
 
+@pytest.mark.parametrize("page", TEXTS)
+def test_files_of_the_repository_that_are_named_exist(page: str) -> None:
+    """For example, the tests that a page names as proofs."""
+    for name in re.findall(r"`((?:bench|examples|manifests|tests|webop)/[\w./-]*)`", TEXTS[page]):
+        assert (ROOT / name).exists(), name
+    for name in re.findall(r"`(test_\w+\.py)`", TEXTS[page]):
+        assert any((ROOT / "tests").rglob(name)), name
+
+
 def read_table_of_settings() -> dict[tuple[str, str], str]:
     rows = re.findall(
         r"^\| \*?`(\w+)\.(\w+)`\*? \| (.*?) \|", TEXTS["docs/settings.md"], re.MULTILINE

@@ -144,15 +144,15 @@ class BodyOptions(TypedDict, total=False):
     """Options for what the handler gets of the objects (page "Selectors")."""
 
     metadata_only: Flag | None
-    """Whether the handler needs only the metadata: webop requests nothing else if no handler of the
-    kind needs more"""
+    """If True, the handler needs only the metadata. If all handlers of the kind have this option,
+    webop requests nothing else"""
 
 
 class KindOptions(TypedDict, total=False):
     """Options about the kind of the objects."""
 
     when_kind_exists: Flag | None
-    """Whether the cluster can lack the kind: then webop waits for it without a warning"""
+    """If True, webop waits without a warning for a kind that the cluster does not have"""
 
 
 class ObjectOptions(
@@ -173,14 +173,15 @@ class ResumeOptions(ChangeOptions, total=False):
     """Options of ``@on.resume``."""
 
     deleted: Flag | None
-    """Whether to call the handler also for objects that are being deleted"""
+    """If True, webop calls the handler also for objects that are being deleted"""
 
 
 class DeleteOptions(ChangeOptions, total=False):
     """Options of ``@on.delete``."""
 
     optional: Flag | None
-    """Whether to add no finalizer, so that objects can disappear before the handler is called"""
+    """If True, webop adds no finalizer. The object can then disappear before the handler is
+    called"""
 
 
 class UpdateOptions(ChangeOptions, TransitionOptions, total=False):
@@ -193,11 +194,13 @@ class DaemonOptions(ChangeOptions, total=False):
     initial_delay: Delay | None
     """Seconds before the daemon starts, or a function that returns them"""
     cancellation_backoff: Number | None
-    """Seconds between setting ``stopped`` and cancelling the task"""
+    """Seconds for the daemon to return after ``stopped`` was set"""
     cancellation_timeout: Number | None
-    """Seconds after which webop abandons a cancelled daemon"""
+    """If set, webop cancels an async daemon after that, and abandons it after so many more
+    seconds"""
     cancellation_polling: Number | None
-    """Seconds between log messages about a daemon that has neither option and does not stop"""
+    """Seconds between log messages about a daemon that does not stop; without
+    ``cancellation_timeout`` only"""
 
 
 class TimerOptions(ChangeOptions, total=False):
@@ -208,7 +211,7 @@ class TimerOptions(ChangeOptions, total=False):
     initial_delay: Delay | None
     """Seconds before the first call, or a function that returns them"""
     sharp: Flag | None
-    """Whether calls begin at multiples of the interval"""
+    """If True, calls begin at multiples of the interval"""
     idle: Number | None
     """Seconds for which the object must be unchanged before a call"""
 
@@ -219,21 +222,21 @@ class ReconcileOptions(
     """Options of ``@webop.reconcile``."""
 
     fields: Annotated[Collection[FieldPath], checked_as(tuple[FieldPath, ...])] | None
-    """The fields, such as ``["spec", "metadata.labels"]``, whose changes lead to a call; by default
-    all but the metadata and the status"""
+    """webop calls the reconciler when one of these fields changes, such as ``["spec",
+    "metadata.labels"]``; by default all but the metadata and the status"""
     owns: Kinds | None
     """The kinds of its children: names as in decorators, such as ``"deployments.apps"``, or
     models"""
     reads: Kinds | None
     """Those of ``owns`` whose whole objects are watched, for ``children.get()`` and the like"""
     watches: Mapping[str, Callable[..., Any]] | None
-    """For other kinds: functions that get the arguments of an event handler, and return the names
+    """Functions by other kinds. Each gets the arguments of an event handler, and returns the names
     of the objects to reconcile; ``(namespace, name)`` for another namespace"""
     min_interval: Number | None
     """Seconds between two calls for the same object, at least"""
     across_namespaces: Flag | None
-    """Whether children can be in another namespace than the object: users of that namespace can
-    forge them"""
+    """If True, children can be in another namespace than the object. Users of that namespace can
+    then forge them"""
 
 
 class WebhookOptions(ObjectOptions, total=False):

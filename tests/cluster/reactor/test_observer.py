@@ -18,9 +18,11 @@ from tests.kit.operators import (
     Kind,
     Objects,
     RunOperator,
+    build_settings,
     get_annotations,
     operate,
 )
+from tests.kit.reviews import serve
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.kubeconfig import read_kubeconfig
@@ -395,12 +397,18 @@ async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remed
     async def fn(**_: Any) -> None: ...
 
     user = f"nobody-in-{objects.namespace}"
-    credentials = read_credentials(webop_cluster, user)
-    async with operate(credentials, registry, namespaces=[objects.namespace]):
+    vault = webop.Vault({"x": read_credentials(webop_cluster, user)})
+    async with serve(
+        registry=registry, settings=build_settings(), vault=vault, namespaces=[objects.namespace]
+    ) as site:
         await eventually(lambda: "Cannot list widgets" in caplog.text)
+        assert (
+            "the watch of widgets.v1.tests.webop.dev is not up" in (await site.get("/readyz")).text
+        )
         await grant(objects, user, ["list", "watch", "patch"])
         await objects.create("one")
         await objects.wait_handled("one")
+        assert (await site.get("/readyz")).status_code == 200
     (told,) = {
         r.message.partition("; listing")[0]
         for r in caplog.records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import time
 
 import httpx
@@ -272,3 +273,15 @@ async def test_a_new_certificate_delays_the_readiness_if_other_replicas_serve(
         webhooks.hosting.is_settling = True
         doubts = [why for why in webhooks.list_obstacles() if "may not trust" in why]
         assert bool(doubts) is has_others
+
+
+async def test_a_replica_with_an_expired_certificate_is_not_ready(
+    registry: webop.OperatorRegistry, server: FailingServer
+) -> None:
+    async with manage(registry, server) as managing:
+        webhooks, now = managing.operator.webhooks, dt.datetime.now(dt.UTC)
+        await managing.wait_applied()
+        for days, is_expired in ((1, False), (-1, True)):
+            webhooks.hosting.expiry = now + dt.timedelta(days=days)
+            doubts = [why for why in webhooks.list_obstacles() if "has expired" in why]
+            assert bool(doubts) is is_expired
