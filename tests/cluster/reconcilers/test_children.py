@@ -84,6 +84,30 @@ async def test_children_that_are_deleted_edited_or_orphaned_by_hand_come_back(
     assert "Taking back what was changed in 'site-two' of configmaps" in caplog.text
 
 
+async def test_a_war_with_another_writer_of_the_same_field_is_fought_once_a_second(
+    builder: Builder, objects: Objects, maps: Maps, run_operator: RunOperator
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def fight() -> None:
+        """Change the child whenever it is as webop wants it, like another operator."""
+        while True:
+            await maps.wait("site-home", has("Hello"))
+            await maps.patch("site-home", {"data": {"text": "Mine"}})
+
+    async with run_operator():
+        await objects.create("site", {"pages": {"home": "Hello"}})
+        await maps.wait("site-home", has("Hello"))
+        builder.written.clear()
+        began, enemy = loop.time(), asyncio.create_task(fight())
+        await eventually(lambda: len(builder.written) >= 5)
+        assert loop.time() - began >= 3
+        enemy.cancel()
+        await objects.create("other", {"pages": {"home": "Hello"}})
+        await maps.wait("other-home", has("Hello"))
+        await maps.wait("site-home", has("Hello"))
+
+
 async def test_a_restart_and_foreign_fields_lead_to_no_write(
     builder: Builder, objects: Objects, maps: Maps, relayed: Relay
 ) -> None:
