@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,12 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 _BLOCK = re.compile(
-    r"^(?:<!-- snippet: (?P<directive>[\w ]+) -->\n)?"
+    r"^(?: *<!-- snippet: (?P<directive>[\w ./]+) -->\n)?"
     r"(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 _DIRECTIVES = frozenset({None, "webop only", "continues"})
+_EXCERPT = "excerpt of "
 _SHELLS = frozenset({"bash", "sh", "shell", "console"})
 
 
@@ -33,6 +35,13 @@ class Block:
     def is_common(self) -> bool:
         """Whether it shows only what the manual's model has, and the peer as well."""
         return self.directive != "webop only" and "webop.testing" not in self.code
+
+    @property
+    def source(self) -> Path | None:
+        """The file of which the block shows a part; None if the block stands for itself."""
+        if self.directive is None or not self.directive.startswith(_EXCERPT):
+            return None
+        return ROOT / self.directive.removeprefix(_EXCERPT)
 
 
 def find_pages() -> list[Path]:
@@ -51,19 +60,21 @@ def find_blocks(page: Path) -> list[Block]:
     for match in _BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("code"))
         name = f"{page.relative_to(ROOT).with_suffix('')}:{line}"
-        if match["directive"] not in _DIRECTIVES:
-            raise ValueError(f"{name}: there is no directive {match['directive']!r}.")
-        blocks.append(Block(name, match["language"], match["code"], match["directive"]))
+        code = textwrap.dedent(match["code"])  # blocks in tabs and lists are indented
+        block = Block(name, match["language"], code, match["directive"])
+        if block.directive not in _DIRECTIVES and block.source is None:
+            raise ValueError(f"{name}: there is no directive {block.directive!r}.")
+        blocks.append(block)
     return blocks
 
 
 def find_snippets() -> list[Block]:
-    """Return all blocks of Python, with what they continue put in front of them."""
+    """Return all blocks of Python that can run, with what they continue put in front of them."""
     snippets = []
     for page in find_pages():
         previous, directive = "", None
         for block in find_blocks(page):
-            if block.language == "python":
+            if block.language == "python" and block.source is None:
                 if block.directive == "continues":
                     previous += block.code
                 else:
