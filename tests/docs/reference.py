@@ -41,7 +41,7 @@ from webop.settings.sections import PoolSection, Section, find_setters
 
 PAGES = tuple(
     DOCS / f"{name}.md"
-    for name in ("settings", "command_line", "options", "admission", "operations", "rules")
+    for name in ("settings", "command_line", "options", "admission", "metrics", "rules")
 )
 
 _BLOCK = re.compile(

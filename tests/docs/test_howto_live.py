@@ -17,29 +17,25 @@ from webop.testing import OperatorRunner, eventually
 if TYPE_CHECKING:
     from webop.testing import LocalCluster
 
-CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "databases.example.com"},
-    "spec": {
-        "group": "example.com",
-        "scope": "Namespaced",
-        "names": {"kind": "Database", "plural": "databases", "singular": "database"},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
-            }
-        ],
-    },
-}
+
+def build_crd(kind: str) -> dict[str, Any]:
+    singular = kind.lower()
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{singular}s.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": f"{singular}s", "singular": singular},
+            "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
+        },
+    }
+
+
+CRD = build_crd("Database")
 DATABASE = {
     "apiVersion": "example.com/v1",
     "kind": "Database",
@@ -114,4 +110,55 @@ def test_a_deletion_is_denied_and_then_delayed(
         webop_cluster.kubectl("label", "database", name, where, "protected-")
         webop_cluster.kubectl("delete", "database", name, where, "--timeout=10s")
         assert "The volume is gone." in runner.output
+    assert runner.exit_code == 0
+
+
+def test_a_deleted_child_comes_back(
+    tmp_path: Path,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    webop_operator: Callable[..., OperatorRunner],
+) -> None:
+    source = next(b.code for b in find_blocks(DOCS / "howto_children.md") if b.language == "python")
+    (tmp_path / "handlers.py").write_text(source)
+    webop_cluster.apply(build_crd("Website"))
+    website = {**DATABASE, "kind": "Website", "spec": {"text": "Hello"}}
+    child = "v1", "ConfigMap", "main-content", webop_namespace
+
+    def read_child(*, former: str = "") -> Any:
+        body = webop_cluster.get(*child)
+        return body if body and body["metadata"]["uid"] != former else None
+
+    with webop_operator(tmp_path / "handlers.py") as runner:
+        webop_cluster.apply(website, namespace=webop_namespace)
+        first = eventually(read_child, "the child is there")
+        assert first["data"] == {"index.html": "Hello"}
+        webop_cluster.delete(*child)
+        eventually(lambda: read_child(former=first["metadata"]["uid"]), "it is there again")
+    assert runner.exit_code == 0
+
+
+def test_a_condition_says_why_a_handler_failed(
+    tmp_path: Path,
+    webop_cluster: LocalCluster,
+    webop_namespace: str,
+    webop_operator: Callable[..., OperatorRunner],
+) -> None:
+    source = next(
+        b.code for b in find_blocks(DOCS / "howto_conditions.md") if b.language == "python"
+    )
+    (tmp_path / "handlers.py").write_text(source)
+    webop_cluster.apply(CRD)
+
+    def read_reason(name: str) -> Any:
+        body = webop_cluster.get("example.com/v1", "Database", name, webop_namespace)
+        (condition,) = (body or {})["status"]["conditions"]
+        return condition["status"], condition["reason"]
+
+    with webop_operator(tmp_path / "handlers.py") as runner:
+        for name, size in (("small", 1), ("large", 200)):
+            database = {**DATABASE, "metadata": {"name": name}, "spec": {"size": size}}
+            webop_cluster.apply(database, namespace=webop_namespace)
+        assert eventually(lambda: read_reason("small")) == ("True", "Provisioned")
+        assert eventually(lambda: read_reason("large")) == ("False", "TooLarge")
     assert runner.exit_code == 0

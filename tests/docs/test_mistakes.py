@@ -1,4 +1,4 @@
-"""The mistakes on the page of troubleshooting draw the messages that it shows."""
+"""The mistakes on the page about them draw the messages that it shows."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from tests.kit.processes import Workshop
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("## Mistakes in the code\n")[2].partition("\n## ")[0]
+PAGE = (DOCS / "mistakes.md").read_text(encoding="utf-8")
 FAILURE = "… failed: "
-ROWS = re.findall(r"^\| `([^`]+)` \|", SECTION, re.MULTILINE)
+ROWS = re.findall(r"^\| `([^`]+)` \|", PAGE, re.MULTILINE)
 WARNING = "coroutine 'AsyncClient.apply' was never awaited"
 FAILURES = [row.removeprefix(FAILURE) for row in ROWS if row.startswith(FAILURE)]
 MESSAGES = [row for row in ROWS if not row.startswith((FAILURE, WARNING))]
