@@ -294,7 +294,7 @@ def test_a_full_disk_leaves_no_half_of_an_operator(tmp_path: Path) -> None:
 )
 def test_a_command_has_a_second_name_and_the_help_shows_one_of_them(name: str, alias: str) -> None:
     shown = invoke(alias, "--help").output
-    assert shown.replace(f"webop {alias} [", f"webop {name} [") == invoke(name, "--help").output
+    assert shown == invoke(name, "--help").output
     assert f"'webop {alias}' is the same command." in shown
     commands = re.findall(r"^  (\w+)  ", invoke("--help").output, re.MULTILINE)
     assert commands[0] == "init"

@@ -115,7 +115,7 @@ class SectionGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or fail with a suggestion."""
+        """Find the command by its name or an alias, or fail with a suggestion."""
         name, known = args[0], self.list_commands(ctx)
         if name not in (*known, *self._aliases) and not ctx.resilient_parsing:
             guess = f"The commands are: {', '.join(sorted(known))}."
@@ -124,7 +124,8 @@ class SectionGroup(click.Group):
             elif nearest := difflib.get_close_matches(name, known, n=1):
                 guess = f"Did you mean {nearest[0]!r}?"
             ctx.fail(f"There is no command {name!r}. {guess}")
-        return super().resolve_command(ctx, args)
+        found, command, rest = super().resolve_command(ctx, args)
+        return found and self._aliases.get(found, found), command, rest  # names the variables
 
 
 def _write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Iterable[_Row]]) -> None:

@@ -23,6 +23,8 @@ from webop.models.crds import CRDS
 
 logger = logging.getLogger(__name__)
 
+TIMEOUT = 10.0  # seconds; a request without an answer must not hold up the withdrawal
+
 REVIEW_VERSIONS = ["v1"]
 
 
@@ -48,7 +50,7 @@ class SharedConversions:
         found: dict[str, Json] = {}
         for name in self._names:
             try:
-                found[name] = await self._client.get(CRDS, None, name)
+                found[name] = await self._client.get(CRDS, None, name, timeout=TIMEOUT)
             except APINotFoundError:
                 if self._logged.is_new(name, "missing"):
                     logger.warning(
@@ -81,7 +83,7 @@ class SharedConversions:
                 "spec": {"conversion": build_conversion(config, is_patch=True)},
             }
             try:
-                await self._client.patch(CRDS, None, name, patch)
+                await self._client.patch(CRDS, None, name, patch, timeout=TIMEOUT)
             except APIForbiddenError as exc:
                 raise _explain(exc, name) from exc
             if self._logged.is_new(name, "written"):

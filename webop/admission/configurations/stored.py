@@ -30,7 +30,7 @@ from webop.admission.configurations.agreement import (
     is_same,
 )
 from webop.admission.configurations.building import KINDS
-from webop.admission.configurations.conversions import SharedConversions
+from webop.admission.configurations.conversions import TIMEOUT, SharedConversions
 from webop.aio.backoff import Backoff
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError
@@ -186,7 +186,9 @@ class SharedConfigurations:
             body["metadata"]["name"] = self._name
             made = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
             with _explain_permissions(self._name):
-                written: Json | None = await self._client.create(resource, None, made)
+                written: Json | None = await self._client.create(
+                    resource, None, made, timeout=TIMEOUT
+                )
         else:
             body["metadata"]["resourceVersion"] = version
             written = await self._patch(kind, body)
@@ -196,7 +198,7 @@ class SharedConfigurations:
 
     async def _patch(self, kind: WebhookType, patch: Json) -> Json | None:
         with _explain_permissions(self._name):
-            return await self._client.patch(KINDS[kind], None, self._name, patch)
+            return await self._client.patch(KINDS[kind], None, self._name, patch, timeout=TIMEOUT)
 
     def _build_conflict(self, reason: str) -> APIConflictError:
         text = f"Cannot change the webhook configurations {self._name!r}: {reason}"
