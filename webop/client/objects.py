@@ -187,6 +187,7 @@ class AsyncClient:
         *,
         namespace: str | None = None,
         subresource: str | None = None,
+        managed_fields: bool = False,
     ) -> Obj: ...
     async def get(
         self,
@@ -195,13 +196,17 @@ class AsyncClient:
         *,
         namespace: str | None = None,
         subresource: str | None = None,
+        managed_fields: bool = False,
     ) -> Any:
         """Read an object, or its subresource.
+
+        With ``managed_fields``, it has its ``metadata.managedFields``: who has set which fields.
 
         Raises:
             APINotFoundError: the object does not exist.
         """
-        found = await self._send("GET", _Target(kind, namespace, name, subresource))
+        target = _Target(kind, namespace, name, subresource)
+        found = await self._send("GET", target, keeps_managed_fields=managed_fields)
         return found if subresource else _fit(kind, found)
 
     @overload
@@ -536,6 +541,7 @@ class AsyncClient:
         params: Mapping[str, str] | None = None,
         body: object = None,
         content_type: str = JSON,
+        keeps_managed_fields: bool = False,
     ) -> Obj:
         kind, namespace, name, subresource = target
         is_new = method == "POST" and not subresource
@@ -560,7 +566,8 @@ class AsyncClient:
             queue=self.queue,
         )
         with self._noticing_absence():
-            return strip_object(await self._requests.perform(call))
+            found: Obj = await self._requests.perform(call)
+        return found if keeps_managed_fields else strip_object(found)
 
     @contextmanager
     def _noticing_absence(self) -> Iterator[None]:

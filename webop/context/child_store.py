@@ -17,13 +17,14 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import orjson
 
 from webop.client.watch_events import parse_number
+from webop.context.field_owners import covers, is_applied
 
 if TYPE_CHECKING:
     from webop.handlers.model import ReconcileHandler
@@ -128,7 +129,7 @@ class Child:
             rest = {k: v for k, v in content.items() if k not in ("apiVersion", "kind")}
             meta = content["metadata"].items()
             rest["metadata"] = {k: v for k, v in meta if k not in ("name", "namespace")}
-            if _covers(orjson.loads(self.unchecked), rest):
+            if covers(orjson.loads(self.unchecked), rest):
                 self.applied_fields, self.unchecked = self.fields, None
         return self.fields == self.applied_fields
 
@@ -308,46 +309,14 @@ def read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Child
         return child
     end = name_manager(reconciler, owner)
     for entry in meta["managedFields"]:
-        is_apply = entry.get("operation") == "Apply" and not entry.get("subresource")
         fields = entry.get("fieldsV1")
-        if is_apply and fields and str(entry.get("manager") or "").endswith(end):
+        if is_applied(entry) and fields and str(entry.get("manager") or "").endswith(end):
             text = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
             # A copy, as the buffer of the original is larger than the text.
             child.unchecked = bytes(memoryview(text))
             child.fields = build_digest(text.decode(), 16)
             return child
     return None  # nothing of it was applied by the reconciler, or others have taken all of it
-
-
-def _covers(fields: Any, content: Any) -> bool:
-    """Return whether all fields of an applied object are in a set of fields of a manager.
-
-    Such a set has fields as "f:name", items of lists as "k:" with their keys, and values of sets as
-    "v:"; an empty set stands for all of a value (Kubernetes API, meta/v1 FieldsV1).
-    """
-    if not isinstance(fields, dict) or not fields:
-        return fields is not None
-    if isinstance(content, dict):
-        return all(
-            value is None or (f"f:{key}" in fields and _covers(fields[f"f:{key}"], value))
-            for key, value in content.items()
-        )
-    if not isinstance(content, list):
-        return True
-    items = {key: part for key, part in fields.items() if key[:2] in ("k:", "v:")}
-    return len(items) >= len(content) and all(
-        any(_covers(part, item) for key, part in items.items() if _is_key_of(key, item))
-        for item in content
-        if isinstance(item, dict)
-    )
-
-
-def _is_key_of(key: str, item: Mapping[str, Any]) -> bool:
-    """Return whether an item of a list has this key; a default can be missing in it."""
-    found = orjson.loads(key[2:]) if key.startswith("k:") else None
-    return isinstance(found, Mapping) and all(
-        item.get(name, value) == value for name, value in found.items()
-    )
 
 
 def _get_essence(child: Child) -> tuple[Any, ...]:

@@ -28,6 +28,7 @@ from webop.context.child_store import (
     reaches,
     read_child,
 )
+from webop.context.field_owners import take_over
 from webop.errors import (
     APIConflictError,
     APINotFoundError,
@@ -42,6 +43,7 @@ from webop.objects.body import Body, OwnerReference, build_owner_reference
 from webop.objects.conditions import is_outdated, meets
 from webop.objects.fields import clone, resolve
 from webop.objects.label_selectors import matches_labels, parse_label_selector
+from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _MANAGER_LIMIT: Final = 128
+_NAMED: Final = 5  # fields in one line of the log
 _ABSENCE_DELAY: Final = 10.0  # seconds; until a kind, or the end of a child, is looked for again
 
 
@@ -179,11 +182,15 @@ class Children:
         if known is not None and (known.owner, known.reconciler) == (self._uid, label):
             if known.has(digest, content):
                 return False
-            is_forced = True
+            is_forced, is_same = True, known.digest == digest
+            former = await self._read(resource, place) if is_same else None
         else:
-            is_forced = await self._claim(resource, place, label, adopt=adopt)
+            former = await self._claim(resource, place, label, adopt=adopt)
+            is_forced, is_same = former is not None, False
         store.begin(place)
         try:
+            if former is not None:
+                await self._take_over(resource, former, label, content if is_same else None)
             found = await self._write(content, place, label, is_forced=is_forced)
             store.note_applied(place, found, self._names, is_read=self._is_read(resource))
         finally:
@@ -237,18 +244,26 @@ class Children:
         if problem:
             raise ConfigurationError(f"{handler} cannot apply {place}. {problem}")
 
-    async def _claim(self, resource: Resource, place: Place, label: str, *, adopt: bool) -> bool:
-        """Return whether an apply can take the fields of others at a place that is not known.
+    async def _read(self, resource: Resource, place: Place) -> Json | None:
+        try:
+            return await self._client.get(
+                resource, place.name, namespace=place.namespace, managed_fields=True
+            )
+        except APINotFoundError as exc:
+            if not exc.details.get("name"):
+                raise
+            return None
+
+    async def _claim(
+        self, resource: Resource, place: Place, label: str, *, adopt: bool
+    ) -> Json | None:
+        """Return the child at a place that is not known, if an apply can take fields of others.
 
         Raises:
             ChildConflictError: there is an object, and it is no child of this one.
         """
-        try:
-            found = await self._client.get(resource, place.name, namespace=place.namespace)
-        except APINotFoundError as exc:
-            if not exc.details.get("name"):
-                raise
-            return False
+        if (found := await self._read(resource, place)) is None:
+            return None
         meta = found["metadata"]
         owners = {one.get("uid") for one in meta.get("ownerReferences") or ()}
         labels = meta.get("labels") or {}
@@ -260,23 +275,49 @@ class Children:
         else:
             is_ours = self._uid in owners
         if not (is_ours or (adopt and not owner)):
-            whose = f"the child of another object (uid {owner})" if owner else "nobody's child"
-            advice = "" if owner else " Delete it, or pass adopt=True."
-            raise ChildConflictError(f"There is {place} already: it is {whose}.{advice}")
-        return is_ours
+            whose, advice = "nobody's child", "Delete it, or pass adopt=True."
+            if owner:
+                whose = f"the child of another object (uid {owner})"
+                advice = (
+                    "If that object is gone, the garbage collector deletes the child soon; "
+                    "'webop cluster start' runs it with --controller-manager."
+                )
+            raise ChildConflictError(f"There is {place} already: it is {whose}. {advice}")
+        return found if is_ours else None
+
+    def _name_manager(self, label: str) -> str:
+        end, own = name_manager(label, self._uid), self._field_manager
+        return f"{own[: _MANAGER_LIMIT - len(end)]}{end}"
+
+    @property
+    def _field_manager(self) -> str:
+        return self._operator.settings.networking.field_manager
+
+    async def _take_over(
+        self, resource: Resource, found: Json, label: str, content: Json | None
+    ) -> None:
+        """Let the next apply remove what others have left in a child."""
+        manager, meta = self._name_manager(label), found["metadata"]
+        entries = take_over(found, manager, self._field_manager, content)
+        if entries is not None:
+            test = {"path": "/metadata/resourceVersion", "value": meta["resourceVersion"]}
+            change = {"path": "/metadata/managedFields", "value": entries}
+            patch = [{"op": "test", **test}, {"op": "replace", **change}]
+            await self._client.patch(resource, meta["name"], patch, namespace=meta.get("namespace"))
 
     async def _write(self, content: Json, place: Place, label: str, *, is_forced: bool) -> Json:
         """Apply a child; take the fields of others only if they have changed it."""
-        end = name_manager(label, self._uid)
-        own = self._operator.settings.networking.field_manager
-        manager = f"{own[: _MANAGER_LIMIT - len(end)]}{end}"
+        manager = self._name_manager(label)
         try:
             return await self._client.apply(content, field_manager=manager)
         except APIConflictError as exc:
             if not is_forced:
                 raise
             self.has_taken_back = True
-            self._logger.info("Taking back what was changed in %s: %s", place, exc)
+            causes: Any = exc.details.get("causes") or ()
+            found = [f"{one.get('field')} ({one.get('message')})" for one in causes]
+            text = "Taking back what was changed in %s: %s."
+            self._logger.info(text, place, join_names(found, _NAMED))
         return await self._client.apply(content, field_manager=manager, force=True)
 
     async def prune(self) -> builtins.list[str]:
@@ -327,16 +368,9 @@ class Children:
         where = (namespace or self._namespace) if resource.namespaced else None
         place = Place(resource.plural_name, where, name)
         child = self._store.find(place)
-        found: Json
-        if child is not None and child.raw is not None:
-            found = clone(child.raw)
-        else:
-            try:
-                found = await self._client.get(resource, name, namespace=where)
-            except APINotFoundError as exc:
-                if not exc.details.get("name"):
-                    raise
-                return None
+        found = clone(child.raw) if child is not None else None
+        if found is None and (found := await self._read(resource, place)) is None:
+            return None
         seen = read_child(place, found, self._names, is_read=False)
         return found if seen is not None and seen.owner == self._uid else None
 

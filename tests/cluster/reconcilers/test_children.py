@@ -18,6 +18,8 @@ from tests.kit.operators import (
     operate,
 )
 from tests.kit.waiting import eventually
+from webop.client.api import Client
+from webop.errors import APIError
 
 Json = dict[str, Any]
 
@@ -82,6 +84,67 @@ async def test_children_that_are_deleted_edited_or_orphaned_by_hand_come_back(
         async with run_operator():
             await check()
     assert "Taking back what was changed in 'site-two' of configmaps" in caplog.text
+
+
+SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
+
+
+async def test_an_item_of_a_list_that_was_renamed_by_hand_is_taken_back(
+    registry: webop.OperatorRegistry,
+    objects: Objects,
+    client: Client,
+    run_operator: RunOperator,
+) -> None:
+    @webop.reconcile("widgets", registry=registry, owns=["services"], when=is_no_fence)
+    async def build(children: webop.Children, name: str, **_: Any) -> None:
+        ports = [{"port": 80}]
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}}
+        await children.apply({**service, "spec": {"selector": {"app": name}, "ports": ports}})
+
+    async def list_ports() -> list[int]:
+        found = await client.get(SERVICES, objects.namespace, "site")
+        return [one["port"] for one in found["spec"]["ports"]]
+
+    async def edit(number: int) -> None:
+        patch = [{"op": "replace", "path": "/spec/ports/0/port", "value": number}]
+        await client.patch(SERVICES, objects.namespace, "site", patch)
+
+    async def is_right() -> bool:
+        return await list_ports() == [80]
+
+    async with run_operator():
+        await objects.create("site")
+        await eventually(lambda: client.get(SERVICES, objects.namespace, "site"), ignoring=APIError)
+        await edit(8080)
+        await eventually(is_right)
+    await edit(8081)
+    async with run_operator():
+        await eventually(is_right)
+
+
+async def test_fields_that_a_former_parent_has_applied_go_when_they_are_left_out(
+    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, run_operator: RunOperator
+) -> None:
+    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    async def build(children: webop.Children, spec: webop.Spec, name: str, **_: Any) -> None:
+        await children.apply(build_map(name, dict(spec)))
+
+    async with run_operator():
+        await objects.create("site", {"color": "red", "size": "L"})
+        await maps.wait("site", lambda found: found)
+        await maps.patch("site", {"metadata": {"ownerReferences": None}})  # --cascade=orphan
+        await objects.delete("site")
+    await maps.patch("site", {"metadata": {"ownerReferences": None}})
+    async with run_operator():
+        made = await objects.create("site", {"color": "red", "size": "L"})
+        await maps.wait(
+            "site",
+            lambda found: (
+                found and found["metadata"]["labels"]["webop.dev/owner"] == made["metadata"]["uid"]
+            ),
+        )
+        await objects.patch("site", {"spec": {"color": None}})
+        await maps.wait("site", lambda found: found and found["data"] == {"size": "L"})
 
 
 async def test_a_war_with_another_writer_of_the_same_field_is_fought_once_a_second(

@@ -1,4 +1,4 @@
-"""Which fields of a child belong to a reconciler, and what its events mean for the parent."""
+"""What the events of a child mean for its parent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from webop.context.child_store import (
     ChildStore,
     Names,
     Place,
-    _covers,
     build_label,
     build_seal,
     name_manager,
@@ -20,32 +19,6 @@ from webop.handlers.model import ReconcileHandler
 
 Json = dict[str, Any]
 NAMES = Names.build(None)
-
-
-@pytest.mark.parametrize(
-    ("fields", "content", "expected"),
-    [
-        ({"f:a": {}}, {"a": 1}, True),
-        ({"f:b": {}}, {"a": 1}, False),
-        ({"f:a": {"f:b": {}}}, {"a": {"b": 1, "c": 2}}, False),
-        ({"f:a": {"f:b": {}, "f:c": {}}}, {"a": {"b": 1, "c": None}}, True),
-        ({"f:a": {}}, {"a": {"b": [1]}}, True),  # all of the value
-        (
-            {"f:l": {'k:{"name":"x"}': {".": {}, "f:name": {}, "f:v": {}}}},
-            {"l": [{"name": "x", "v": 1}]},
-            True,
-        ),
-        ({"f:l": {'k:{"name":"x"}': {"f:w": {}}}}, {"l": [{"name": "x", "v": 1}]}, False),
-        ({"f:l": {'k:{"name":"x"}': {".": {}}}}, {"l": [{"name": "y"}]}, False),
-        ({"f:l": {'k:{"port":80,"protocol":"TCP"}': {"f:port": {}}}}, {"l": [{"port": 80}]}, True),
-        ({"f:l": {'v:"a"': {}}}, {"l": ["a", "b"]}, False),
-        ({"f:l": {'v:"a"': {}, 'v:"b"': {}}}, {"l": ["a", "b"]}, True),
-    ],
-)
-def test_applied_fields_are_looked_for_among_those_of_the_manager(
-    fields: Json, content: Json, expected: bool
-) -> None:
-    assert _covers(fields, content) is expected
 
 
 DIGEST = f"{build_seal(Place('configmaps', 'ns', 'child'), 'p1')}.d"

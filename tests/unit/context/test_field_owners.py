@@ -1,0 +1,114 @@
+"""Which fields of a child belong to a reconciler, and what an apply alone cannot take back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from webop.context.field_owners import covers, take_over
+
+Json = dict[str, Any]
+OWN = "webop.build.12345678"
+
+
+@pytest.mark.parametrize(
+    ("fields", "content", "expected"),
+    [
+        ({"f:a": {}}, {"a": 1}, True),
+        ({"f:b": {}}, {"a": 1}, False),
+        ({"f:a": {"f:b": {}}}, {"a": {"b": 1, "c": 2}}, False),
+        ({"f:a": {"f:b": {}, "f:c": {}}}, {"a": {"b": 1, "c": None}}, True),
+        ({"f:a": {}}, {"a": {"b": [1]}}, True),  # all of the value
+        (
+            {"f:l": {'k:{"name":"x"}': {".": {}, "f:name": {}, "f:v": {}}}},
+            {"l": [{"name": "x", "v": 1}]},
+            True,
+        ),
+        ({"f:l": {'k:{"name":"x"}': {"f:w": {}}}}, {"l": [{"name": "x", "v": 1}]}, False),
+        ({"f:l": {'k:{"name":"x"}': {".": {}}}}, {"l": [{"name": "y"}]}, False),
+        ({"f:l": {'k:{"port":80,"protocol":"TCP"}': {"f:port": {}}}}, {"l": [{"port": 80}]}, True),
+        ({"f:l": {'v:"a"': {}}}, {"l": ["a", "b"]}, False),
+        ({"f:l": {'v:"a"': {}, 'v:"b"': {}}}, {"l": ["a", "b"]}, True),
+    ],
+)
+def test_applied_fields_are_looked_for_among_those_of_the_manager(
+    fields: Json, content: Json, expected: bool
+) -> None:
+    assert covers(fields, content) is expected
+
+
+def build(*entries: Json, **content: Any) -> Json:
+    """Return a child with the fields of managers."""
+    return {"metadata": {"resourceVersion": "7", "managedFields": [*entries]}, **content}
+
+
+def entry(manager: str, operation: str = "Apply", **fields: Json) -> Json:
+    """Return the fields of a manager."""
+    owned = {f"f:{name}": part for name, part in fields.items()}
+    return {"manager": manager, "operation": operation, "fieldsV1": owned}
+
+
+def test_what_a_former_parent_has_applied_goes_to_the_new_one() -> None:
+    former, user = entry("webop.build.9999aaaa", data={}), entry("kubectl", "Update", data={})
+    found = take_over(build(user, former), OWN, "webop", None)
+    assert found == [user, entry(OWN, data={})]
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [],
+        [entry("webop", data={})],  # by the client of a handler
+        [entry("other.build.9999aaaa", data={})],
+        [entry("webop.build.9999aaaa", "Update", data={})],
+        [entry("webop.build.9999aaaa", data={}), entry(OWN, data={})],
+    ],
+)
+def test_nothing_else_is_taken_over(entries: list[Json]) -> None:
+    assert take_over(build(*entries), OWN, "webop", None) is None
+
+
+PORT: Json = {".": {}, "f:port": {}}
+OLD, NEW = 'k:{"port":80,"protocol":"TCP"}', 'k:{"port":8080,"protocol":"TCP"}'
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "taken", "left"),
+    [
+        ({}, {NEW: PORT}, {NEW: PORT}, None),  # renamed
+        ({OLD: PORT}, {NEW: PORT}, None, None),  # added
+        ({}, {OLD: PORT}, None, None),  # edited: a conflict, which the apply wins
+        ({}, {}, None, None),  # removed
+        ({}, {NEW: PORT, OLD: PORT}, {NEW: PORT}, {OLD: PORT}),
+    ],
+)
+def test_renamed_items_of_lists_are_taken_but_not_those_that_others_add(
+    own: Json, others: Json, taken: Json | None, left: Json | None
+) -> None:
+    def make(own: Json, others: Json | None) -> list[Json]:
+        mine = entry(OWN, spec={"f:type": {}, **({"f:ports": own} if own else {})})
+        theirs = [] if others is None else [entry("edit", "Update", spec={"f:ports": others})]
+        return [mine, *theirs]
+
+    content = {"spec": {"ports": [{"port": 80}]}}
+    found = take_over(build(*make(own, others)), OWN, "webop", content)
+    assert found == (None if taken is None else make(taken, left))
+
+
+def test_lists_inside_of_items_of_lists_are_looked_at_too() -> None:
+    web, renamed = 'k:{"name":"web"}', 'k:{"name":"hacked"}'
+
+    def make(own: Json, *others: Json) -> list[Json]:
+        mine = entry(OWN, list={web: {"f:env": own, "f:name": {}}})
+        return [mine, *(entry("edit", "Update", list={web: {"f:env": one}}) for one in others)]
+
+    item: Json = {renamed: {"f:name": {}}}
+    content = {"list": [{"name": "web", "env": [{"name": "X"}]}]}
+    assert take_over(build(*make({}, item)), OWN, "webop", content) == make(item)
+
+
+def test_lists_without_keys_are_not_touched() -> None:
+    child = build(entry(OWN, x={}), entry("edit", "Update", args={}, names={'v:"x"': {}}))
+    content = {"args": ["y"], "names": ["y"]}
+    assert take_over(child, OWN, "webop", content) is None

@@ -1,0 +1,128 @@
+"""Who owns which fields of a child, as ``metadata.managedFields`` says (Kubernetes API, FieldsV1).
+
+Pure. Such a set has fields as "f:name", items of lists as "k:" with their keys, and values of sets
+as "v:"; an empty set stands for all of a value. A change or a removal by somebody else takes a
+field away from the manager that has applied it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from webop.objects.fields import clone
+
+Json = dict[str, Any]
+
+_OF_PARENT: Final = re.compile(r"\.[0-9a-f]{8}")
+
+
+def covers(fields: Any, content: Any) -> bool:
+    """Return whether all fields of an applied object are in a set of fields of a manager."""
+    if not isinstance(fields, dict) or not fields:
+        return fields is not None
+    if isinstance(content, dict):
+        return all(
+            value is None or (f"f:{key}" in fields and covers(fields[f"f:{key}"], value))
+            for key, value in content.items()
+        )
+    if not isinstance(content, list):
+        return True
+    items = {key: part for key, part in fields.items() if key[:2] in ("k:", "v:")}
+    return len(items) >= len(content) and all(
+        any(covers(part, item) for key, part in items.items() if _is_key_of(key, item))
+        for item in content
+        if isinstance(item, dict)
+    )
+
+
+def is_applied(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry of ``managedFields`` is that of an apply of the whole object."""
+    return entry.get("operation") == "Apply" and not entry.get("subresource")
+
+
+def take_over(found: Json, manager: str, own: str, content: Json | None) -> list[Json] | None:
+    """Return the owners of fields after a manager has taken over what must go; None if nothing.
+
+    An apply removes what its manager owns and leaves out. So it can remove:
+
+    - what a reconciler has applied for a former parent;
+    - items of lists that others have renamed, such as a container or a port: else they stay beside
+      the applied ones. In a list that has lost an applied item, all items of others are taken.
+
+    Args:
+        found: the child.
+        manager: the field manager.
+        own: what the names of all field managers of the operator begin with.
+        content: what the manager has applied last, if it will apply the same again.
+    """
+    before = found["metadata"].get("managedFields") or []
+    entries: list[Json] = clone(before)
+    applied = {str(one.get("manager")): one for one in entries if is_applied(one)}
+    mine = applied.get(manager)
+    for name, entry in applied.items():
+        if mine is None and name.startswith(f"{own}.") and _OF_PARENT.fullmatch(name[-9:]):
+            mine = entry
+            entry["manager"] = manager
+    if mine is None:
+        return None
+    if content is not None:
+        others = [one for one in entries if one is not mine and not one.get("subresource")]
+        fields = dict[str, Any]()
+        for entry in (mine, *others):
+            _merge(fields, entry.get("fieldsV1") or {})
+        for path in _find_foreign(mine["fieldsV1"], fields, content):
+            for entry in others:
+                _move(path, entry["fieldsV1"], mine["fieldsV1"])
+    entries = [one for one in entries if one.get("fieldsV1")]
+    return entries if entries != before else None
+
+
+def _merge(fields: Json, others: Mapping[str, Any]) -> None:
+    for key, part in others.items():
+        _merge(fields.setdefault(key, {}), part)
+
+
+def _move(path: tuple[str, ...], source: Json, target: Json) -> None:
+    """Move a part of one set of fields into another one; drop what is empty then."""
+    key, *rest = path
+    if key not in source:
+        return
+    if rest:
+        _move((*rest,), source[key], target.setdefault(key, {}))
+        if not source[key]:
+            del source[key]
+    else:
+        _merge(target.setdefault(key, {}), source.pop(key))
+
+
+def _find_foreign(own: Any, fields: Any, content: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the items of others in lists that have lost an applied item, as paths of fields."""
+    own = own or {}
+    if isinstance(content, dict):
+        for key in (f"f:{name}" for name in content):
+            if key in fields:
+                for path in _find_foreign(own.get(key), fields[key], content[key[2:]]):
+                    yield key, *path
+    elif isinstance(content, list):
+        is_lost = not all(any(_is_key_of(key, item) for key in own) for item in content)
+        for key in fields:
+            same = next((item for item in content if _is_key_of(key, item)), None)
+            if same is not None:
+                for path in _find_foreign(own.get(key), fields[key], same):
+                    yield key, *path
+            elif is_lost and key.startswith("k:"):
+                yield (key,)
+
+
+def _is_key_of(key: str, item: Any) -> bool:
+    """Return whether an item of a list has this key; a default can be missing in it."""
+    found = orjson.loads(key[2:]) if key.startswith("k:") else None
+    return (
+        isinstance(found, dict)
+        and isinstance(item, dict)
+        and all(item.get(name, value) == value for name, value in found.items())
+    )
