@@ -47,6 +47,7 @@ _VARIABLE = {
     r"\b\d+(?:\.\d+)? ?s\b": r"\d+(?:\.\d+)? ?s",
     r"\[[0-9a-f]{8}\]": r"\[[0-9a-f]{8}\]",
     r"(?<=\" )deleted\b": r"deleted(?: from \S+ namespace)?",  # by newer versions of kubectl
+    r"Invalid value: ": 'Invalid value: (?:"object": )?',  # by older API servers, about CEL rules
     r"=+": "=+",
     r"…": ".*",
     r"\s+": r"\s+",
