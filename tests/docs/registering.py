@@ -66,6 +66,8 @@ def run(job: dict[str, Any], framework: str) -> dict[str, Any]:
     for name, code in job["snippets"].items():
         registry = module.OperatorRegistry()
         module.set_default_registry(registry)
+        if framework == "webop":  # pages may define the same kind in different ways
+            importlib.import_module("webop.models.model")._defined.clear()
         space = types.ModuleType("snippet_" + re.sub(r"\W", "_", name))
         space.__file__ = f"{name}.py"
         error = _execute(space, adapt(code, framework), adapt(job.get("prelude", ""), framework))

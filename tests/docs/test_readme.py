@@ -2,219 +2,86 @@
 
 from __future__ import annotations
 
-import os
-import queue
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import re
 
 import pytest
 
-from tests.kit.pages import ROOT, Block, find_blocks
-from webop.controlplane.cache import get_binaries_folder
-from webop.errors import ClusterError
-from webop.testing import LocalCluster, eventually
+from tests.docs import badges
+from tests.docs.playing import Entry, Player, is_like
+from tests.docs.recording import PICTURE, README, draw, find_quick_start, read_output, read_picture
+from tests.kit.pages import find_blocks
+from webop.testing import LocalCluster
+
+LONGEST = 155  # lines
 
 # Packages are downloaded, and an environment is made.
 pytestmark = pytest.mark.timeout(1200)
 
-_END = "the line has ended with "
-_PATIENCE = 600.0  # seconds; for one line
-# For machines without kubectl: "apply -f" and "get -f", with a real API server.
-_KUBECTL = """\
-#!{python}
-import sys, yaml
-from webop.testing import LocalCluster
 
-command, option, file = sys.argv[1:4]
-assert command in ("apply", "get") and option == "-f", sys.argv
-with sys.stdin if file == "-" else open(file) as stream:
-    documents = [one for one in yaml.safe_load_all(stream) if one]
-assert documents, "error: no objects passed to apply"
-cluster = LocalCluster.attach("default")
-for one in documents:
-    kind, metadata = one["kind"], one["metadata"]
-    if command == "get":
-        namespace = metadata.get("namespace")
-        print(yaml.dump(cluster.get(one["apiVersion"], kind, metadata["name"], namespace)))
-        continue
-    cluster.apply(one)
-    print(kind.lower() + "/" + metadata["name"], "created")
-"""
+def read_session(text: str) -> list[tuple[str, str]]:
+    """Return the commands of a session, with their outputs."""
+    parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)[1:]
+    return list(zip(parts[::2], parts[1::2], strict=True))
 
 
-class Shell:
-    """A shell in which a user types lines."""
-
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            ["bash"],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        self.type("set -o pipefail")
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self._lines.put(line)
-        self._lines.put(_END)
-
-    def type(self, line: str, *, until: str = _END) -> str:
-        """Type a line; return what it prints, until a text appears or the line ends."""
-        assert self._process.stdin is not None
-        # Only the shell reads what is typed; braces keep variables in this shell.
-        self._process.stdin.write(f'{{ {line}\n}} < /dev/null\necho "{_END}$?"\n')
-        self._process.stdin.flush()
-        return self.wait(until)
-
-    def wait(self, until: str = _END) -> str:
-        """Return what is printed until a text appears, or the line ends."""
-        printed, deadline = "", time.monotonic() + _PATIENCE
-        while until not in printed and _END not in printed:
-            printed += self._lines.get(timeout=max(0.1, deadline - time.monotonic()))
-        return printed
-
-    def interrupt(self) -> None:
-        """Press Ctrl-C: signal the command that runs."""
-        found = subprocess.run(
-            ["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True, check=True
-        )
-        os.kill(int(found.stdout), signal.SIGINT)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-
-def write_kubectl(folder: Path) -> None:
-    """Write a stand-in for kubectl."""
-    folder.mkdir()
-    (folder / "kubectl").write_text(_KUBECTL.format(python=sys.executable))
-    (folder / "kubectl").chmod(0o755)
-
-
-@pytest.fixture
-def open_shell(
-    tmp_path: Path, webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[], Shell]]:
-    """Opens shells in an empty folder beside the clone; "webop cluster" has a cache of its own."""
-    try:
-        socket.create_connection(("pypi.org", 443), timeout=10).close()
-    except OSError:
-        pytest.skip("There is no package index.")
-    folder = tmp_path / "my-operator"
-    folder.mkdir()
-    (tmp_path / "webop").symlink_to(ROOT)
-    assets = os.environ.get("KUBEBUILDER_ASSETS") or str(
-        get_binaries_folder(webop_cluster.version.removeprefix("v"))
-    )
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", assets)
-    monkeypatch.setenv("WEBOP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    path = os.environ["PATH"]
-    if shutil.which("kubectl") is None:
-        write_kubectl(tmp_path / "bin")
-        path = f"{tmp_path / 'bin'}:{path}"
-    opened = list[Shell]()
-
-    def open_one() -> Shell:
-        opened.append(Shell(folder, {**os.environ, "PATH": path, "NO_COLOR": "1"}))
-        return opened[-1]
-
-    try:
-        yield open_one
-    finally:
-        opened[0].type("webop cluster stop")
-        for shell in opened:
-            shell.close()
-
-
-def find_blocks_to_type() -> list[list[str]]:
-    """Return the lines of the shell blocks after the first one, which runs the demo."""
-    shells = [block for block in find_blocks(ROOT / "README.md") if block.language == "bash"]
-    return [block.code.replace("\\\n", " ").splitlines() for block in shells[1:]]
-
-
-def type_block(shell: Shell, lines: list[str]) -> str:
-    """Type lines, the last of which may run the operator; return what the last one prints."""
-    printed = ""
-    for line in lines:
-        if line.startswith("webop run"):
-            printed = shell.type(line, until="The operator is running")
-            assert "The operator is running" in printed
-            continue
-        printed = shell.type(line)
-        # The doctor finds what is wrong: there are no nodes for the pods.
-        code = 1 if line.startswith("webop doctor") else 0
-        assert printed.rstrip().endswith(f"{_END}{code}"), f"{line}\n{printed}"
-        assert "Traceback" not in printed
-    return printed
-
-
-def get_handlers() -> Block:
-    return next(block for block in find_blocks(ROOT / "README.md") if block.language == "python")
-
-
-def use(cluster: LocalCluster) -> None:
-    """Use the operator: it sets a default, denies a bad size, handles a creation."""
-    kind = {"apiVersion": "kopf.dev/v1", "kind": "KopfExample"}
-
-    def is_denied() -> bool:
-        bad = {**kind, "metadata": {"name": "bad"}, "spec": {"size": "-1"}}
-        try:
-            cluster.apply(bad, namespace="default", dry_run=True)
-        except ClusterError as exc:
-            return "The size cannot be negative." in str(exc)
-        return False
-
-    eventually(is_denied, timeout=60)
-    cluster.apply({**kind, "metadata": {"name": "good"}, "spec": {}}, namespace="default")
-
-    def is_handled() -> bool:
-        found = cluster.get("kopf.dev/v1", "KopfExample", "good", "default") or {}
-        return found["spec"]["size"] == "1Gi" and "create_fn" in found.get("status", {})
-
-    eventually(is_handled, timeout=60)
-
-
-def test_the_readme_can_be_typed_in_an_empty_folder(
-    open_shell: Callable[[], Shell], tmp_path: Path
-) -> None:
-    folder = tmp_path / "my-operator"
-    (folder / "handlers.py").write_text(get_handlers().code)
-    run, apply, deploy = find_blocks_to_type()
-    shell = open_shell()
-    type_block(shell, run)
-    use(LocalCluster.attach("default"))
-    printed = type_block(open_shell(), apply)
-    assert "size: 1Gi" in printed
-    shell.interrupt()
-    printed = shell.wait()
-    assert printed.rstrip().endswith(f"{_END}0")
-    assert "Traceback" not in printed
-    type_block(shell, deploy)
-    dockerfile = (folder / "Dockerfile").read_text()
+def test_the_readme_can_be_typed_in_an_empty_folder(player: Player) -> None:
+    player.play(README)
+    dockerfile = (player.folder / "Dockerfile").read_text()
     assert "--prefix=/operator wheels/*.whl\n" in dockerfile
-    assert 'COPY ["handlers.py", "./"]' in dockerfile
+    assert 'COPY ["websites.py", "./"]' in dockerfile
     cluster = LocalCluster.attach("default")
-    for kind in ("Deployment", "NetworkPolicy", "Service"):
-        version = {"Deployment": "apps/v1", "NetworkPolicy": "networking.k8s.io/v1"}.get(kind, "v1")
-        assert cluster.get(version, kind, "my-operator", "default"), kind
+    for version, kind in (
+        ("apps/v1", "Deployment"),
+        ("networking.k8s.io/v1", "NetworkPolicy"),
+        ("policy/v1", "PodDisruptionBudget"),
+    ):
+        assert cluster.get(version, kind, "websites", "default"), kind
+    assert cluster.get("v1", "ConfigMap", "blog", "default")["data"] == {  # type: ignore[index]
+        "index.html": "<h1>Hello</h1>"
+    }
+    check_picture(player.transcript)
+    check_session(player.transcript)
+
+
+def check_picture(transcript: list[Entry]) -> None:
+    """The picture has the commands of the README, and an output like that of this run.
+
+    ``python -m tests.docs.recording`` draws it again.
+    """
+    fresh, shown = find_quick_start(transcript), read_picture(PICTURE.read_text(encoding="utf-8"))
+    assert [(one.terminal, one.line) for one in shown] == [
+        (one.terminal, one.line) for one in fresh
+    ]
+    for one, other in zip(shown, read_picture(draw(fresh)), strict=True):
+        assert is_like(other.output, one.output), f"{one.line}\n{other.output}\n{one.output}"
+
+
+def check_session(transcript: list[Entry]) -> None:
+    """The lines below the operator are in the quick start, and print the same there."""
+    text = next(block.code for block in find_blocks(README) if block.language == "text")
+    assert len(read_session(text)) == 2
+    for line, output in read_session(text):
+        printed = [read_output(entry) for entry in transcript if entry.line == line]
+        assert printed, line
+        assert is_like(printed[-1], output), f"{line}\n{printed}"
+
+
+def test_the_picture_has_the_commands_of_the_readme() -> None:
+    blocks = [block.code for block in find_blocks(README) if block.language == "bash"]
+    shown = read_picture(PICTURE.read_text(encoding="utf-8"))
+    for number, code in enumerate(blocks[1:3]):
+        lines = [entry.line for entry in shown if entry.terminal == number]
+        assert lines == code.splitlines()
+
+
+def test_the_badges_show_what_the_package_declares() -> None:
+    """``python -m tests.docs.badges`` draws them again."""
+    facts = badges.read_facts()
+    assert badges.PICTURE.read_text(encoding="utf-8") == badges.draw(facts)
+    text = README.read_text(encoding="utf-8")
+    described = ", ".join(f"{name} {value}" for name, value in facts.items())
+    assert described in text
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= LONGEST

@@ -1,77 +1,93 @@
-"""Runs the tutorial: its handlers pass its tests, and its manifests are those that it shows."""
+"""Types the tutorial in an empty folder; its files also work without a package index."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
+from tests.docs.playing import Player, merge, read_steps
 from tests.kit.cli_runner import invoke
-from tests.kit.pages import DOCS, Block, find_blocks
-from webop.testing import AdmissionClient, OperatorRunner
+from tests.kit.pages import DOCS
 
 if TYPE_CHECKING:
     from webop.testing import LocalCluster
 
+PARTS = [DOCS / "tutorial.md", *sorted(DOCS.glob("tutorial_*.md"))]
+LONGEST = 180  # lines of a part
+STEPS = [step for part in PARTS for step in read_steps(part)]
+
+# Packages are downloaded, an environment is made, and all parts are typed.
+pytestmark = pytest.mark.timeout(1200)
+
 
 @pytest.fixture
-def blocks() -> list[Block]:
-    return find_blocks(DOCS / "tutorial.md")
-
-
-@pytest.fixture
-def folder(blocks: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with the files of the tutorial."""
-    python = [block.code for block in blocks if block.language == "python"]
-    (tmp_path / "handlers.py").write_text("\n".join(python))
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the files of all parts."""
+    user = Player(tmp_path, {})
+    for step in STEPS:
+        if step.title:
+            user.write(step)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "handlers", raising=False)  # of another test
+    monkeypatch.delitem(sys.modules, "websites", raising=False)  # of another test
     return tmp_path
 
 
-@pytest.fixture
-def printed(blocks: list[Block], folder: Path) -> Iterator[dict[str, Any]]:
-    """The tests that the page shows, by their names."""
-    (code,) = (block.code for block in blocks if block.language == "py")
-    names: dict[str, Any] = {}
-    exec(code, names)
-    yield names
-    sys.modules.pop("handlers", None)
+@pytest.mark.usefixtures("needs_kubectl")
+def test_the_tutorial_can_be_typed_in_an_empty_folder(player: Player) -> None:
+    assert len(PARTS) == 5
+    for part in PARTS:
+        player.play(part)
 
 
-def test_the_page_of_the_tutorial_is_published(
-    printed: dict[str, Any],
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    webop_operator: Callable[..., OperatorRunner],
-) -> None:
-    printed["test_a_page_is_published"](webop_cluster, webop_namespace, webop_operator)
+def test_the_tests_of_the_tutorial_pass(folder: Path, webop_cluster: LocalCluster) -> None:
+    """With the environment of this run, for machines without a package index or kubectl."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shown = re.search(r"\d+ passed", "".join(step.code for step in STEPS))
+    assert shown is not None
+    assert shown[0] in done.stdout, done.stdout
+    assert done.returncode == 0
 
 
-async def test_a_page_of_the_tutorial_has_known_placeholders(
-    printed: dict[str, Any], webop_admission: Callable[..., AdmissionClient]
-) -> None:
-    await printed["test_a_text_has_known_placeholders"](webop_admission)
-
-
-def test_the_tutorial_lists_the_objects_of_its_manifests(blocks: list[Block], folder: Path) -> None:
-    rights = next(b.code for b in blocks if b.code.lstrip().startswith("settings.networking"))
-    handlers = folder / "handlers.py"
-    before, after = handlers.read_text().split("\n@webop.on.validate")
-    handlers.write_text(f"{before.rstrip()}\n{rights}\n\n@webop.on.validate{after}")
-    command = next(b.code for b in blocks if b.code.startswith("webop manifests"))
-    words = shlex.split(command.replace("\\\n", "").partition("|")[0])
+def test_the_tutorial_lists_the_objects_of_its_manifests(folder: Path) -> None:
+    command = next(s.code for s in STEPS if s.code.startswith("webop manifests"))
+    words = shlex.split(command.replace("\\\n", "").partition(">")[0])
     result = invoke(*words[1:])
     assert result.exit_code == 0, result.output
     made = [body["metadata"]["name"] for body in yaml.safe_load_all(result.stdout)]
-    shown = next(b.code for b in blocks if b.code.startswith("customresourcedefinition"))
+    shown = next(s.code for s in STEPS if "serverside-applied" in s.code)
     assert made == re.findall(r"/(\S+) serverside-applied", shown)
-    assert "pages/finalizers" in result.stdout
+    assert "websites/finalizers" in result.stdout
     assert "configmaps" in result.stdout
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.stem)
+def test_each_part_is_short_and_says_what_works_and_what_is_next(part: Path) -> None:
+    text = part.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LONGEST
+    end = text.partition("## What works now\n")[2]
+    number = PARTS.index(part) + 1
+    following = PARTS[number].name if number < len(PARTS) else "deployment.md"
+    assert f"({following})" in end
+
+
+def test_files_are_changed_as_a_reader_changes_them() -> None:
+    old = "import a\n\n\ndef one(): ...\n\n\n@two\nclass Two:\n    pass\n"
+    new = "import b\n\n\ndef helper(): ...\n\n\nclass Two: ...\n\n\nthree()\n"
+    assert merge(old, new) == (
+        "import b\nimport a\n\n\ndef one(): ...\n\n\n"
+        "def helper(): ...\n\n\nclass Two: ...\n\n\nthree()\n"
+    )
