@@ -137,9 +137,9 @@ class Model(Struct):
     ::
 
         @webop.resource("example.com", "v1")
-        class Widget(webop.Model):
-            spec: WidgetSpec
-            status: WidgetStatus | None = None
+        class Database(webop.Model):
+            spec: DatabaseSpec
+            status: DatabaseStatus | None = None
     """
 
     api_version: str = ""
@@ -241,9 +241,9 @@ def resource(  # noqa: PLR0913 - as many as a definition has
 
     ::
 
-        @webop.resource("example.com", "v1", short_names=["wd"], columns={"Size": ".spec.size"})
-        class Widget(webop.Model):
-            spec: WidgetSpec
+        @webop.resource("example.com", "v1", short_names=["db"], columns={"Size": ".spec.size"})
+        class Database(webop.Model):
+            spec: DatabaseSpec
 
     Args:
         group: the API group.
