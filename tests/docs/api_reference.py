@@ -137,8 +137,9 @@ def expand(annotation: Any, package: griffe.Module) -> Any:
         path = annotation.canonical_path.removeprefix(f"{package.path}.")
         is_ours = path != annotation.canonical_path and annotation.name not in PUBLIC
         found = _find(package, path) if is_ours else None
-        if isinstance(found, griffe.Attribute) and isinstance(found.value, griffe.Expr):
-            return expand(found.value, package)
+        value = found.value if isinstance(found, griffe.Attribute) else None
+        if isinstance(value, griffe.Expr) and not isinstance(value, griffe.ExprCall):  # a TypeVar
+            return expand(value, package)
     elif isinstance(annotation, griffe.Expr):
         for field in dataclasses.fields(annotation):
             value = getattr(annotation, field.name)

@@ -7,11 +7,12 @@ import re
 from collections import Counter
 from typing import Any
 
+import griffe
 import pytest
 
 import webop
 import webop.testing
-from tests.docs.api_reference import MODULES, PATHS, PUBLIC, build_table, convert, link
+from tests.docs.api_reference import MODULES, PATHS, PUBLIC, Reference, build_table, convert, link
 from tests.docs.options import FAMILIES, list_options
 from tests.kit.pages import DOCS
 from webop.handlers import options
@@ -124,6 +125,35 @@ def test_tables_show_types_and_defaults_as_users_write_them() -> None:
 )
 def test_docstrings_become_markdown(text: str, markdown: str) -> None:
     assert convert(text) == markdown
+
+
+@pytest.fixture(scope="module")
+def package() -> Any:
+    """The package as the site shows it."""
+    return griffe.load("webop", extensions=griffe.load_extensions(Reference()))
+
+
+def test_options_are_tables_before_the_sections(package: Any) -> None:
+    timer = package["on.timer"]
+    assert [str(parameter.annotation) for parameter in timer.parameters] == ["None", "None"]
+    text = timer.docstring.value
+    assert text.index("```python") < text.index("| `interval`") < text.index("More options")
+    assert "    | `labels`" in text[text.index("More options") :]
+    rule = package["handlers.admission_rules.rule"].docstring.value
+    assert rule.index("| `cel`") < rule.index("Returns:") < rule.index("Raises:")
+    assert "| `propagation`" in package["client.objects.AsyncClient.delete"].docstring.value
+
+
+def test_signatures_name_only_types_that_users_can_import(package: Any) -> None:
+    execute = {
+        parameter.name: parameter for parameter in package["calls.subhandlers.execute"].parameters
+    }
+    assert "HandlerFn" not in str(execute["fns"].annotation)
+    assert "Callable[..., Any]" in str(execute["fns"].annotation)
+    assert str(package["models.model.resource"].returns) == "Callable[[type[C]], type[C]]"
+    assert "__init__" not in package["context.children.Children"].members
+    assert "__init__" in package["errors.TemporaryError"].members
+    assert package["errors.APIError"].bases == []
 
 
 def test_links_lead_to_names_that_have_a_place() -> None:

@@ -104,7 +104,8 @@ class AsyncClient:
     ::
 
         pod = await client.get("pods", "web-0", namespace="default")
-        await client.patch("deployments", "web", {"spec": {"replicas": 3}}, namespace="default")
+        change = {"spec": {"replicas": 3}}
+        await client.patch("deployments", "web", change, namespace="default")
 
     Name kinds as in decorators: "pods", "Pod", "po", "deployments.apps", "apps/v1/deployments",
     ("apps", "v1", "deployments"), or pass the argument ``resource`` of a handler. Subresources are
@@ -198,7 +199,7 @@ class AsyncClient:
         ::
 
             pod = await client.get("pods", "web-0", namespace="default")
-            scale = await client.get("deployments", "web", namespace="default", subresource="scale")
+            database = await client.get(Database, "main", namespace="default")  # a model
 
         Raises:
             APINotFoundError: the object does not exist.
@@ -282,10 +283,8 @@ class AsyncClient:
 
         ::
 
-            created = await client.create(
-                {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web"}, "data": {}},
-                namespace="default",
-            )
+            page = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web"}}
+            created = await client.create(page, namespace="default")
 
         Pass the kind, name and subresource only to create a subresource of an existing object:
         ``create(eviction, kind="pods", name="web-0", subresource="eviction")``. The default
@@ -368,7 +367,8 @@ class AsyncClient:
 
         ::
 
-            await client.patch("deployments", "web", {"spec": {"replicas": 3}}, namespace="default")
+            change = {"spec": {"replicas": 3}}
+            await client.patch("deployments", "web", change, namespace="default")
 
         A mapping is a merge patch (RFC 7396), a list is a JSON patch (RFC 6902).
 
@@ -452,7 +452,7 @@ class AsyncClient:
 
         ::
 
-            await client.wait_for("pods", "web-0", "Ready", namespace="default", timeout=120)
+            await client.wait_for("pods", "web-0", "Ready", namespace="default")
 
         The condition is the type of a condition in the status, such as "Ready" or "Ready=False"; or
         a function that gets the object and returns something true. The timeout is in seconds; None

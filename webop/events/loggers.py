@@ -267,7 +267,7 @@ def event(
     It returns at once; Events are posted in the background. Use ``webop.info`` and ``webop.warn``
     for the usual types::
 
-        webop.event(body, type="Normal", reason="Provisioned", message="The database is there.")
+        webop.event(body, type="Normal", reason="Paused", message="By an annotation.")
 
     Args:
         objs: a body, a dict, an object of pykube or of the Kubernetes client; or several of them.

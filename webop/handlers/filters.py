@@ -40,7 +40,7 @@ def all_(fns: Collection[Predicate]) -> Predicate:
 
     ::
 
-        @webop.on.create("databases.example.com", labels={"env": webop.all_([is_prod, is_stage])})
+        @webop.on.create("pods", labels={"env": webop.all_([is_prod, is_stage])})
     """
     return lambda *args, **kwargs: all(fn(*args, **kwargs) for fn in fns)
 
@@ -50,7 +50,7 @@ def any_(fns: Collection[Predicate]) -> Predicate:
 
     ::
 
-        @webop.on.create("databases.example.com", labels={"env": webop.any_([is_prod, is_stage])})
+        @webop.on.create("pods", labels={"env": webop.any_([is_prod, is_stage])})
     """
     return lambda *args, **kwargs: any(fn(*args, **kwargs) for fn in fns)
 
@@ -60,7 +60,7 @@ def none_(fns: Collection[Predicate]) -> Predicate:
 
     ::
 
-        @webop.on.create("databases.example.com", labels={"env": webop.none_([is_prod, is_stage])})
+        @webop.on.create("pods", labels={"env": webop.none_([is_prod, is_stage])})
     """
     return lambda *args, **kwargs: not any(fn(*args, **kwargs) for fn in fns)
 

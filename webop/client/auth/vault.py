@@ -61,7 +61,9 @@ class ConnectionInfo:
     ::
 
         webop.ConnectionInfo(
-            server="https://10.0.0.1:6443", ca_path="/etc/kubernetes/ca.crt", token=token
+            server="https://10.0.0.1:6443",
+            ca_path="/etc/kubernetes/ca.crt",
+            token=token,
         )
 
     Paths can start with ``~``. Data can be PEM, or base64 of PEM (as in kubeconfig files), as text
