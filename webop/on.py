@@ -149,7 +149,7 @@ def login(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
 
 @spell_out()
 def probe(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
-    """Call the function for each health report; its result is a value of the report.
+    """Call the function for health reports; its result is a value in the report.
 
     The id is the key. If the function fails, the report is an error (500)::
 
