@@ -190,9 +190,10 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-# Older names; new code uses ``webop.DaemonStopped`` for both.
 AsyncDaemonStopperChecker = AsyncDaemonStopped
+"""An older name of :class:`DaemonStopped` for async daemons."""
 SyncDaemonStopperChecker = SyncDaemonStopped
+"""An older name of :class:`DaemonStopped` for sync daemons."""
 
 __all__ = [
     "ABSENT",

@@ -67,31 +67,28 @@ _NO_LIFESPAN = (
 
 
 class AppOptions(TypedDict, total=False):
-    """The options of :func:`create_app`; the defaults come from the environment.
-
-    Attributes:
-        modules: files and modules to import first, such as ``handlers.py`` and ``a.module``; by
-            default ``WEBOP_MODULES``.
-        registry: the handlers; by default the default registry.
-        settings: the settings; by default those of ``WEBOP_<GROUP>__<NAME>``.
-        memo: the operator's memo.
-        lifecycle: the order of handlers.
-        vault: credentials from outside.
-        identity: the name of this process in peering.
-        clusterwide: whether to serve all namespaces; by default ``WEBOP_ALL_NAMESPACES``.
-        namespaces: the namespaces to serve, by names or patterns; by default
-            ``WEBOP_NAMESPACES``; if that is empty, all namespaces are served.
-    """
+    """The options of :func:`create_app`; the defaults come from the environment."""
 
     modules: str | Iterable[str] | None
+    """Files and modules to import first, such as ``handlers.py`` and ``a.module``; by default
+    ``WEBOP_MODULES``"""
     registry: OperatorRegistry | None
+    """The handlers; by default ``webop.get_default_registry()``"""
     settings: OperatorSettings | None
+    """The settings; by default those of ``WEBOP_<GROUP>__<NAME>``"""
     memo: Any
+    """The operator's memo"""
     lifecycle: LifeCycleFn | None
+    """The order of handlers"""
     vault: Vault | None
+    """Credentials; by default filled by login handlers"""
     identity: str | None
+    """The name of this process in peering"""
     clusterwide: bool | None
+    """Whether to serve all namespaces; by default ``WEBOP_ALL_NAMESPACES``"""
     namespaces: str | Collection[NamespacePattern] | None
+    """The namespaces to serve, by names or patterns; by default ``WEBOP_NAMESPACES``; if that is
+    empty, all namespaces"""
 
 
 class OperatorApp:
@@ -339,10 +336,14 @@ class OperatorApp:
 
 @spell_out()
 def create_app(**options: Unpack[AppOptions]) -> OperatorApp:
-    """Make an ASGI app with an operator, for any ASGI server that runs lifespans.
+    """Return an ASGI app with an operator, for any ASGI server that runs lifespans.
 
-    Args:
-        options: see :class:`AppOptions`.
+    ::
+
+        operator = webop.create_app(modules="handlers.py")
+        app = Starlette(routes=[Mount("/webop", operator)], lifespan=operator.lifespan)
+
+    See docs/embedding.md.
 
     Raises:
         TypeError: there is no such option.

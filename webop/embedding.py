@@ -51,25 +51,45 @@ class EmbeddingOptions(TypedDict, total=False):
     """The options of :func:`operator`, :func:`run` and :func:`spawn_tasks`."""
 
     lifecycle: LifeCycleFn | None
+    """The order of handlers; by default that of ``webop.set_default_lifecycle()``"""
     indexers: Any
+    """Ignored: for code that passes it to Kopf"""
     registry: OperatorRegistry | None
+    """The handlers; by default ``webop.get_default_registry()``"""
     settings: OperatorSettings | None
+    """The settings that startup handlers get; by default those of the environment"""
     memories: Any
+    """Ignored, as ``indexers``"""
     insights: Any
+    """Ignored, as ``indexers``"""
     identity: str | None
+    """The name under which other operators see this one; by default generated"""
     standalone: bool | None
+    """Whether to ignore peering objects"""
     priority: int | None
+    """The priority among peers"""
     peering_name: str | None
+    """The name of the peering object"""
     liveness_endpoint: str | None
+    """The URL of the probes, such as ``http://0.0.0.0:8080/healthz``"""
     clusterwide: bool
+    """Whether to serve all namespaces"""
     namespaces: str | Collection[NamespacePattern]
+    """The namespaces to serve, by names or patterns"""
     namespace: NamespacePattern | None
+    """One namespace; new code uses ``namespaces``"""
     stop_flag: Flag | None
+    """Set it to stop the operator: an event or future of asyncio, threading, concurrent.futures"""
     ready_flag: Flag | None
+    """The same; webop sets it when the startup handlers have succeeded"""
     vault: Vault | None
+    """Credentials; by default filled by login handlers"""
     memo: Any
+    """The operator's memo"""
     metrics_endpoint: str | None
+    """The URL of the metrics, such as ``http://0.0.0.0:8080/metrics``"""
     status_endpoint: str | None
+    """The URL of the status page, such as ``http://localhost:8081/ui``"""
 
 
 @spell_out(clusterwide=False, namespaces=())
@@ -78,9 +98,17 @@ def run(
 ) -> None:
     """Run an operator until it has stopped.
 
+    ::
+
+        import webop
+        import handlers  # registers them
+
+        webop.run(clusterwide=True, liveness_endpoint="http://0.0.0.0:8080/healthz")
+
+    See docs/embedding.md.
+
     Args:
         loop: the event loop to use; by default a new one.
-        options: see :class:`EmbeddingOptions`.
 
     Raises:
         WebopError: the operator failed; the message has the reason.
@@ -99,7 +127,18 @@ def run(
 
 @spell_out(clusterwide=False, namespaces=())
 async def operator(**options: Unpack[EmbeddingOptions]) -> None:
-    """Run an operator in the running event loop until it is stopped or cancelled."""
+    """Run an operator in the running event loop until it is stopped or cancelled.
+
+    ::
+
+        async def main():
+            await webop.operator(clusterwide=True, stop_flag=stop)
+
+    See docs/embedding.md.
+
+    Raises:
+        WebopError: the operator failed; the message has the reason.
+    """
     existing = asyncio.all_tasks()
     tasks = await spawn_tasks(**options)
     await run_tasks(tasks, ignored=existing)
@@ -108,6 +147,11 @@ async def operator(**options: Unpack[EmbeddingOptions]) -> None:
 @spell_out(clusterwide=False, namespaces=())
 async def spawn_tasks(**options: Unpack[EmbeddingOptions]) -> Collection[asyncio.Task[None]]:
     """Start the root tasks of an operator and return them, for :func:`run_tasks`.
+
+    ::
+
+        tasks = await webop.spawn_tasks(clusterwide=True)
+        await webop.run_tasks(tasks)
 
     Raises:
         ConfigurationError: the options contradict each other.

@@ -48,7 +48,11 @@ class PermanentError(Exception):
 
 
 class TemporaryError(Exception):
-    """A handler has failed for now; webop calls it again after ``delay`` seconds.
+    """Raise it if a handler cannot finish yet: webop calls it again after ``delay`` seconds.
+
+    ::
+
+        raise webop.TemporaryError("The volume is still in use.", delay=30)
 
     Args:
         msg: the message for the log, the progress record and the Event.
@@ -61,7 +65,11 @@ class TemporaryError(Exception):
 
 
 class AdmissionError(PermanentError):
-    """An admission handler denies the request.
+    """Raise it in an admission handler to deny the request.
+
+    ::
+
+        raise webop.AdmissionError("spec.size must be set.", code=422)
 
     Args:
         message: the message for the user; kubectl shows it.

@@ -11,7 +11,19 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+__all__ = [
+    "LifeCycleFn",
+    "all_at_once",
+    "asap",
+    "get_default_lifecycle",
+    "one_by_one",
+    "randomized",
+    "set_default_lifecycle",
+    "shuffled",
+]
+
 LifeCycleFn = Callable[..., Sequence[Any]]
+"""A function that gets the handlers that are due, and returns those to call now."""
 
 
 def all_at_once(handlers: Sequence[Any], **_: Any) -> Sequence[Any]:

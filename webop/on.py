@@ -1,9 +1,13 @@
 """The decorators that register handlers.
 
-Each decorator takes its options by name, typed by a TypedDict: a misspelt option is an error for
-type checkers and a ``TypeError`` at import. Name the resource by one to three positional arguments
-or by keywords (chapter "Resource specification"). A decorator builds a frozen handler, adds it to
-the registry, and returns the function unchanged.
+A decorator takes the kind first, as a name or as a model, then its options by name::
+
+    @webop.on.create("databases.example.com", labels={"tier": "gold"}, retries=5)
+    async def provision(name, spec, **_): ...
+
+For all options, None means the default. A misspelt option is an error for type checkers, and a
+``TypeError`` at import. The function is returned unchanged. See docs/handlers.md, docs/resources.md
+for kinds, docs/options.md for options, and docs/arguments.md for what functions get.
 """
 
 from __future__ import annotations
@@ -66,42 +70,127 @@ from webop.models.model import select_kind
 from webop.models.versions import check_pair, get_definition
 from webop.objects.resources import Selector
 
+__all__ = [
+    "cleanup",
+    "convert",
+    "create",
+    "daemon",
+    "delete",
+    "event",
+    "field",
+    "index",
+    "login",
+    "mutate",
+    "probe",
+    "reconcile",
+    "register",
+    "resume",
+    "startup",
+    "subhandler",
+    "timer",
+    "update",
+    "validate",
+]
+
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def __dir__() -> list[str]:
+    """Offer only the decorators to ``dir()`` and to the completion of shells (PEP 562)."""
+    return __all__
 
 
 @spell_out()
 def startup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
-    """Call the function at the start, before any request to the cluster (chapter "Startup")."""
+    """Call the function once, before any request to the cluster and before the first review.
+
+    Change settings here, and create what the event loop owns::
+
+        @webop.on.startup()
+        async def prepare(settings: webop.OperatorSettings, memo: webop.Memo, **_):
+            settings.admission.server = webop.WebhookServiceServer()
+            memo.limit = asyncio.Semaphore(10)
+
+    If it fails for good, the operator does not start. See docs/startup.md.
+    """
     return _register_activity(Activity.STARTUP, bare, options)
 
 
 @spell_out()
 def cleanup(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
-    """Call the function when the operator stops, except by SIGKILL (chapter "Startup")."""
+    """Call the function when the operator stops, after all daemons have stopped.
+
+    It is not called after a failed startup, nor on SIGKILL::
+
+        @webop.on.cleanup()
+        async def close(memo: webop.Memo, **_):
+            await memo.connection.close()
+
+    See docs/startup.md.
+    """
     return _register_activity(Activity.CLEANUP, bare, options)
 
 
 @spell_out()
 def login(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
-    """Call the function for credentials: a ``ConnectionInfo`` or None ("Authentication")."""
+    """Call the function for credentials of the API server; it replaces webop's own ways to log in.
+
+    It returns a :class:`webop.ConnectionInfo`, or None if it has no credentials::
+
+        @webop.on.login(retries=3)
+        async def log_in(**_):
+            token = await fetch_token()
+            return webop.ConnectionInfo(server="https://10.0.0.1:6443", token=token)
+
+    See docs/authentication.md.
+    """
     return _register_activity(Activity.AUTHENTICATION, bare, options)
 
 
 @spell_out()
 def probe(*bare: Never, **options: Unpack[ActivityOptions]) -> Callable[[F], F]:
-    """Call the function for a value for the liveness probe ("Health-checks")."""
+    """Call the function for health reports; its result is a value in the report.
+
+    The id is the key. If the function fails, the report is an error (500)::
+
+        @webop.on.probe(id="queue")
+        def measure_queue(memo: webop.Memo, **_):
+            return memo.queue.qsize()
+
+    See docs/startup.md.
+    """
     return _register_activity(Activity.PROBE, bare, options)
 
 
 @spell_out()
 def validate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Callable[[F], F]:
-    """Call the function to allow or deny a request to the API server ("Admission control")."""
+    """Call the function before the API server stores an object, to allow or deny the request.
+
+    A function that returns allows it, whatever it returns; one that raises denies it::
+
+        @webop.on.validate("databases.example.com", operation="UPDATE")
+        def keep_engine(old, new, **_):
+            if old["spec"]["engine"] != new["spec"]["engine"]:
+                raise webop.AdmissionError("The engine cannot be changed.", code=422)
+
+    Requires ``settings.admission.server``. See docs/admission.md.
+    """
     return _register_webhook(WebhookType.VALIDATING, resource, options)
 
 
 @spell_out()
 def mutate(*resource: ResourcePart, **options: Unpack[WebhookOptions]) -> Callable[[F], F]:
-    """Call the function to change an object before it is stored ("Admission control")."""
+    """Call the function before the API server stores an object, to change it.
+
+    The changes are what it puts into ``patch``; one that raises denies the request::
+
+        @webop.on.mutate("databases.example.com")
+        def set_engine(spec, patch, **_):
+            if "engine" not in spec:
+                patch.spec["engine"] = "postgres"
+
+    Requires ``settings.admission.server``. See docs/admission.md.
+    """
     return _register_webhook(WebhookType.MUTATING, resource, options)
 
 
@@ -117,9 +206,11 @@ def convert(
     It gets an instance of the one class, and returns one of the other. It must depend on nothing
     else, since API servers call it in reads and writes of any object::
 
-        @webop.on.convert(WidgetV1, to=WidgetV2)
-        def upgrade(old: WidgetV1) -> WidgetV2:
-            return WidgetV2(metadata=old.metadata, spec=WidgetV2Spec(length=old.spec.size))
+        @webop.on.convert(DatabaseV1, to=DatabaseV2)
+        def upgrade(old: DatabaseV1) -> DatabaseV2:
+            return DatabaseV2(metadata=old.metadata, spec=SpecV2(storage=old.spec.size))
+
+    See docs/versions.md.
 
     Args:
         source: a class with ``@webop.resource``.
@@ -144,38 +235,96 @@ def convert(
 
 @spell_out()
 def event(*resource: ResourcePart, **options: Unpack[EventOptions]) -> Callable[[F], F]:
-    """Call the function for each event of a watch, without retries ("Event-watching")."""
+    """Call the function for each event of a watch: for work that need not be reliable.
+
+    Errors are logged; there are no retries, and nothing is stored on the object::
+
+        @webop.on.event("pods", labels={"app": webop.PRESENT})
+        def trace(event: webop.RawEvent, name, **_):
+            print(event["type"], name)
+
+    ``event["type"]`` is None for objects of the first list, then ``ADDED``, ``MODIFIED`` or
+    ``DELETED``. See docs/handlers.md.
+    """
     return _register(EventHandler, EventOptions, resource, options)
 
 
 @spell_out()
 def create(*resource: ResourcePart, **options: Unpack[ChangeOptions]) -> Callable[[F], F]:
-    """Call the function for objects that were never handled ("State-changing handlers")."""
+    """Call the function for objects that were never handled, until it succeeds.
+
+    ::
+
+        @webop.on.create("databases.example.com", retries=5, backoff=10)
+        async def provision(name, spec, **_):
+            host = await make_database(name, spec["size"])
+            return {"host": host}  # stored in status.provision
+
+    This includes objects that are older than the operator. See docs/handlers.md.
+    """
     return _register(ChangeHandler, ChangeOptions, resource, options, reason=Reason.CREATE)
 
 
 @spell_out()
 def update(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable[[F], F]:
-    """Call the function when an object differs from its last handled state ("State-changing")."""
+    """Call the function when an object differs from its last handled state, until it succeeds.
+
+    With ``field``, only changes of this field count::
+
+        @webop.on.update("databases.example.com", field="spec.size")
+        async def resize(name, old, new, **_):
+            await resize_database(name, old, new)
+
+    Changes of the status do not count. See docs/causes.md.
+    """
     fixed: dict[str, Any] = {"reason": Reason.UPDATE, "needs_change": True}
     return _register(ChangeHandler, UpdateOptions, resource, options, **fixed)
 
 
 @spell_out()
 def delete(*resource: ResourcePart, **options: Unpack[DeleteOptions]) -> Callable[[F], F]:
-    """Call the function before an object is deleted; with ``optional``, do not delay that."""
+    """Call the function when an object is being deleted; Kubernetes waits for it.
+
+    webop puts a finalizer on the objects for that, except with ``optional=True``::
+
+        @webop.on.delete("databases.example.com", timeout=600)
+        async def drop(name, **_):
+            await drop_database(name)
+
+    See docs/howto_deletion.md.
+    """
     return _register(ChangeHandler, DeleteOptions, resource, options, reason=Reason.DELETE)
 
 
 @spell_out()
 def resume(*resource: ResourcePart, **options: Unpack[ResumeOptions]) -> Callable[[F], F]:
-    """Call the function once for each object that is older than the operator ("Resuming")."""
+    """Call the function once per process for each object that is older than the operator.
+
+    Often together with ``create``, to build again what was only in memory::
+
+        @webop.on.resume("databases.example.com")
+        @webop.on.create("databases.example.com")
+        async def connect(name, memo: webop.Memo, **_):
+            memo.connection = await open_connection(name)
+
+    See docs/handlers.md.
+    """
     return _register(ChangeHandler, ResumeOptions, resource, options, initial=True)
 
 
 @spell_out("field")
 def field(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable[[F], F]:
-    """Call the function when one field changes; ``field`` is required ("Field handlers")."""
+    """Call the function when one field changes, appears or disappears, until it succeeds.
+
+    ``field`` is required. ``old``, ``new`` and ``diff`` are those of the field; ``old`` is None if
+    the object is new::
+
+        @webop.on.field("databases.example.com", field="spec.users")
+        async def sync_users(old, new, **_):
+            await set_users(new or [])
+
+    See docs/handlers.md.
+    """
     if not options.get("field"):
         raise TypeError("@webop.on.field requires field=, such as field='spec.size'.")
     return _register(ChangeHandler, UpdateOptions, resource, options, needs_change=True)
@@ -183,19 +332,54 @@ def field(*resource: ResourcePart, **options: Unpack[UpdateOptions]) -> Callable
 
 @spell_out()
 def index(*resource: ResourcePart, **options: Unpack[ChangeOptions]) -> Callable[[F], F]:
-    """Call the function to fill the index of its name (chapter "In-memory indexing")."""
+    """Call the function for each object, to fill an index that all handlers get as an argument.
+
+    The index has the name of the function. A returned dict adds its values under its keys; another
+    value is added under the key None::
+
+        @webop.index("pods", labels={"app": webop.PRESENT})
+        def pods_by_app(labels, name, **_):
+            return {labels["app"]: name}
+
+        @webop.timer("services", interval=60)
+        def report(pods_by_app: webop.Index, spec, **_):
+            print(list(pods_by_app.get(spec["selector"]["app"], [])))
+
+    See docs/indexes.md.
+    """
     return _register(IndexHandler, ChangeOptions, resource, options)
 
 
 @spell_out()
 def daemon(*resource: ResourcePart, **options: Unpack[DaemonOptions]) -> Callable[[F], F]:
-    """Run the function in the background while an object exists (chapter "Daemons")."""
+    """Run the function in the background as long as an object exists.
+
+    Async functions run as tasks, sync ones in threads. Wait with ``stopped.wait()``::
+
+        @webop.daemon("databases.example.com", cancellation_timeout=10)
+        async def follow(name, stopped: webop.DaemonStopped, **_):
+            while not stopped:
+                await copy_log(name)
+                await stopped.wait(60)
+
+    It adds a finalizer: before an object is deleted, its daemons stop. See docs/daemons.md.
+    """
     return _register(DaemonHandler, DaemonOptions, resource, options)
 
 
 @spell_out()
 def timer(*resource: ResourcePart, **options: Unpack[TimerOptions]) -> Callable[[F], F]:
-    """Call the function at intervals while an object exists (chapter "Timers")."""
+    """Call the function at intervals as long as an object exists.
+
+    ::
+
+        @webop.timer("databases.example.com", interval=60, idle=10)
+        async def check(name, patch, **_):
+            patch.status["alive"] = await ping(name)
+
+    ``interval`` counts from the end of a call. With ``idle``, calls wait until the object was
+    unchanged for so long. It adds a finalizer, as daemons do. See docs/timers.md.
+    """
     return _register(TimerHandler, TimerOptions, resource, options)
 
 
@@ -211,8 +395,8 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
             await children.apply(service(spec))
             await children.prune()
 
-    Each call is for all changes since the last one; the argument ``because`` names them (page
-    "Desired state"). webop stores nothing on the object.
+    Each call is for all changes since the last one; the argument ``because`` names them. webop
+    stores nothing on the object. See docs/desired_state.md.
 
     Raises:
         TypeError: an option is unknown or wrong.
@@ -265,7 +449,18 @@ def _select_kind(kind: Any) -> Selector:
 
 @spell_out()
 def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
-    """Register a sub-handler of the running handler (chapter "Sub-handlers").
+    """Register a sub-handler of the running handler: a step with its own progress and retries.
+
+    ::
+
+        @webop.on.create("databases.example.com")
+        async def provision(spec, **_):
+            @webop.subhandler(id="volume", retries=3)
+            async def make_volume(**_):
+                await create_volume(spec["size"])
+
+    Sub-handlers run when the handler returns, or in ``await webop.execute()``. See
+    docs/subhandlers.md.
 
     Raises:
         LookupError: the caller is not inside of a handler.
@@ -282,7 +477,20 @@ def subhandler(**options: Unpack[SubhandlerOptions]) -> Callable[[F], F]:
 
 @spell_out()
 def register(fn: F, **options: Unpack[RegisterOptions]) -> F:
-    """Register a sub-handler of the running handler, like :func:`subhandler`, by a call."""
+    """Register a sub-handler of the running handler, like :func:`subhandler`, by a call.
+
+    ::
+
+        @webop.on.delete("databases.example.com")
+        async def drop(spec, **_):
+            for user in spec.get("users", []):
+                webop.register(functools.partial(drop_user, user), id=user)
+
+    See docs/subhandlers.md.
+
+    Raises:
+        LookupError: the caller is not inside of a handler.
+    """
     check_names("webop.register()", options, RegisterOptions)
     return subhandler(**options)(fn)
 

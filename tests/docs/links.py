@@ -28,6 +28,7 @@ _REFUSALS = frozenset({401, 403, 405, 429})
 _LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)|<(https?://[^>\s]+)>")
 _CODE = re.compile(r"^( *)(`{3,}|~{3,}).*?^ *\2 *$|(`+)[^`].*?\3", re.MULTILINE | re.DOTALL)
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+_NAME = re.compile(r"^::: (\S+)", re.MULTILINE)  # of the API reference
 _ID = re.compile(r"<\w+[^>]*\b(?:id|name)=[\"']([^\"']+)")
 _EXAMPLES = re.compile(r"localhost|[\d.]+|.*\bexample\.(?:com|org|net)")
 
@@ -60,7 +61,7 @@ def list_anchors(page: Path) -> set[str]:
     """Return the anchors of a page: of its headings, as mkdocs builds them, and explicit ones."""
     text = page.read_text(encoding="utf-8")
     without_blocks = re.sub(r"^ *(`{3,}).*?^ *\1 *$", "", text, flags=re.MULTILINE | re.DOTALL)
-    anchors: set[str] = set(_ID.findall(without_blocks))
+    anchors: set[str] = {*_ID.findall(without_blocks), *_NAME.findall(without_blocks)}
     for title in _HEADING.findall(without_blocks):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).replace("`", "")
         slug = stem = slugify(plain)

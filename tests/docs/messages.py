@@ -34,6 +34,10 @@ _GROUPS = {
     "HTTP responses": "Texts in responses of the webhook server and of the probes.",
 }
 _INTRODUCTION = """\
+---
+search:
+  exclude: true
+---
 # Messages
 
 This page lists what webop logs, raises and prints. Search it for words of a message that you see,

@@ -9,7 +9,6 @@ the messages page comes from :mod:`tests.docs.messages`.
 
 from __future__ import annotations
 
-import ast
 import concurrent.futures
 import dataclasses
 import inspect
@@ -24,18 +23,10 @@ import kopf
 
 import webop.handlers.options
 from tests.docs import messages
+from tests.docs.options import FAMILIES, format_text, read_texts
 from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
 from webop.cli.layout import SectionOption
-from webop.handlers.model import (
-    ChangeHandler,
-    DaemonHandler,
-    Handler,
-    ReconcileHandler,
-    Rule,
-    TimerHandler,
-    WebhookHandler,
-)
 from webop.monitoring.metrics import DEFINITIONS
 from webop.settings.sections import PoolSection, Section, find_setters
 
@@ -77,7 +68,7 @@ def build_settings(names: Iterable[str]) -> Iterator[str]:
         for name, meaning in _list_meanings(type(section)):
             shown = f"`{group}.{name}`" if name in theirs else f"*`{group}.{name}`*"
             default = _format_default(section, name)
-            yield f"| {shown} | {default} | {_format_text(meaning)} |"
+            yield f"| {shown} | {default} | {format_text(meaning)} |"
     yield ""
 
 
@@ -86,56 +77,43 @@ def build_options(names: Iterable[str]) -> Iterator[str]:
     yield "| option | default | meaning |"
     yield "|---|---|---|"
     for name in names:
-        family, peer = _FAMILIES[name]
-        defaults = {item.name: item.default for item in dataclasses.fields(family)}
-        theirs = inspect.signature(peer).parameters
-        for option, meaning in _read_texts(getattr(webop.handlers.options, name)).items():
+        defaults = {item.name: item.default for item in dataclasses.fields(FAMILIES[name])}
+        theirs = inspect.signature(_PEERS[name]).parameters
+        for option, meaning in read_texts(getattr(webop.handlers.options, name)).items():
             shown = f"`{option}=`" if option in theirs else f"*`{option}=`*"
             default = defaults.get(option)
             is_plain = isinstance(default, bool | int | str)
-            yield f"| {shown} | {f'`{default!r}`' if is_plain else ''} | {_format_text(meaning)} |"
+            yield f"| {shown} | {f'`{default!r}`' if is_plain else ''} | {format_text(meaning)} |"
     yield ""
 
 
-_FAMILIES: dict[str, tuple[type[Handler | Rule], Any]] = {
-    "CommonOptions": (ChangeHandler, kopf.on.create),
-    "RetryOptions": (ChangeHandler, kopf.on.create),
-    "MetaOptions": (ChangeHandler, kopf.on.create),
-    "FieldOptions": (ChangeHandler, kopf.on.create),
-    "KindOptions": (ChangeHandler, kopf.on.create),
-    "BodyOptions": (ChangeHandler, kopf.on.create),
-    "TransitionOptions": (ChangeHandler, kopf.on.update),
-    "ResumeOptions": (ChangeHandler, kopf.on.resume),
-    "DeleteOptions": (ChangeHandler, kopf.on.delete),
-    "DaemonOptions": (DaemonHandler, kopf.daemon),
-    "TimerOptions": (TimerHandler, kopf.timer),
-    "ReconcileOptions": (ReconcileHandler, webop.reconcile),
-    "WebhookOptions": (WebhookHandler, kopf.on.mutate),
-    "RuleOptions": (Rule, lambda: None),
+_PEERS: dict[str, Any] = {
+    "CommonOptions": kopf.on.create,
+    "RetryOptions": kopf.on.create,
+    "MetaOptions": kopf.on.create,
+    "FieldOptions": kopf.on.create,
+    "KindOptions": kopf.on.create,
+    "BodyOptions": kopf.on.create,
+    "TransitionOptions": kopf.on.update,
+    "ResumeOptions": kopf.on.resume,
+    "DeleteOptions": kopf.on.delete,
+    "DaemonOptions": kopf.daemon,
+    "TimerOptions": kopf.timer,
+    "ReconcileOptions": webop.reconcile,
+    "WebhookOptions": kopf.on.mutate,
+    "RuleOptions": lambda: None,
 }
 
 
 def _list_meanings(section: type[Section]) -> Iterator[tuple[str, str]]:
     """Yield the settings of a group with the texts below them in the code."""
-    texts = _read_texts(section)
+    texts = read_texts(section)
     for name in section.model_fields:
         if name not in texts:
             raise LookupError(f"There is no text below {section.__name__}.{name}.")
         yield name, texts[name]
     for name, setter in find_setters(section).items():
         yield name, inspect.getdoc(setter) or ""
-
-
-def _read_texts(section: type) -> dict[str, str]:
-    """Return the texts below the attributes of a class."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-    assert isinstance(tree, ast.ClassDef)
-    texts = {}
-    for item, following in zip(tree.body, tree.body[1:], strict=False):
-        is_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and is_text:
-            texts[item.target.id] = str(ast.literal_eval(following.value))  # type: ignore[attr-defined]
-    return texts
 
 
 def _format_default(section: Section, name: str) -> str:
@@ -159,7 +137,7 @@ def build_metrics(_: Iterable[str]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, kind, labels, text, _read in DEFINITIONS:
         shown = ", ".join(f"`{label}`" for label in labels)
-        meaning = _format_text(text).replace("<", "&lt;")
+        meaning = format_text(text).replace("<", "&lt;")
         yield f"| `{name}` | {kind} | {shown} | {meaning} |"
     yield ""
 
@@ -189,7 +167,7 @@ def _build_command(command: click.Command, parent: click.Context, level: str) ->
         for option in options:
             record = option.get_help_record(context)
             assert record is not None
-            names, text = (_format_text(cell) for cell in record)
+            names, text = (format_text(cell) for cell in record)
             yield f"| `{names}` | `{get_variable(option, context)}` | {text} |"
         yield ""
     if isinstance(command, click.Group):
@@ -214,11 +192,6 @@ def get_variable(option: click.Option, context: click.Context) -> str:
     if isinstance(option, SectionOption):
         return option.list_variables(context)[0]
     return f"{context.auto_envvar_prefix}_{str(option.name).upper()}"
-
-
-def _format_text(text: str) -> str:
-    """Write a text as a cell of a table: in one line, in the notation of Markdown."""
-    return " ".join(text.split()).replace("``", "`").replace("|", r"\|").removesuffix(".")
 
 
 _BUILDERS = {

@@ -1,15 +1,14 @@
-"""Hooks of mkdocs (see ``mkdocs.yml``): what the search finds, and where names in tables break."""
+"""Hooks of mkdocs (see ``mkdocs.yml``): for the search, the home page, and long names in tables."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-# Generated pages that repeat what other pages say; users reach them by links.
-_NOT_SEARCHED = frozenset({"messages.md", "parity.md"})
-# About webop's development: users rarely look for these.
+# About webop's development: users rarely look for these. Pages that the search must not find at all
+# say so themselves (``search: exclude: true``).
 _RANKED_LOW = frozenset(
-    {"bench.md", "contributing.md", "costs.md", "crds_wild.md", "simulation.md", "wild.md"}
+    {"bench.md", "changelog.md", "contributing.md", "costs.md", "simulation.md"}
 )
 
 _CELL_CODE = re.compile(r"(?<=<td><code>)[^<]+(?=</code>)|(?<=<code>)[^<\s]{24,}(?=</code>)")
@@ -17,11 +16,11 @@ _BREAK = re.compile(r"(?<=[A-Za-z)])([._/=])(?=[A-Za-z])")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Keep a page out of the search, or rank it low."""
+    """Rank a page low in the search; show the home page without sidebars."""
     path = page.file.src_uri
-    if path in _NOT_SEARCHED:
-        page.meta.setdefault("search", {"exclude": True})
-    elif path in _RANKED_LOW or path.startswith("decisions/"):
+    if path == "index.md":
+        page.meta.setdefault("hide", ["navigation", "toc"])
+    if path in _RANKED_LOW or path.startswith("decisions/"):
         page.meta.setdefault("search", {"boost": 0.1})
     return markdown
 

@@ -143,3 +143,17 @@ def test_figures_of_the_benchmark_stand_on_one_page_only() -> None:
     assert len(rows) > 4
     for page in ("README.md", "docs/index.md"):
         assert [figure for figure in rows if figure in TEXTS[page]] == [], page
+
+
+def test_groups_of_the_navigation_are_short() -> None:
+    def check(item: Any) -> None:
+        for title, inner in item.items():
+            if isinstance(inner, list):
+                assert len(inner) <= 10, title
+                for one in inner:
+                    if isinstance(one, dict):
+                        check(one)
+
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for tab in yaml.safe_load(text.replace("!ENV ", ""))["nav"]:
+        check(tab)

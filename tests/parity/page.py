@@ -15,6 +15,10 @@ from enum import StrEnum
 from tests.parity.checklist import Feature, get_test
 
 INTRODUCTION = """\
+---
+search:
+  exclude: true
+---
 # Parity
 
 <!-- Written by `make parity`; do not edit. -->

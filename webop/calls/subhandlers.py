@@ -52,9 +52,15 @@ async def execute(
 ) -> None:
     """Call sub-handlers inside of a handler, and return when all of them have finished.
 
+    ::
+
+        @webop.on.create("databases.example.com")
+        async def provision(spec, **_):
+            await webop.execute(fns={"volume": make_volume, "users": make_users})
+
     Without arguments, call those that ``@webop.subhandler`` and ``webop.register`` have registered
-    so far. If some have not finished, raise a retry error, which the handler must not catch
-    (chapter "Sub-handlers").
+    so far. If some have not finished, raise a retry error, which the handler must not catch. See
+    docs/subhandlers.md.
 
     Args:
         fns: functions by id, or only functions, whose names are the ids.

@@ -85,20 +85,17 @@ class _Target(NamedTuple):
 
 
 class DeleteOptions(TypedDict, total=False):
-    """How an object is deleted (Kubernetes API, meta/v1 DeleteOptions).
-
-    Attributes:
-        propagation: how the objects that it owns are deleted: "Background" (after it),
-            "Foreground" (before it), or "Orphan" (not at all).
-        grace_period: how long pods have to end, in seconds.
-        uid: delete the object only if it has this uid (otherwise 409).
-        resource_version: delete the object only if it has this version (otherwise 409).
-    """
+    """How an object is deleted (Kubernetes API, meta/v1 DeleteOptions)."""
 
     propagation: Literal["Background", "Foreground", "Orphan"]
+    """How the objects that it owns are deleted: "Background" (after it), "Foreground" (before it),
+    or "Orphan" (not at all)"""
     grace_period: int
+    """How long pods have to end, in seconds"""
     uid: str
+    """Delete the object only if it has this uid (otherwise 409)"""
     resource_version: str
+    """Delete the object only if it has this version (otherwise 409)"""
 
 
 class AsyncClient:
@@ -107,7 +104,8 @@ class AsyncClient:
     ::
 
         pod = await client.get("pods", "web-0", namespace="default")
-        await client.patch("deployments", "web", {"spec": {"replicas": 3}}, namespace="default")
+        change = {"spec": {"replicas": 3}}
+        await client.patch("deployments", "web", change, namespace="default")
 
     Name kinds as in decorators: "pods", "Pod", "po", "deployments.apps", "apps/v1/deployments",
     ("apps", "v1", "deployments"), or pass the argument ``resource`` of a handler. Subresources are
@@ -198,7 +196,12 @@ class AsyncClient:
         subresource: str | None = None,
         managed_fields: bool = False,
     ) -> Any:
-        """Read an object, or its subresource.
+        """Return an object, or its subresource.
+
+        ::
+
+            pod = await client.get("pods", "web-0", namespace="default")
+            database = await client.get(Database, "main", namespace="default")  # a model
 
         With ``managed_fields``, it has its ``metadata.managedFields``: who has set which fields.
 
@@ -235,7 +238,11 @@ class AsyncClient:
         labels: Mapping[str, str] | str | None = None,
         fields: Mapping[str, str] | str | None = None,
     ) -> Any:
-        """Read all objects, or those that match; in pages of 500, which form one list.
+        """Return all objects of a kind, or those that match; read in pages of 500.
+
+        ::
+
+            pods = await client.list("pods", namespace="default", labels={"app": "web"})
 
         Labels and fields are mappings, or selectors such as ``"app in (a, b), !old"``. Kubernetes
         supports only some fields of a kind. Without a namespace, the whole cluster is read.
@@ -278,6 +285,11 @@ class AsyncClient:
         subresource: str | None = None,
     ) -> Any:
         """Create an object, and return it as it is in the cluster.
+
+        ::
+
+            page = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web"}}
+            created = await client.create(page, namespace="default")
 
         Pass the kind, name and subresource only to create a subresource of an existing object:
         ``create(eviction, kind="pods", name="web-0", subresource="eviction")``. The default
@@ -358,6 +370,11 @@ class AsyncClient:
     ) -> Obj:
         """Change an object, and return its new state.
 
+        ::
+
+            change = {"spec": {"replicas": 3}}
+            await client.patch("deployments", "web", change, namespace="default")
+
         A mapping is a merge patch (RFC 7396), a list is a JSON patch (RFC 6902).
 
         Raises:
@@ -437,6 +454,10 @@ class AsyncClient:
         timeout: float | None = 60.0,
     ) -> Any:
         """Wait until an object meets a condition, and return it. It need not exist yet.
+
+        ::
+
+            await client.wait_for("pods", "web-0", "Ready", namespace="default")
 
         The condition is the type of a condition in the status, such as "Ready" or "Ready=False"; or
         a function that gets the object and returns something true. The timeout is in seconds; None

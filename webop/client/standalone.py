@@ -60,6 +60,12 @@ async def connect_command(
 async def connect(*, field_manager: str = "webop") -> AsyncIterator[AsyncClient]:
     """Yield the client that handlers get, for code outside of operators, such as scripts.
 
+    ::
+
+        async with webop.client.connect() as client:
+            for pod in await client.list("pods", namespace="default"):
+                print(pod["metadata"]["name"])
+
     It logs in once, with the kubeconfig or the service account. Functions that are called in the
     block get it with :func:`webop.client.current`.
 

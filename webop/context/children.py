@@ -60,16 +60,19 @@ _ABSENCE_DELAY: Final = 10.0  # seconds; until a kind, or the end of a child, is
 
 
 class Children:
-    """The children of one object: the argument ``children`` of reconcilers and deletion handlers.
+    """The argument ``children`` of reconcilers and deletion handlers: the children of one object.
+
+    ::
+
+        await children.apply(deployment)
+        if not await children.ready("deployments.apps"):
+            return webop.again(after=10, reason="RollingOut")
+        await children.prune()
 
     Kinds are named as in ``owns=``, such as ``"deployments.apps"``, or by their models. Functions
-    that are not async get the same methods without ``await``.
-
-    Guarantees:
-        What an apply, a deletion or a read says is never older than own writes.
-        No method changes or deletes what was not applied by this reconciler for this object.
-
-    Source: page "Desired state"; Kubernetes, "Server-Side Apply".
+    that are not async get the same methods without ``await``. Results are never older than your own
+    writes. No method changes or deletes what this reconciler has not applied for this object. See
+    docs/desired_state.md; Kubernetes, "Server-Side Apply".
     """
 
     def __init__(

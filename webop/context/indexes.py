@@ -36,7 +36,7 @@ _NOTHING: Any = object()
 
 
 class Store(Collection[V], Generic[V]):
-    """All values under one key of an index, without an order.
+    """All values under one key of an :class:`Index`, without an order.
 
     Equal values of several objects are repeated. A store is always current and never empty while
     it is in the index.
@@ -46,7 +46,11 @@ class Store(Collection[V], Generic[V]):
 
 
 class Index(Mapping[K, Store[V]], Generic[K, V]):
-    """A read-only mapping of keys to stores of values.
+    """An index, as handlers get it: a read-only mapping of keys to stores of values.
+
+    ::
+
+        pods = pods_by_app.get("web", [])
 
     It is always current. It exists from the start, even without objects.
     """

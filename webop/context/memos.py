@@ -13,9 +13,14 @@ from webop.errors import ConfigurationError
 
 
 class Memo(dict[Any, Any]):
-    """A dict whose items are also attributes; the default memo of objects and operators.
+    """The argument ``memo``: a dict in memory whose items are also attributes.
 
-    Items do not hide methods of dicts with the same names.
+    All handlers of an object share one memo::
+
+        memo.attempts = memo.get("attempts", 0) + 1
+
+    Items do not hide methods of dicts with the same names: use ``memo["items"]``. Memos are lost at
+    a restart. See docs/memos.md.
     """
 
     __slots__ = ()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from webop.client.api import Client, ObjectOptions
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
+"""The type of the argument ``logger`` of handlers."""
 
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event", namespaced=True)
 
@@ -60,9 +61,10 @@ _objects_logger = logging.getLogger("webop.objects")
 
 
 class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that carries the reference of an object: for the prefix, for JSON, for Events.
+    """The argument ``logger`` of handlers: a logger whose lines name the object.
 
-    The text of the Event can differ from that of the line: ``extra={"k8s_event": "…"}``.
+    Lines from the level ``settings.posting.level`` on also become Events of the object. The text of
+    the Event can be another one: ``logger.info("…", extra={"k8s_event": "…"})``.
     """
 
     is_local = False
@@ -262,8 +264,13 @@ def event(
 ) -> None:
     """Post an Event of any type and reason about one object or several.
 
+    It returns at once; Events are posted in the background. Use ``webop.info`` and ``webop.warn``
+    for the usual types::
+
+        webop.event(body, type="Normal", reason="Paused", message="By an annotation.")
+
     Args:
-        objs: one object, or several of them.
+        objs: a body, a dict, an object of pykube or of the Kubernetes client; or several of them.
         type: such as Normal or Warning.
         reason: a word for programs.
         message: a sentence for people.
@@ -288,12 +295,22 @@ def event(
 
 
 def info(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
-    """Post an Event of the type Normal, as :func:`event` does."""
+    """Post an Event of the type Normal, if ``settings.posting.level`` is INFO or less.
+
+    ::
+
+        webop.info(body, reason="Provisioned", message="The database is there.")
+
+    The arguments are those of :func:`event`.
+    """
     _announce(objs, logging.INFO, type="Normal", reason=reason, message=message, backoffs=backoffs)
 
 
 def warn(objs: Any, *, reason: str, message: str = "", backoffs: Delays = None) -> None:
-    """Post an Event of the type Warning, as :func:`event` does."""
+    """Post an Event of the type Warning, if ``settings.posting.level`` is WARNING or less.
+
+    The arguments are those of :func:`event`.
+    """
     level = logging.WARNING
     _announce(objs, level, type="Warning", reason=reason, message=message, backoffs=backoffs)
 
@@ -306,7 +323,15 @@ def exception(
     exc: BaseException | None = None,
     backoffs: Delays = None,
 ) -> None:
-    """Post an Event of the type Error about an exception, the current one by default."""
+    """Post an Event of the type Error about an exception, by default the one being handled.
+
+    ::
+
+        except ConnectionError:
+            webop.exception(body, reason="Unreachable")
+
+    The reason is by default the class of the exception; the message is put before its text.
+    """
     exc = sys.exc_info()[1] if exc is None else exc
     reason = reason or ("" if exc is None else type(exc).__name__)
     text = " ".join(part for part in (message, "" if exc is None else str(exc)) if part)

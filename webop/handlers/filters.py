@@ -26,22 +26,42 @@ _MISSING: Any = object()
 
 
 def not_(fn: Predicate) -> Predicate:
-    """Return a predicate that is true if the given one is not."""
+    """Return a filter that is true if the given one is not.
+
+    ::
+
+        @webop.on.create("databases.example.com", when=webop.not_(is_paused))
+    """
     return lambda *args, **kwargs: not fn(*args, **kwargs)
 
 
 def all_(fns: Collection[Predicate]) -> Predicate:
-    """Return a predicate that is true if all given ones are."""
+    """Return a filter that is true if all given ones are.
+
+    ::
+
+        @webop.on.create("pods", labels={"env": webop.all_([is_prod, is_stage])})
+    """
     return lambda *args, **kwargs: all(fn(*args, **kwargs) for fn in fns)
 
 
 def any_(fns: Collection[Predicate]) -> Predicate:
-    """Return a predicate that is true if at least one of the given ones is."""
+    """Return a filter that is true if at least one of the given ones is.
+
+    ::
+
+        @webop.on.create("pods", labels={"env": webop.any_([is_prod, is_stage])})
+    """
     return lambda *args, **kwargs: any(fn(*args, **kwargs) for fn in fns)
 
 
 def none_(fns: Collection[Predicate]) -> Predicate:
-    """Return a predicate that is true if none of the given ones is."""
+    """Return a filter that is true if none of the given ones is.
+
+    ::
+
+        @webop.on.create("pods", labels={"env": webop.none_([is_prod, is_stage])})
+    """
     return lambda *args, **kwargs: not any(fn(*args, **kwargs) for fn in fns)
 
 

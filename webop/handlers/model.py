@@ -31,22 +31,31 @@ class MetaFilterToken(enum.Enum):
 
 
 PRESENT = MetaFilterToken.PRESENT
+"""Filter value: the label, annotation or field exists, even if it is empty."""
 ABSENT = MetaFilterToken.ABSENT
+"""Filter value: the label, annotation or field does not exist."""
 
 Predicate = Callable[..., bool]
 MetaCriterion = str | MetaFilterToken | Predicate
 ValueCriterion = Any  # a value, a token, a predicate; None is no criterion
 HandlerId = str
+"""The id of a handler: ``id=`` or the name of its function, and its field: "resize/spec.size"."""
 HandlerFn = Callable[..., Any]
 InitialDelay = float | Callable[..., float] | None
 
 
 class ErrorsMode(enum.Enum):
-    """How to treat other exceptions of a handler (chapter "Error handling")."""
+    """How to treat exceptions other than TemporaryError and PermanentError: ``errors=``.
+
+    See docs/errors.md.
+    """
 
     IGNORED = enum.auto()
+    """Log the exception; the handler has finished."""
     TEMPORARY = enum.auto()
+    """Retry the handler after ``backoff=``; the default of most handlers."""
     PERMANENT = enum.auto()
+    """The handler has failed for good."""
 
 
 class Activity(enum.Enum):
@@ -64,15 +73,22 @@ class Activity(enum.Enum):
 
 
 class Reason(enum.StrEnum):
-    """The cause of a call, as detected from the state of the object (kwarg ``reason``)."""
+    """Why a handler is called: its argument ``reason``. See docs/causes.md."""
 
     CREATE = "create"
+    """The object was never handled."""
     UPDATE = "update"
+    """The object differs from its last handled state."""
     DELETE = "delete"
+    """The object is being deleted."""
     RESUME = "resume"
+    """The object is older than the operator, and has not changed."""
     NOOP = "noop"
+    """Nothing that matters has changed."""
     FREE = "free"
+    """The object is being deleted, and nothing of this operator delays that."""
     GONE = "gone"
+    """The object does not exist any more."""
 
 
 class WebhookType(enum.StrEnum):

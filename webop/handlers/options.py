@@ -80,6 +80,11 @@ Kinds = Annotated[
     list[Any] | tuple[Any, ...], must_be("a list of kinds, such as ['deployments.apps']")
 ]
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+# Names for the types, since help() shows them.
+Errors = Annotated[ErrorsMode, must_be("one of webop.ErrorsMode")]
+Fields = Annotated[Collection[FieldPath], checked_as(tuple[FieldPath, ...])]
+Operations = Annotated[Collection[Operation], checked_as(frozenset[Operation])]
+Timeout = Annotated[Count, Field(ge=1, le=30)]
 
 
 class CommonOptions(TypedDict, total=False):
@@ -96,7 +101,7 @@ class CommonOptions(TypedDict, total=False):
 class RetryOptions(TypedDict, total=False):
     """Options for errors and retries (chapter "Error handling")."""
 
-    errors: Annotated[ErrorsMode, must_be("one of webop.ErrorsMode")] | None
+    errors: Errors | None
     """How to treat exceptions other than temporary and permanent errors"""
     timeout: Number | None
     """Seconds since the first attempt after which the handler fails for good"""
@@ -221,7 +226,7 @@ class ReconcileOptions(
 ):
     """Options of ``@webop.reconcile``."""
 
-    fields: Annotated[Collection[FieldPath], checked_as(tuple[FieldPath, ...])] | None
+    fields: Fields | None
     """webop calls the reconciler when one of these fields changes, such as ``["spec",
     "metadata.labels"]``; by default all but the metadata and the status"""
     owns: Kinds | None
@@ -248,7 +253,7 @@ class WebhookOptions(ObjectOptions, total=False):
 
     operation: Operation | None
     """``CREATE``, ``UPDATE``, ``DELETE`` or ``CONNECT``: the only operation of the handler"""
-    operations: Annotated[Collection[Operation], checked_as(frozenset[Operation])] | None
+    operations: Operations | None
     """Several operations; by default all"""
     subresource: Subresource | None
     """A subresource, such as ``"status"``; ``"*"`` for the object itself and all subresources"""
@@ -261,7 +266,7 @@ class WebhookOptions(ObjectOptions, total=False):
     """Whether to allow all requests, even if the handler denies them or fails"""
     failure_policy: Literal["Fail", "Ignore"] | None
     """``"Ignore"``: allow requests while the API server cannot call the handler"""
-    timeout_seconds: Annotated[Count, Field(ge=1, le=30)] | None
+    timeout_seconds: Timeout | None
     """Seconds that the API server waits for the response, 1 to 30"""
     namespace_selector: NamespaceSelector | None
     """Labels of namespaces, as in ``labels=``, or a Kubernetes LabelSelector; ``{}`` for all. By
@@ -291,7 +296,7 @@ class RuleOptions(SelectorNames, total=False):
     ``Object{spec: Object.spec{size: 1}}``"""
     json_patch: Expression | None
     """In place of ``cel``: an expression of a list of ``JSONPatch{op: …, path: …, value: …}``"""
-    operations: Annotated[Collection[Operation], checked_as(frozenset[Operation])] | None
+    operations: Operations | None
     """By default ``CREATE`` and ``UPDATE``; with ``oldObject``, only ``UPDATE``"""
     subresource: Subresource | None
     """As in ``@on.validate``"""

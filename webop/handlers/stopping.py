@@ -109,7 +109,15 @@ class Stopper:
 
 
 class DaemonStopped:
-    """Whether a daemon must stop: true as soon as it must (chapter "Daemons")."""
+    """The argument ``stopped`` of daemons and timers: true as soon as the handler must stop.
+
+    ::
+
+        while not stopped:
+            await stopped.wait(60)  # without await if the daemon is not async
+
+    See docs/daemons.md.
+    """
 
     __slots__ = ("_stopper",)
 

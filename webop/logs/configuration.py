@@ -23,7 +23,7 @@ def configure(
     log_prefix: bool | None = False,  # noqa: FBT001, FBT002
     log_refkey: str | None = None,
 ) -> None:
-    """Set up logging for a process that runs an operator.
+    """Set up logging as ``webop run`` does, for a program that calls :func:`webop.run`.
 
     Args:
         debug: show what asyncio and the HTTP client do, too.

@@ -24,11 +24,14 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {
 
 
 class LogFormat(enum.Enum):
-    """The kinds of log lines; the values are formats of :mod:`logging`, where there is one."""
+    """The form of log lines: ``webop run --log-format``, or :func:`webop.configure`."""
 
     PLAIN = "%(message)s"
+    """Only the messages."""
     FULL = "[%(asctime)s] %(name)-20s [%(levelname)-8.8s] %(message)s"
+    """With the time, the logger and the level."""
     JSON = "json"
+    """One JSON object on each line."""
 
 
 class TextFormatter(logging.Formatter):

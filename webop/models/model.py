@@ -137,9 +137,9 @@ class Model(Struct):
     ::
 
         @webop.resource("example.com", "v1")
-        class Widget(webop.Model):
-            spec: WidgetSpec
-            status: WidgetStatus | None = None
+        class Database(webop.Model):
+            spec: DatabaseSpec
+            status: DatabaseStatus | None = None
     """
 
     api_version: str = ""
@@ -241,27 +241,29 @@ def resource(  # noqa: PLR0913 - as many as a definition has
 
     ::
 
-        @webop.resource("example.com", "v1", short_names=["wd"], columns={"Size": ".spec.size"})
-        class Widget(webop.Model):
-            spec: WidgetSpec
+        @webop.resource("example.com", "v1", columns={"Size": ".spec.size"})
+        class Database(webop.Model):
+            spec: DatabaseSpec
+
+    See docs/models.md and docs/crds.md.
 
     Args:
-        group: the API group.
-        version: of the group.
-        kind: by default, the name of the class.
-        plural: by default, derived from the kind, as singular.
-        singular: the kind in lowercase.
-        short_names: for kubectl.
-        categories: such as "all".
-        scope: whether objects belong to namespaces.
-        columns: those of ``kubectl get``, by their titles: JSON paths or :class:`Column`.
-        scale: the fields of the subresource "scale".
-        selectable: JSON paths of fields for field selectors, such as ".spec.color".
-        stored: whether objects are stored in this version: of all versions of a kind, one.
+        group: the API group, such as "example.com".
+        version: the version of the API, such as "v1" or "v1beta1".
+        kind: the kind as in manifests; by default, the name of the class.
+        plural: the name in URLs; by default, derived from the kind: "databases".
+        singular: the singular name; by default, the kind in lowercase.
+        short_names: short names for kubectl, such as "db".
+        categories: groups of kinds for kubectl, such as "all".
+        scope: "Cluster" if the objects belong to no namespace.
+        columns: the columns of ``kubectl get`` by their titles: JSON paths or :class:`Column`.
+        scale: the fields for ``kubectl scale`` and autoscalers.
+        selectable: JSON paths of fields for field selectors, such as ".spec.engine".
+        stored: whether objects are stored in this version: exactly one version of a kind is.
         served: whether the API server offers this version.
-        deprecated: whether clients are warned, or the text of the warning.
-        status_subresource: whether a field ``status`` is written apart from the others.
-        annotations: of the CustomResourceDefinition, such as those of Helm.
+        deprecated: whether the API server warns clients, or the text of the warning.
+        status_subresource: whether the field ``status``, if there is one, is a subresource.
+        annotations: annotations of the CustomResourceDefinition, such as those of Helm.
 
     Raises:
         ConfigurationError: the class cannot be a kind of Kubernetes; the message names the field.

@@ -235,11 +235,14 @@ class _Integer(_Marker):
 
 
 Int32 = Annotated[int, _Integer(32)]
+"""An integer of 32 bits: ``replicas: webop.Int32``."""
 Int64 = Annotated[int, _Integer(64)]
+"""An integer of 64 bits: ``bytes: webop.Int64``."""
 
 _SIGN, _NUMBER = r"(\+|-)?", r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
 _UNIT = rf"(([KMGTPE]i)|[numkMGTPE]|([eE]{_SIGN}{_NUMBER}))?"
 Quantity = int | Annotated[str, Field(pattern=f"^{_SIGN}{_NUMBER}{_UNIT}$")]
+"""An amount as Kubernetes writes it, such as 2, "500m" or "10Gi": ``size: webop.Quantity``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,13 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
 
 RawEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"] | None
-"""The kind of an event; None stands for an object of a listing."""
+"""The type of an event of a watch; None for an object of the first list."""
 
 Labels: TypeAlias = Mapping[str, str]
+"""The argument ``labels`` of handlers: the labels of the object, read-only."""
+
 Annotations: TypeAlias = Mapping[str, str]
+"""The argument ``annotations`` of handlers: the annotations of the object, read-only."""
 
 
 class RawMeta(TypedDict, total=False):
@@ -38,7 +41,7 @@ class RawMeta(TypedDict, total=False):
 
 
 class RawBody(TypedDict, total=False):
-    """An object as the API server sends it; kinds of one's own may have more stanzas."""
+    """An object as the API server sends it; custom kinds can have more stanzas."""
 
     apiVersion: str
     kind: str
@@ -48,7 +51,7 @@ class RawBody(TypedDict, total=False):
 
 
 class RawEvent(TypedDict, total=False):
-    """A message of a watch stream (Kubernetes API, meta/v1 WatchEvent)."""
+    """The argument ``event`` of ``@webop.on.event`` (Kubernetes API, meta/v1 WatchEvent)."""
 
     type: RawEventType
     object: RawBody
@@ -62,7 +65,11 @@ class MetaEssence(TypedDict, total=False):
 
 
 class BodyEssence(TypedDict, total=False):
-    """The part of an object whose changes matter to handlers: the type of `old` and `new`."""
+    """The arguments ``old`` and ``new``: the part of an object whose changes matter to handlers.
+
+    It has the spec and other stanzas, labels and annotations; not the status, unless a handler has
+    a field in it. It has no ``kind``.
+    """
 
     metadata: MetaEssence
     spec: dict[str, Any]
@@ -70,7 +77,7 @@ class BodyEssence(TypedDict, total=False):
 
 
 class ObjectReference(TypedDict, total=False):
-    """A reference to an object, as in events (Kubernetes API, core/v1 ObjectReference)."""
+    """A reference to an object, as in Events (Kubernetes API, core/v1 ObjectReference)."""
 
     apiVersion: str
     kind: str
@@ -179,7 +186,7 @@ class _Stanza(View):
 
 
 class Spec(_Stanza):
-    """``spec`` of an object."""
+    """The argument ``spec`` of handlers: a live, read-only mapping; without fields if absent."""
 
     __slots__ = ()
 
@@ -187,7 +194,7 @@ class Spec(_Stanza):
 
 
 class Status(_Stanza):
-    """``status`` of an object."""
+    """The argument ``status`` of handlers: a live, read-only mapping; without fields if absent."""
 
     __slots__ = ()
 
@@ -213,7 +220,7 @@ class _AnnotationsView(_LabelsView):
 
 
 class Meta(_Stanza):
-    """``metadata`` of an object, with its well-known fields as attributes."""
+    """The argument ``meta`` of handlers: the metadata, read-only, with fields as attributes."""
 
     __slots__ = ()
 
@@ -266,7 +273,14 @@ class Meta(_Stanza):
 
 
 class Body(View):
-    """An object of the cluster, as a read-only mapping over the raw document.
+    """The argument ``body`` of handlers: the object as a read-only mapping, with its parts.
+
+    ::
+
+        body["spec"]["size"] == body.spec["size"]
+        body.metadata.name
+
+    In daemons and timers, it always shows the newest state.
 
     Args:
         raw: the document, which is shared, not copied. Of another body, its present state.
@@ -322,7 +336,10 @@ def get_raw(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def build_object_reference(body: Mapping[str, Any]) -> ObjectReference:
-    """Build a reference to the object for Events, without absent fields."""
+    """Return the reference to an object, as in Events: its apiVersion, kind, name, uid, namespace.
+
+    Fields that the object does not have are left out.
+    """
     meta = _get_stanza(body, "metadata")
     reference = {
         "apiVersion": body.get("apiVersion"),
@@ -340,7 +357,7 @@ def build_owner_reference(
     controller: bool | None = True,
     block_owner_deletion: bool | None = True,
 ) -> OwnerReference:
-    """Build an owner reference to the object, without absent fields.
+    """Return the owner reference to an object, for ``metadata.ownerReferences`` of its children.
 
     Args:
         body: the owner.

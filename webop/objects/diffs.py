@@ -21,8 +21,11 @@ class DiffOperation(StrEnum):
     """How a field changed."""
 
     ADD = "add"
+    """It did not exist before."""
     CHANGE = "change"
+    """It has another value."""
     REMOVE = "remove"
+    """It does not exist any more."""
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -62,7 +65,7 @@ class DiffItem(NamedTuple):
 
 
 class Diff(Sequence[DiffItem]):
-    """All differences between two states; equal to tuples and lists of the same items.
+    """The argument ``diff``: all differences between two states; equal to tuples of the same items.
 
     ::
 

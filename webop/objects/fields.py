@@ -18,7 +18,10 @@ import orjson
 from webop.objects.json_text import LEVELS, cut, load
 
 FieldPath: TypeAlias = tuple[str, ...]
+"""The path of a field as handlers get it: ``("spec", "size")``."""
+
 FieldSpec: TypeAlias = str | FieldPath | list[str] | None
+"""A field as you name it: ``"spec.size"``, or a sequence of keys if a key contains dots."""
 
 ABSENT_FIELD: Final[Any] = object()
 

@@ -35,6 +35,10 @@ def label(
 ) -> None:
     """Put labels on objects.
 
+    ::
+
+        webop.label(deployment, {"app": name}, nested="spec.template")
+
     Args:
         objs: an object or an iterable of objects, changed in place.
         labels: by default, those of the object being handled; an empty mapping changes nothing.
@@ -99,7 +103,7 @@ def append_owner_reference(
 
 
 def remove_owner_reference(objs: Any, owner: Mapping[str, Any] | BaseModel | None = None) -> None:
-    """Make objects no children of an owner any more.
+    """Remove the reference to an owner: Kubernetes does not delete the objects with it.
 
     Args:
         objs: an object or an iterable of objects, changed in place.
@@ -175,6 +179,11 @@ def adopt(
     nested: str | Iterable[FieldSpec] | None = None,
 ) -> None:
     """Make objects children of an owner: in its namespace, with its labels, named after it.
+
+    Call it before you create them. Kubernetes deletes them with the owner::
+
+        webop.adopt(claim)
+        await client.create(claim)
 
     Args:
         objs: an object or an iterable of objects, changed in place.

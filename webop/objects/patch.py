@@ -19,7 +19,7 @@ from webop.objects.conditions import build_condition, put_condition
 from webop.objects.fields import ABSENT_FIELD, FieldPath, clone, ensure, is_mapping, remove, resolve
 
 PatchFn: TypeAlias = Callable[[RawBody], None]
-"""Changes a raw body in place; may be called several times, so it must be idempotent."""
+"""A function in ``patch.fns``: it changes the raw object in place, and can be called again."""
 
 JSONPatchOp: TypeAlias = dict[str, Any]
 """An operation of a JSON patch: `op`, `path`, and `value` where there is one."""

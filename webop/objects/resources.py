@@ -150,7 +150,12 @@ class Marker(Enum):
 
 
 EVERYTHING: Final = Marker.EVERYTHING
-"""All kinds of the cluster, of a group, or of a version, but for events."""
+"""All kinds of the cluster, of a group, or of a version, except events::
+
+    @webop.on.event(webop.EVERYTHING)
+    def trace(resource: webop.Resource, name, **_):
+        print(resource, name)
+"""
 
 ResourceFn: TypeAlias = Callable[[Resource], bool]
 
@@ -163,12 +168,19 @@ class SelectorNames(TypedDict, total=False):
     """The keywords of the decorators that say which resources a handler is for."""
 
     group: str | None
+    """The API group, such as ``"apps"``; ``""`` for the core API"""
     version: str | None
+    """The version of the API, such as ``"v1"``; by default the preferred one of the cluster"""
     kind: str | None
+    """The kind as in manifests, such as ``"Deployment"``"""
     plural: str | None
+    """The plural name as in URLs, such as ``"deployments"``"""
     singular: str | None
+    """The singular name, such as ``"deployment"``"""
     shortcut: str | None
+    """A short name, such as ``"deploy"``"""
     category: str | None
+    """A category of kinds, such as ``"all"``"""
 
 
 _NAMES: Final = ("kind", "plural", "singular", "shortcut", "category", "any_name", "fn")

@@ -50,7 +50,7 @@ _DETECTION_LIMIT = 30.0
 
 
 class WebhookAutoServer(WebhookServer):
-    """A server that detects K3d, Minikube and Docker Desktop (manual, "Servers and tunnels").
+    """A server that detects K3d, Minikube and Docker Desktop for development.
 
     For these, it acts as :class:`~webop.WebhookK3dServer`, etc.; for other clusters, and without
     a cluster, as a plain :class:`~webop.WebhookServer`. It never opens a tunnel.

@@ -18,8 +18,12 @@ from urllib.parse import quote
 from webop.errors import ConfigurationError
 
 Headers = Mapping[str, str]
+"""The argument ``headers`` of admission handlers: the HTTP headers; in upper or lower case."""
 SSLPeer = Mapping[str, Any]
+"""The argument ``sslpeer`` of admission handlers: the verified certificate of the client, as
+``ssl.SSLSocket.getpeercert()`` returns it; the argument is None without one."""
 Operation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+"""The argument ``operation`` of admission handlers, and the option of this name."""
 
 
 class UserInfo(TypedDict, total=False):
@@ -54,8 +58,8 @@ class WebhookClientConfig(TypedDict, total=False):
 
     url: str | None
     service: WebhookClientConfigService | None
-    #: The CA certificates to trust, in base64 of PEM; absent means the default ones.
     caBundle: str | None
+    """The CA certificates to trust, in base64 of PEM; absent means the default ones."""
 
 
 def get_reachable_address(addr: str) -> str:
@@ -128,7 +132,7 @@ class WebhookServerProtocol(Protocol):
     """Anything that serves webhooks: an async generator function or a callable object.
 
     It can be an async context manager. Then the result of its ``__aenter__`` is called, and its
-    ``__aexit__`` cleans up (manual, "System resource cleanup").
+    ``__aexit__`` cleans up. See docs/webhook_servers.md.
     """
 
     def __call__(self, fn: WebhookFn, /) -> AsyncIterator[WebhookClientConfig]:

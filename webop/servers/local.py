@@ -58,10 +58,13 @@ class _ContradictionError(ConfigurationError, ValueError):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WebhookServer(BaseWebhookServer):
-    """A local HTTPS (or HTTP) endpoint for reviews (manual, "Servers and tunnels").
+    """A local HTTPS (or HTTP) endpoint for reviews, for development and for custom setups.
 
-    Called with the framework's function, it listens, yields the config for its clients, and
-    serves until its generator is closed.
+    ::
+
+        settings.admission.server = webop.WebhookServer(port=9443)
+
+    See docs/webhook_servers.md.
 
     Args:
         addr: the address to listen on; empty for all interfaces. The default is "localhost", or
@@ -88,16 +91,12 @@ class WebhookServer(BaseWebhookServer):
         file_check_interval: seconds between checks of the files for changes. Changed certificates
             are used for new connections; no connection is refused meanwhile.
 
-    Example::
-
-        settings.admission.server = webop.WebhookServer(
-            verify_cafile="/clients/ca.crt", verify_subjects=["kube-apiserver"]
-        )
-
-    Flow: :meth:`watch_certificate` loads a certificate and yields the CA bundle for the clients;
-    the listener starts; the config from :meth:`build_config` is yielded, and again each time the
-    bundle changes. Override these two methods for certificates from elsewhere and for other
-    addresses.
+    Note:
+        Called with the framework's function, it listens, yields the config for its clients, and
+        serves until its generator is closed. :meth:`watch_certificate` loads a certificate and
+        yields the CA bundle for the clients. Then the listener starts. The config from
+        :meth:`build_config` is yielded, and again each time the bundle changes. Override these two
+        methods for certificates from elsewhere and for other addresses.
     """
 
     #: The hostname for the URLs without ``host``; None for the address.

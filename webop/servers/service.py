@@ -38,14 +38,18 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class WebhookServiceServer(WebhookServer):
-    """A server on all interfaces of a pod, which API servers reach by a Service.
+    """A server on all interfaces of a pod, which API servers reach by a Service: for clusters.
+
+    ::
+
+        settings.admission.server = webop.WebhookServiceServer()
 
     Without ``certfile``, it makes its certificate and shares it with all replicas of the operator
     in a Secret. It renews the certificate after two thirds of its life, and when the Secret is
     deleted or its annotation ``webop.dev/rotate`` gets another value. No request fails: API servers
     trust the new CA before the new certificate is used, and the old CA for long after that. A
     Secret that somebody else keeps (such as cert-manager) is followed in the same way, and never
-    written.
+    written. See docs/webhook_servers.md.
 
     The operator needs the verbs get and update for the Secret, and create for secrets in its
     namespace.

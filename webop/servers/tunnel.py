@@ -126,7 +126,7 @@ class WebhookTunnel(BaseWebhookServer):
 
 
 class WebhookNgrokTunnel(WebhookTunnel):
-    """A local server for reviews behind a public address of ngrok (manual, "Servers and tunnels").
+    """A local server for reviews behind a public address of ngrok, for remote clusters.
 
     Args:
         addr: the address for the local server to listen on; "localhost" by default.

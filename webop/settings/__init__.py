@@ -366,7 +366,17 @@ class PersistenceSettings(Section):
 
 
 class OperatorSettings(Section):
-    """All settings of one operator. Operators in one process do not share settings."""
+    """All settings of one operator, in groups: the argument ``settings`` of startup handlers.
+
+    ::
+
+        @webop.on.startup()
+        def configure(settings: webop.OperatorSettings, **_):
+            settings.posting.level = logging.WARNING
+            settings.admission.server = webop.WebhookServiceServer()
+
+    A wrong name or value is an error at once. Times are in seconds. See docs/settings.md.
+    """
 
     process: ProcessSettings = Field(default_factory=ProcessSettings.model_construct)
     posting: PostingSettings = Field(default_factory=PostingSettings.model_construct)

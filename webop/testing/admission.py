@@ -44,9 +44,12 @@ _DETACHED: dict[str, Any] = {"server": None, "managed": None, "shutdown_delay": 
 class RequestOptions(TargetOptions, total=False):
     """The options of the requests of :class:`AdmissionClient`."""
 
-    webhook: str | None  # the id of the only handler to call; by default all matching ones
-    headers: Mapping[str, str] | None  # of the reviews, over HTTP
-    timeout: float | None  # the seconds that the API server would wait
+    webhook: str | None
+    """The id of the only handler to call; by default all that match"""
+    headers: Mapping[str, str] | None
+    """The HTTP headers of the reviews"""
+    timeout: float | None
+    """The seconds that the API server would wait"""
 
 
 class AdmissionClient:
@@ -55,9 +58,9 @@ class AdmissionClient:
     ::
 
         async with AdmissionClient(modules=["handlers.py"]) as client:
-            result = await client.create({"apiVersion": "example.com/v1", "kind": "Thing", ...})
-            assert result.webhooks == ("fill-in", "check")
-            assert result.object["spec"]["size"] == "1G"
+            result = await client.create({"apiVersion": "example.com/v1", "kind": "Database", ...})
+            assert result.webhooks == ("set_engine", "check_size")
+            assert result.object["spec"]["engine"] == "postgres"
 
     It calls the handlers one after another, until one of them denies. Startup handlers run before,
     cleanup handlers after. There is no cluster: nothing is watched, indexes are empty, no webhook

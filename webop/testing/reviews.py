@@ -38,25 +38,33 @@ def _check_groups(groups: object) -> object:
 class TargetOptions(TypedDict, total=False):
     """The target of a request, in addition to the objects, and its user."""
 
-    # Or its plural name; by default guessed from the kind.
     resource: Annotated[Resource | str | None, must_be("a webop.Resource or a plural name")]
-    kind: str | None  # by default that of the object, like the next two
+    """The resource or its plural name; by default guessed from the kind"""
+    kind: str | None
+    """By default that of the object"""
     namespace: str | None
+    """By default that of the object"""
     name: str | None
-    # A name, or the whole userInfo; by default an administrator.
+    """By default that of the object"""
     user: Annotated[str | Mapping[str, Any] | None, must_be("a name, or a mapping like userInfo")]
-    # Of the user; "system:authenticated" is added.
+    """The name of the user, or the whole ``userInfo``; by default an administrator"""
     groups: Annotated[Iterable[str] | None, BeforeValidator(_check_groups)]
+    """The groups of the user; "system:authenticated" is added"""
     dry_run: bool
+    """Whether the request is a dry run"""
     subresource: str | None
-    options: Mapping[str, Any] | None  # of the request, such as {"fieldManager": "kubectl"}
+    """Such as "status"; by default the object itself"""
+    options: Mapping[str, Any] | None
+    """The options of the request, such as ``{"fieldManager": "kubectl"}``"""
 
 
 class ReviewOptions(TargetOptions, total=False):
     """The options of :func:`review`."""
 
-    operation: str | None  # by default implied by the objects
-    uid: str | None  # of the request; by default a new one
+    operation: str | None
+    """CREATE, UPDATE, DELETE or CONNECT; by default implied by the objects"""
+    uid: str | None
+    """The uid of the request; by default a new one"""
 
 
 def review(
@@ -64,7 +72,11 @@ def review(
     old: Object | None = None,
     **options: Unpack[ReviewOptions],
 ) -> dict[str, Any]:
-    """Build an AdmissionReview with a request (Kubernetes API, admission.k8s.io/v1).
+    """Return an AdmissionReview with a request (Kubernetes API, admission.k8s.io/v1).
+
+    ::
+
+        response = client.post("/check_size", json=webop.testing.review(database, user="alice"))
 
     One object is a creation, two are an update, an old one alone is a deletion. ``operation=``
     overrides this: ``review(obj, operation="DELETE")`` has the object as ``oldObject``. Objects can

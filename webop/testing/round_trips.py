@@ -35,7 +35,7 @@ def check_round_trips(
     ::
 
         def test_conversions_lose_nothing() -> None:
-            webop.testing.check_round_trips(WidgetV1, WidgetV2)
+            webop.testing.check_round_trips(DatabaseV1, DatabaseV2)
 
     For each of the versions, hypothesis makes objects that fit it, and converts them to each of the
     others and back. It needs the package ``hypothesis``, which is in ``webop[test]``.

@@ -230,7 +230,8 @@ class OperatorRunner:
             self._ready.set()  # end the wait for the start
 
 
-KopfRunner = OperatorRunner  # its name in Kopf
+KopfRunner = OperatorRunner
+"""The name of :class:`OperatorRunner` in Kopf."""
 
 
 class _Recorder(CliRunner):

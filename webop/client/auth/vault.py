@@ -56,10 +56,19 @@ _TYPES: dict[str, tuple[type, str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class ConnectionInfo:
-    """One API server with one set of credentials, ready for use (manual: ``ConnectionInfo``).
+    """One API server with one set of credentials: what login handlers return.
 
-    It holds values, not the ways to get them. Paths can start with ``~``. Data can be PEM, or
-    base64 of PEM (as in kubeconfig files), as text or bytes. The repr has no secrets.
+    ::
+
+        webop.ConnectionInfo(
+            server="https://10.0.0.1:6443",
+            ca_path="/etc/kubernetes/ca.crt",
+            token=token,
+        )
+
+    Paths can start with ``~``. Data can be PEM, or base64 of PEM (as in kubeconfig files), as text
+    or bytes. After ``expiration``, webop logs in again. Of several credentials, those with the
+    highest ``priority`` are used. The repr has no secrets. See docs/authentication.md.
 
     Raises:
         ValueError: both a path and data are given for the same thing.

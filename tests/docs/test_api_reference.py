@@ -1,0 +1,162 @@
+"""The API reference has all public names, each once; ``dir()`` and ``help()`` show the same."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from typing import Any
+
+import griffe
+import pytest
+
+import webop
+import webop.testing
+from tests.docs.api_reference import MODULES, PATHS, PUBLIC, Reference, build_table, convert, link
+from tests.docs.options import FAMILIES, list_options
+from tests.kit.pages import DOCS
+from webop.handlers import options
+from webop.objects.resources import SelectorNames
+
+TEXTS = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md")}
+DOCUMENTED = re.findall(r"^::: (\S+)", "\n".join(TEXTS.values()), re.MULTILINE)
+ANCHORS = {*DOCUMENTED, *re.findall(r'<a id="(\S+)"></a>', "".join(TEXTS.values()))}
+
+OLD = {  # names for Kopf's code, of things that have a newer one
+    *("webop.AsyncDaemonStopperChecker", "webop.SyncDaemonStopperChecker"),
+    "webop.testing.KopfRunner",
+}
+
+
+def find(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(MODULES[module], name)
+
+
+def test_every_public_name_is_in_the_reference_once() -> None:
+    assert [path for path, number in Counter(DOCUMENTED).items() if number > 1] == []
+    assert set(DOCUMENTED) <= set(PATHS)
+    for path in PATHS:
+        assert len({path, *find_twins(path)} & set(DOCUMENTED)) == 1, path
+
+
+def find_twins(path: str) -> set[str]:
+    """Return the other names of a function or a class, such as webop.timer of webop.on.timer."""
+    thing = find(path)
+    if path in OLD or not (inspect.isroutine(thing) or inspect.isclass(thing)):
+        return set()
+    return {other for other in PATHS if other not in OLD and find(other) is thing}
+
+
+@pytest.mark.parametrize("name", webop.on.__all__)
+def test_every_decorator_has_an_anchor_under_both_names(name: str) -> None:
+    assert f"webop.on.{name}" in ANCHORS
+    if getattr(webop, name, None) is getattr(webop.on, name):
+        assert f"webop.{name}" in ANCHORS
+
+
+@pytest.mark.parametrize("name", webop.on.__all__)
+def test_the_help_of_a_decorator_has_an_example_and_names_its_page(name: str) -> None:
+    text = inspect.getdoc(getattr(webop.on, name)) or ""
+    assert re.search(rf"::\n\n    @?webop\.|^    .*webop\.(on\.)?{name}\(", text, re.MULTILINE)
+    pages = re.findall(r"docs/(\w+)\.md", text)
+    assert pages
+    assert all((DOCS / f"{page}.md").exists() for page in pages)
+    assert len(text.splitlines()) < 25
+
+
+def test_dir_shows_the_decorators_only() -> None:
+    assert dir(webop.on) == sorted(webop.on.__all__)
+    names: dict[str, Any] = {}
+    exec("from webop.on import *\nfrom webop.lifecycles import *", names)
+    del names["__builtins__"]
+    assert set(names) == {*webop.on.__all__, *webop.lifecycles.__all__}
+    for module in ("webop.on", "webop.lifecycles"):
+        own = vars(MODULES[module])
+        public = {
+            name
+            for name, value in own.items()
+            if inspect.isroutine(value) and value.__module__ == module and name[0] != "_"
+        }
+        assert public <= set(MODULES[module].__all__)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_public_function_and_class_has_a_docstring(path: str) -> None:
+    found = find(path)
+    if inspect.isroutine(found) or inspect.isclass(found):
+        assert inspect.getdoc(found)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_all_options_have_a_meaning(name: str) -> None:
+    known = getattr(options, name)
+    own, shared = list_options(known)
+    assert {row.name for row in (*own, *shared)} == set(known.__annotations__)
+    assert all(row.meaning and "Annotated" not in row.kind for row in (*own, *shared))
+
+
+def test_tables_show_types_and_defaults_as_users_write_them() -> None:
+    own, shared = list_options(options.TimerOptions)
+    lines = [*build_table(own), *build_table(shared)]
+    begins = [line.split(" | ")[:3] for line in lines]
+    assert ["| `interval`", "`float`", "`None`"] in begins
+    assert ["| `sharp`", "`bool`", "`False`"] in begins
+    (backoff,) = (line for line in lines if "`backoff`" in line)
+    assert backoff.startswith("| `backoff` | `float | Sequence[float] | webop.Backoff` | `None` |")
+    names = list(SelectorNames.__annotations__)
+    assert [row.name for row in shared][-len(names) :] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "markdown"),
+    [
+        ("As :func:`again`.", "As [`again`][webop.again]."),
+        ("As :func:`webop.client.current`.", "As [`webop.client.current`][webop.client.current]."),
+        ("See :mod:`webop.objects.names`.", "See `webop.objects.names`."),
+        ("Call ``webop.on.event``.", "Call [`webop.on.event`][webop.on.event]."),
+        ("Set ``webop.dev/owner``.", "Set ``webop.dev/owner``."),
+        ("See docs/timers.md.", "See [Timers](../timers.md)."),
+        ("See docs/timers.md#errors.", "See [Timers](../timers.md#errors)."),
+        ("Do::\n\n    a = 1\n\nThen.", "Do:\n\n```python\na = 1\n```\n\nThen."),
+        ("::\n\n    if a:\n        b\n", "```python\nif a:\n    b\n```"),
+        ("Note:\n    Do::\n\n        a\n", "Note:\n    Do:\n\n    ```python\n    a\n    ```"),
+    ],
+)
+def test_docstrings_become_markdown(text: str, markdown: str) -> None:
+    assert convert(text) == markdown
+
+
+@pytest.fixture(scope="module")
+def package() -> Any:
+    """The package as the site shows it."""
+    return griffe.load("webop", extensions=griffe.load_extensions(Reference()))
+
+
+def test_options_are_tables_before_the_sections(package: Any) -> None:
+    timer = package["on.timer"]
+    assert [str(parameter.annotation) for parameter in timer.parameters] == ["None", "None"]
+    text = timer.docstring.value
+    assert text.index("```python") < text.index("| `interval`") < text.index("More options")
+    assert "    | `labels`" in text[text.index("More options") :]
+    rule = package["handlers.admission_rules.rule"].docstring.value
+    assert rule.index("| `cel`") < rule.index("Returns:") < rule.index("Raises:")
+    assert "| `propagation`" in package["client.objects.AsyncClient.delete"].docstring.value
+
+
+def test_signatures_name_only_types_that_users_can_import(package: Any) -> None:
+    execute = {
+        parameter.name: parameter for parameter in package["calls.subhandlers.execute"].parameters
+    }
+    assert "HandlerFn" not in str(execute["fns"].annotation)
+    assert "Callable[..., Any]" in str(execute["fns"].annotation)
+    assert str(package["models.model.resource"].returns) == "Callable[[type[C]], type[C]]"
+    assert "__init__" not in package["context.children.Children"].members
+    assert "__init__" in package["errors.TemporaryError"].members
+    assert package["errors.APIError"].bases == []
+
+
+def test_links_lead_to_names_that_have_a_place() -> None:
+    assert set(PUBLIC.values()) <= ANCHORS | set(PATHS)
+    assert link("TemporaryError") == "[`TemporaryError`][webop.TemporaryError]"
+    assert link("nothing") == "`nothing`"
