@@ -84,7 +84,8 @@ def test_files_of_the_repository_that_are_named_exist(page: str) -> None:
     """For example, the tests that a page names as proofs."""
     for name in re.findall(r"`((?:bench|examples|manifests|tests|webop)/[\w./-]*)`", TEXTS[page]):
         assert (ROOT / name).exists(), name
-    for name in re.findall(r"`(test_\w+\.py)`", TEXTS[page]):
+    written = set(re.findall(r'title="(\w+\.py)"', TEXTS[page]))  # by the reader
+    for name in {*re.findall(r"`(test_\w+\.py)`", TEXTS[page])} - written:
         assert any((ROOT / "tests").rglob(name)), name
 
 
