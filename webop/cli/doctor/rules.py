@@ -19,9 +19,7 @@ async def check_rules(context: Context) -> list[Finding]:
     findings = []
     for rule in context.registry.rules:
         if rule.is_mutating and MUTATING not in context.resources:
-            text = (
-                f"not in force: only Kubernetes {MUTATING_SINCE} has policies that change objects"
-            )
+            text = f"not in force: policies that change objects need Kubernetes {MUTATING_SINCE}"
             findings.append(warn(rule.id, text, "Upgrade the cluster, or use @webop.on.mutate."))
             continue
         kind = "mutating" if rule.is_mutating else "validating"
