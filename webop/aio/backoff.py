@@ -1,7 +1,7 @@
 """Pauses between failed attempts (:class:`Backoff`), and messages that are logged once.
 
-All code that retries uses :class:`Backoff`; all code that could repeat a message uses
-:class:`Once`. No I/O.
+All code that retries uses :class:`Backoff`; all messages with a pause use :func:`format_pause`; all
+code that could repeat a message uses :class:`Once`. No I/O.
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ class Backoff:
         self._iterator = None
         self._last = None
         self.failures = 0
+
+
+def format_pause(seconds: float) -> str:
+    """Return the seconds of a pause for messages: at most three significant digits."""
+    return f"{float(f'{seconds:.3g}'):.15g}"
 
 
 class Once:

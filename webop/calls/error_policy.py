@@ -14,6 +14,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from webop.aio.backoff import format_pause
 from webop.errors import (
     AdmissionError,
     HandlerRetriesError,
@@ -166,7 +167,7 @@ def _classify_retry(
     limit: PermanentError | None = None
     if handler.timeout is not None and attempt.runtime + delay >= handler.timeout:
         limit = HandlerTimeoutError(
-            f"{handler} failed for good: a retry in {delay:g} s would exceed "
+            f"{handler} failed for good: a retry in {format_pause(delay)} s would exceed "
             f"timeout={handler.timeout:g} s. The last error: {reason}"
         )
     elif handler.retries is not None and number >= handler.retries:
@@ -176,7 +177,7 @@ def _classify_retry(
         )
     if limit is not None:
         return Outcome(final=True, exception=limit, message=str(limit), is_unexpected=is_unexpected)
-    when = f"in {delay:g} s" if delay > 0 else "at once"
+    when = f"in {format_pause(delay)} s" if delay > 0 else "at once"
     return Outcome(
         final=False,
         delay=delay,

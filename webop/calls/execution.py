@@ -18,7 +18,7 @@ from typing import Any
 
 import pydantic
 
-from webop.aio.backoff import Once
+from webop.aio.backoff import Once, format_pause
 from webop.aio.cancellation import call_apart, convert_exception, unwrap
 from webop.aio.work_deadline import check_fence, current_fence
 from webop.calls.error_policy import (
@@ -90,9 +90,9 @@ async def execute(
         except BaseException as exc:  # noqa: BLE001  it can be the user's
             raise convert_exception(exc)  # noqa: B904  it has the cause
         if not chosen:
-            text = "The lifecycle has chosen none of %d due handlers. Asking again in %g s."
+            text = "The lifecycle has chosen none of %d due handlers. Asking again in %s s."
             level = _logged.choose_level(str(options.lifecycle))
-            cause.logger.log(level, text, len(waiting), _UNCHOSEN_PAUSE)
+            cause.logger.log(level, text, len(waiting), format_pause(_UNCHOSEN_PAUSE))
             progress.min_delay = _UNCHOSEN_PAUSE
             break
         for handler in chosen:

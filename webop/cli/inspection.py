@@ -185,7 +185,7 @@ class Need:
     name: str = ""  # of a single object; RBAC cannot limit "create" to a name
     level: Literal["failure", "warning", "note"] = "failure"  # if it is missing
     use: str = ""  # the reason, if the operator mostly works without it
-    is_declared: bool = False  # in settings.networking.rights or --rules
+    is_declared: bool = False  # in settings.networking.rights or --rbac
 
     def list_reviews(self) -> list[dict[str, str]]:
         """Return the questions for the API server, as ``resourceAttributes``."""

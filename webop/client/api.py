@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import orjson
 
-from webop.aio.backoff import Backoff, Once
+from webop.aio.backoff import Backoff, Once, format_pause
 from webop.client.deep_json import decode
 from webop.client.http.failed_requests import build_connection_error, choose_pause
 from webop.client.http.requests import (
@@ -200,7 +200,9 @@ class Client:
                 # One line a minute for each kind of request and of error, not for each object.
                 topic = (call.attempt.verb, call.attempt.resource, type(exc))
                 level = self._logged.choose_level(topic)
-                logger.log(level, "%s. Retrying in %g s.", str(exc).rstrip("."), delay)
+                logger.log(
+                    level, "%s. Retrying in %s s.", str(exc).rstrip("."), format_pause(delay)
+                )
             await asyncio.sleep(delay)
 
     @contextlib.asynccontextmanager

@@ -132,7 +132,8 @@ class AsyncClient:
         queue: the queue of its requests; they share a limit.
         is_dry: whether it is for the review of a dry run.
 
-    It calls ``on_use`` before each request, so that an operator logs in only when necessary.
+    It calls ``on_use`` before each request, so that an operator logs in only when necessary. It
+    belongs to the event loop in which it was entered, or to the given one.
     """
 
     def __init__(
@@ -141,12 +142,13 @@ class AsyncClient:
         *,
         get_manager: Callable[[], str] = lambda: "webop",
         on_use: Callable[[], None] = lambda: None,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._requests = requests
         self._get_manager = get_manager
         self._on_use = on_use
         self._kinds = Kinds(requests)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = loop
         self._shares: dict[tuple[str, bool], AsyncClient] = {}
         self.queue = "handlers"
         self.is_dry = False

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from webop.aio.backoff import Backoff
+from webop.aio.backoff import Backoff, format_pause
 from webop.client.http.failed_requests import choose_pause, parse_attempt
 from webop.client.http.requests import build_selection
 from webop.client.http.streams import StreamLimits
@@ -82,7 +82,7 @@ async def follow(
                             yield None if kind == "DELETED" else raw
         except _TRANSIENT as exc:
             pause = choose_pause(backoff, exc)
-            logger.debug("%s. Retrying %s in %g s.", exc, attempt, pause)
+            logger.debug("%s. Retrying %s in %s s.", exc, attempt, format_pause(pause or 0))
         else:
             pause = backoff.next()  # a server that ends each stream at once must not be flooded
         await asyncio.sleep(pause or 0)

@@ -11,7 +11,7 @@ import enum
 import logging
 from typing import Protocol
 
-from webop.aio.backoff import Backoff
+from webop.aio.backoff import Backoff, format_pause
 from webop.client.http.failed_requests import Attempt, choose_pause
 from webop.errors import (
     APIConnectionError,
@@ -150,5 +150,10 @@ class Recovery:
             level = logging.DEBUG
         self._status.error = message
         logger.log(
-            level, "%s; %s in %.1f s.", message, how, self.pause, exc_info=None if is_known else exc
+            level,
+            "%s; %s in %s s.",
+            message,
+            how,
+            format_pause(self.pause),
+            exc_info=None if is_known else exc,
         )

@@ -7,9 +7,14 @@ reads them.
 
 from __future__ import annotations
 
+import difflib
 import re
-from typing import Any, Unpack
+from collections.abc import Iterable
+from typing import Any, Final, Unpack
 
+import pydantic
+
+from webop.errors import ConfigurationError
 from webop.handlers.model import Rule
 from webop.handlers.options import (
     ResourcePart,
@@ -19,6 +24,9 @@ from webop.handlers.options import (
     spell_out,
 )
 from webop.handlers.registry import get_default_registry
+from webop.models.model import escape, find_definition
+from webop.models.rules import EMBEDDED, PRESERVE
+from webop.objects.names import join_names
 
 _ABSENT = {"oldObject": ("CREATE", "object"), "object": ("DELETE", "oldObject")}
 _CHANGES = frozenset({"CREATE", "UPDATE"})
@@ -28,6 +36,13 @@ _TEXT = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _find_names = re.compile(r"(?<![\w.])(?:self|oldSelf|object|oldObject)\b").findall
+_find_paths = re.compile(r"(?<![\w.])(object|oldObject)((?:\s*\.\s*\??\w+)+)(\s*\()?").finditer
+# Kubernetes API, meta/v1 ObjectMeta.
+_METADATA: Final = (
+    *("annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"),
+    *("finalizers", "generateName", "generation", "labels", "managedFields", "name", "namespace"),
+    *("ownerReferences", "resourceVersion", "selfLink", "uid"),
+)
 
 
 @spell_out("id")
@@ -54,7 +69,8 @@ def rule(*resource: ResourcePart, **options: Unpack[RuleOptions]) -> Rule:
     Raises:
         TypeError: an option is unknown, missing, of a wrong type, or conflicts with another one.
         ValueError: an option has an invalid value; or the expression cannot work with the
-            operations, or is one for the rules of schemas (:class:`webop.CEL`).
+            operations, reads a field that the class does not have, or is one for the rules of
+            schemas (:class:`webop.CEL`).
 
     See "Validating Admission Policy" and "Mutating Admission Policy" in the documentation of
     Kubernetes, and docs/rules.md.
@@ -70,6 +86,11 @@ def rule(*resource: ResourcePart, **options: Unpack[RuleOptions]) -> Rule:
     selector, model = parse_kind(resource, options)
     if not selector.is_specific:
         raise TypeError(f"webop.rule() requires one kind, got {selector}.")
+    # Of other subresources, the object is another one, such as a Scale.
+    if model is not None and parsed.get("subresource") in (None, "status"):
+        conditions = (one.expression for one in parsed.get("match_conditions", ()))
+        texts = [text, *(_TEXT.sub("", condition) for condition in conditions)]
+        _check_paths(parsed["id"], texts, model)
     declared = Rule(
         selector=selector, model=model, object_selector=parsed.pop("labels", None), **parsed
     )
@@ -140,3 +161,33 @@ def _check_names(operations: frozenset[str], text: str, options: dict[str, Any])
                 f"would deny each of these. Remove {operation} from operations=, or begin with "
                 f"'{name} == null || '."
             )
+
+
+def _check_paths(rule_id: str, texts: Iterable[str], model: type[pydantic.BaseModel]) -> None:
+    """Check that a class has the fields that expressions without texts and comments read."""
+    from webop.models.schema import build_schema  # noqa: PLC0415 - it is slow to import
+
+    if find_definition(model) is None:  # it can have fewer fields than its kind
+        return
+    try:
+        schema = build_schema(model)
+    except ConfigurationError:  # the command that writes the definition reports it
+        return
+    schema["properties"]["metadata"] = {"properties": {key: {} for key in _METADATA}}
+    for found in (found for text in texts for found in _find_paths(text)):
+        names = re.findall(r"\w+", found[2])
+        part, place = schema, found[1]
+        for name in names[:-1] if found[3] else names:  # the last one can be a function
+            fields = part.get("properties", {})
+            known = fields | {escape(one): inner for one, inner in fields.items()}
+            if name not in known:
+                is_open = not fields or {PRESERVE, EMBEDDED} & part.keys()
+                if is_open or (part is schema and name == "status"):
+                    break
+                near = difflib.get_close_matches(name, fields, 1)
+                hint = f"did you mean {place}.{near[0]}?" if near else f"use {join_names(fields)}."
+                raise ValueError(
+                    f"Rule {rule_id!r} reads {place}.{name}, but {model.__qualname__} has no such "
+                    f"field: {hint}"
+                )
+            part, place = known[name], f"{place}.{name}"

@@ -23,7 +23,7 @@ class Backoff:
         jitter: the fraction by which a pause varies at random: 0.1 is up to 10 % shorter or longer.
 
     Raises:
-        ValueError: a number is out of range.
+        ValueError: a number is out of range, or the first pause is longer than the limit.
     """
 
     first: float = 1.0
@@ -37,6 +37,8 @@ class Backoff:
                 "webop.Backoff: first= and limit= must not be negative, factor= must be at least "
                 f"1, and jitter= between 0 and 1, got {self}."
             )
+        if self.first > self.limit:
+            raise ValueError(f"webop.Backoff: first= must not be more than limit=, got {self}.")
 
     def choose(self, retry: int) -> float:
         """Return the seconds after a failed attempt, counted from 0."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
+from webop.aio.backoff import format_pause
 from webop.aio.cancellation import convert_exception
 from webop.calls.error_policy import Outcome
 from webop.calls.execution import attempt, deliver_results
@@ -232,8 +233,8 @@ class Daemon:
             self._remember(has_finished=False)
             default = self.ctx.operator.settings.execution.default_backoff
             pause = choose_backoff(self.handler.backoff, default, state.retries)
-            text = "Bug in webop: an attempt of %s failed. Retrying in %g s. Please report this."
-            self.cause.logger.exception(text, self.handler, pause)
+            text = "Bug in webop: an attempt of %s failed. Retrying in %s s. Please report this."
+            self.cause.logger.exception(text, self.handler, format_pause(pause))
             return Outcome(final=False, delay=pause, exception=failure)
         return outcome
 

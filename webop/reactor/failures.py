@@ -8,7 +8,7 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from webop.aio.backoff import Backoff
+from webop.aio.backoff import Backoff, format_pause
 from webop.client.http.failed_requests import choose_pause, is_policy
 from webop.errors import APIConflictError, APIError, APIStatusError
 
@@ -121,7 +121,9 @@ class Pause:
             level,
             "%s %s",
             exc if is_expected else " ".join([f"{exc!r}.", *getattr(exc, "__notes__", ())]),
-            "No retry before its next change." if delay is None else f"Retrying in {delay:g} s.",
+            "No retry before its next change."
+            if delay is None
+            else f"Retrying in {format_pause(delay)} s.",
             exc_info=None if is_expected else exc,
             extra=ctx.refer_to(obj),
         )

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from webop.aio.backoff import format_pause
 from webop.calls.execution import attempt, deliver_results
 from webop.calls.progress import HandlerState, digest_content, digest_essence, now
 from webop.calls.shared_options import CallOptions, HandlingStatus
@@ -158,7 +159,7 @@ async def _call(
         )
     obj.restore(snapshot)
     if isinstance(asked := outcome.result, Again):
-        log.debug("%s waits: %s Again in %g s.", handler, asked.reason, asked.after)
+        log.debug("%s waits: %s Again in %s s.", handler, asked.reason, format_pause(asked.after))
         known.due = loop.time() + asked.after
         outcome = replace(outcome, result=None)
     known.rest = _RIVALRY if children.has_taken_back else 0.0

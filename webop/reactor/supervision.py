@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from webop.aio.backoff import Backoff
+from webop.aio.backoff import Backoff, format_pause
 from webop.aio.cancellation import count_cancellations
 
 logger = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ async def keep_running(fn: Callable[[], Awaitable[None]], *, name: str) -> None:
             if loop.time() - started > _HEALTHY:
                 backoff.reset()
             pause = backoff.next() or 0
-            text = "Bug in webop: the %s failed, and starts again in %.1f s. Please report this."
-            logger.exception(text, name, pause)
+            text = "Bug in webop: the %s failed, and starts again in %s s. Please report this."
+            logger.exception(text, name, format_pause(pause))
             await asyncio.sleep(pause)
         else:
             return

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from webop.aio.backoff import Backoff, Once
+from webop.aio.backoff import Backoff, Once, format_pause
 from webop.client.auth.exec_plugins import login_is_over
 from webop.client.auth.logins import (
     ABSENCE,
@@ -140,7 +140,7 @@ class Authenticator:
             raise self.vault.build_error()
         if pause:
             explanation = self.vault.explain_emptiness()
-            logger.warning("%s Retrying the login in %g s.", explanation, pause)
+            logger.warning("%s Retrying the login in %s s.", explanation, format_pause(pause))
             await asyncio.sleep(pause)
 
     def _report(self, exc: LoginError | ActivityError) -> None:
@@ -170,7 +170,7 @@ class Authenticator:
             has_usable = any(map(self.vault.is_usable, outcome.infos.values()))
             if has_usable or not outcome.failures or (pause := backoff.next()) is None:
                 break
-            logger.warning("%s Retrying the login in %g s.", outcome.explain(), pause)
+            logger.warning("%s Retrying the login in %s s.", outcome.explain(), format_pause(pause))
             await asyncio.sleep(pause)
         if has_usable and outcome.explain():
             logger.warning("%s Continuing with other credentials.", outcome.explain())

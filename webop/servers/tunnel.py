@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from webop.aio.backoff import Backoff
+from webop.aio.backoff import Backoff, format_pause
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
 from webop.logs.escaping import hide_secrets
@@ -121,7 +121,9 @@ class WebhookTunnel(BaseWebhookServer):
             if time.monotonic() - since > _GOOD_LIFE:
                 backoff.reset()
             pause = backoff.next() or 0
-            logger.warning("Lost the tunnel: %s Opening another one in %g s.", loss, pause)
+            logger.warning(
+                "Lost the tunnel: %s Opening another one in %s s.", loss, format_pause(pause)
+            )
             await asyncio.sleep(pause)
 
 

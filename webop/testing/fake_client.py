@@ -13,15 +13,17 @@ import datetime as dt
 import functools
 import random
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, Final, Self
+from typing import Any, Final, Self, overload
 from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 import pydantic
 
+from webop.calls.execution import attempt, deliver_results
+from webop.calls.shared_options import CallOptions
 from webop.cli.manifests.kinds import list_builtin
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
@@ -30,15 +32,21 @@ from webop.client.discovery import discover
 from webop.client.http import transport
 from webop.client.objects import AsyncClient, SyncClient
 from webop.context.child_store import ChildStore, Names
-from webop.context.children import Children
+from webop.context.children import Children, SyncChildren
 from webop.context.cluster_view import ClusterView
+from webop.context.memos import Memo, Memos
 from webop.controlplane.requests import Manifest, read_manifest
-from webop.errors import ConfigurationError
+from webop.errors import APINotFoundError, ConfigurationError
 from webop.events.loggers import LocalObjectLogger
-from webop.handlers.model import ReconcileHandler
+from webop.handlers.causes import ReconcileCause
+from webop.handlers.model import ErrorsMode, ReconcileHandler
 from webop.handlers.registry import OperatorRegistry, get_default_registry
+from webop.handlers.retries import Again
 from webop.models.fitting import dump
 from webop.objects.body import Body
+from webop.objects.fields import convert_to_json
+from webop.objects.patch import Patch
+from webop.objects.resources import Resource
 from webop.settings import OperatorSettings
 from webop.testing.apiserver import Cluster, Request, Response, Watch
 from webop.testing.apiserver.kinds import BUILT_IN, Kind
@@ -86,6 +94,8 @@ class FakeClient(AsyncClient):
             applies=True,
         )
         self._lock = threading.RLock()
+        self._namespace = namespace
+        self._settings, self._memos = OperatorSettings(), Memos(Memo())
         super().__init__(self._build_requests())
         bodies = [body for each in given for body in read_manifest(each)]
         for body in sorted(bodies, key=lambda body: _ORDER.get(body["kind"], 2)):
@@ -102,22 +112,39 @@ class FakeClient(AsyncClient):
     @property
     def sync(self) -> SyncClient:
         """The client with the same methods for sync functions; each call waits for its result."""
-        client = AsyncClient(self._build_requests())
-        return SyncClient(client, _get_loop())
+        return self._build_client_of_threads().sync
 
+    @overload
+    async def children(
+        self,
+        parent: Mapping[str, Any] | pydantic.BaseModel,
+        reconciler: Callable[..., Coroutine[Any, Any, Any]],
+        *,
+        registry: OperatorRegistry | None = None,
+    ) -> Children: ...
+    @overload
     async def children(
         self,
         parent: Mapping[str, Any] | pydantic.BaseModel,
         reconciler: Callable[..., Any],
         *,
         registry: OperatorRegistry | None = None,
-    ) -> Children:
+    ) -> SyncChildren: ...
+    async def children(
+        self,
+        parent: Mapping[str, Any] | pydantic.BaseModel,
+        reconciler: Callable[..., Any],
+        *,
+        registry: OperatorRegistry | None = None,
+    ) -> Children | SyncChildren:
         """Return the argument ``children`` of a reconciler, for one call of it.
 
         ::
 
             await build(name="blog", spec=site.spec, children=await client.children(site, build))
             assert await client.get("services", "blog", namespace="default")
+
+        A function that is not async gets the methods without ``await``.
 
         Args:
             parent: an object that exists in this client.
@@ -127,25 +154,112 @@ class FakeClient(AsyncClient):
         Raises:
             TypeError: the function is no reconciler.
         """
-        known = (registry or get_default_registry()).select_resource_handlers()
-        found = (one for one in known if isinstance(one, ReconcileHandler) and one.fn is reconciler)
-        if (handler := next(found, None)) is None:
-            raise TypeError(f"{reconciler!r} is no function with @webop.reconcile.")
+        handler = _find_reconciler(reconciler, registry)
+        _, body = await self._read(parent)
+        children = await self._build_children(handler, body)
+        return children if handler.is_async else children.sync
+
+    async def reconcile(
+        self,
+        reconciler: Callable[..., Any],
+        parent: Mapping[str, Any] | pydantic.BaseModel,
+        *,
+        because: Iterable[str] = ("created",),
+        indexes: Mapping[str, Any] | None = None,
+        registry: OperatorRegistry | None = None,
+    ) -> Any:
+        """Call a reconciler once for an object, with all its arguments, as an operator does.
+
+        ::
+
+            await client.reconcile(build, site)
+            assert await client.get("services", "blog", namespace="default")
+
+        The function gets the stored state of the object; one that is not async runs in a thread.
+        What it writes in ``patch``, and a returned status, are stored, also if it raises an error.
+        All calls for an object share one ``memo``. Filters of the decorator are not checked.
+
+        Args:
+            reconciler: the function with ``@webop.reconcile``.
+            parent: an object that exists in this client.
+            because: the argument ``because``.
+            indexes: the indexes that it reads, by their names.
+            registry: where it is registered; by default ``webop.get_default_registry()``.
+
+        Returns:
+            What the function has returned, such as a ``webop.again()``.
+
+        Raises:
+            TypeError: the function is no reconciler.
+            Exception: what the function has raised.
+        """
+        found = _find_reconciler(reconciler, registry)
+        # Each call is the first one: no limit of attempts hides the error.
+        handler = replace(found, errors=ErrorsMode.PERMANENT, retries=None, timeout=None)
+        resource, body = await self._read(parent)
+        has_generations = "status" in resource.subresources
+        cause = ReconcileCause(
+            logger=LocalObjectLogger(body=body, settings=self._settings),
+            memo=self._memos.recall(body.metadata["uid"]),
+            indices=indexes or {},
+            resource=resource,
+            body=body,
+            patch=Patch(body=body, has_generations=has_generations),
+            children=await self._build_children(handler, body),
+            because=tuple(because),
+        )
+        token = current_client.set(self)
+        try:
+            outcome = await attempt(handler, cause, None, CallOptions(self._settings))
+        finally:
+            current_client.reset(token)
+        if not isinstance(outcome.result, Again):
+            deliver_results({handler.id: outcome}, cause.patch)
+        await self._write(resource, body, cause.patch)
+        if outcome.exception is not None:
+            raise outcome.exception
+        return outcome.result
+
+    async def _read(self, parent: Mapping[str, Any] | pydantic.BaseModel) -> tuple[Resource, Body]:
+        """Return the kind and the stored state of an object."""
         raw = dump(parent) if isinstance(parent, pydantic.BaseModel) else parent
-        meta, kind = raw["metadata"], (*raw["apiVersion"].split("/"), raw["kind"])
-        body = Body(await self.get(kind, meta["name"], namespace=meta.get("namespace")))
-        view, store, settings = ClusterView(), ChildStore(), OperatorSettings()
+        resource = await self._find((*raw["apiVersion"].split("/"), raw["kind"]), None)
+        meta = raw["metadata"]
+        place = (meta.get("namespace") or self._namespace) if resource.namespaced else None
+        return resource, Body(await self.get(resource, meta["name"], namespace=place))
+
+    async def _build_children(self, handler: ReconcileHandler, body: Body) -> Children:
+        view, store, names = ClusterView(), ChildStore(), Names.build(None)
         view.update((await discover(self._requests)).resources)
-        names = Names.build(None)
         for selector in handler.owns:
             for resource in selector.select(view.resources):
                 for one in await self.list(resource, labels={names.owner: body.metadata["uid"]}):
                     store.note(resource.plural_name, None, one, names, is_read=False)
         operator: Any = SimpleNamespace(
-            children=store, cluster_view=view, child_names=names, settings=settings
+            children=store, cluster_view=view, child_names=names, settings=self._settings
         )
-        log = LocalObjectLogger(body=body, settings=settings)
-        return Children(operator, [handler], body, log, client=self)
+        log = LocalObjectLogger(body=body, settings=self._settings)
+        client = self if handler.is_async else self._build_client_of_threads()
+        return Children(operator, [handler], body, log, client=client)
+
+    async def _write(self, resource: Resource, body: Body, patch: Patch) -> None:
+        """Write the patch of a reconciler, unless the object is gone."""
+        name, place = body.metadata["name"], body.metadata.get("namespace")
+        try:
+            newest = await self.get(resource, name, namespace=place)
+        except APINotFoundError:
+            return
+        wanted = Patch(convert_to_json(patch), fns=patch.fns).as_json_patch(newest)
+        status = [one for one in wanted if f"{one['path']}/".startswith("/status/")]
+        status = status if "status" in resource.subresources else []
+        rest = [one for one in wanted if one not in status]
+        for part, operations in (("status", status), (None, rest)):
+            if operations:
+                await self.patch(resource, name, operations, namespace=place, subresource=part)
+
+    def _build_client_of_threads(self) -> AsyncClient:
+        """Return a client whose requests are sent in a separate thread: tests can wait for them."""
+        return AsyncClient(self._build_requests(), loop=_get_loop())
 
     def _build_requests(self) -> Client:
         vault = Vault({"fake": ConnectionInfo(server="https://fake.invalid")})
@@ -190,6 +304,21 @@ class FakeClient(AsyncClient):
                 f"{body['kind']} {name} cannot exist at the start: {response.body.get('message')}"
             )
         return response.body
+
+
+def _find_reconciler(
+    function: Callable[..., Any], registry: OperatorRegistry | None
+) -> ReconcileHandler:
+    """Return the handler of a function.
+
+    Raises:
+        TypeError: the function is no reconciler.
+    """
+    known = get_default_registry() if registry is None else registry
+    for one in known.select_resource_handlers():
+        if isinstance(one, ReconcileHandler) and one.fn is function:
+            return one
+    raise TypeError(f"{function!r} is no function with @webop.reconcile.")
 
 
 @dataclass

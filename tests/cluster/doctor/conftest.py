@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def patients(webop_cluster: LocalCluster) -> Iterator[Kind]:
     """Kinds for the tests."""
-    made = (Kind(f"patient{number}.webop.dev", "patients", "Patient") for number in range(24))
+    made = (Kind(f"patient{number}.webop.dev", "patients", "Patient") for number in range(32))
     return define_kinds(webop_cluster, made)
 
 

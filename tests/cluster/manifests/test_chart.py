@@ -25,7 +25,7 @@ _CASES: dict[str, tuple[str, tuple[str, ...]]] = {
         _BOTH,
         (
             *("--operator-namespace", "ops", "--create-namespace", "--metrics", "monitoring"),
-            *("--pod-network", "10.4.0.0/14", "--peering", "teams", "--rules", "secrets:get"),
+            *("--pod-network", "10.4.0.0/14", "--peering", "teams", "--rbac", "secrets:get"),
             *("--image", "registry.example.com:5000/a/b:1.2.3", "--managed", "hooks.example.com"),
             *("--env", "A={{ .Values.name }}", "--env", "B=}} {{", "--env", "C=1e3"),
         ),

@@ -334,11 +334,22 @@ def test_rules_for_handled_secrets_are_not_explained_by_certificates(make: Maker
 def test_rules_for_what_handlers_do_are_copied_with_their_comments(make: Maker) -> None:
     rules = make.folder / "rules.yaml"
     rules.write_text('# Because.\n- apiGroups: [""]\n  resources: [nodes]\n  verbs: [get]\n')
-    made = make(_PODS, "--rules", str(rules))
+    made = make(_PODS, "--rbac", str(rules))
     assert "\n  # Because.\n  - apiGroups" in made.text
     assert made.get_verbs("nodes") == ["get"]
     rules.write_text("rules: []\n")
-    assert "must be a YAML list of RBAC rules" in make.fail(_PODS, "--rules", str(rules))
+    assert "must be a YAML list of RBAC rules" in make.fail(_PODS, "--rbac", str(rules))
+
+
+def test_rights_have_a_name_of_their_own_beside_the_rules_of_webhooks(
+    make: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for option in ("--rbac", "--rules"):  # the former name
+        assert make(_PODS, option, "secrets:get").get_verbs("secrets") == ["get"]
+    for variable in ("WEBOP_MANIFESTS_RBAC", "WEBOP_MANIFESTS_RULES"):
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, "secrets:get")
+            assert make(_PODS).get_verbs("secrets") == ["get"]
 
 
 def test_what_handlers_say_that_they_do_is_granted_where_they_do_it(make: Maker) -> None:
@@ -349,7 +360,7 @@ def test_what_handlers_say_that_they_do_is_granted_where_they_do_it(make: Maker)
 def configure(settings, **_):
     settings.networking.rights = ["core/secrets:get,list", "pods:delete,patch", "woof/status:patch"]
 """
-    rules = ["--rules=apps/deployments/scale:patch", "--rules=secrets:create", "--rules=no:get"]
+    rules = ["--rbac=apps/deployments/scale:patch", "--rbac=secrets:create", "--rbac=no:get"]
     made = make(_PODS + settings, "--crd", str(crd), "-n", "team-a", *rules)
     assert made.warnings == ""
     role = next(one for one in made.find_all("Role") if one["metadata"]["namespace"] == "team-a")
@@ -371,11 +382,11 @@ def test_handlers_that_take_the_client_with_no_rights_for_it_draw_a_warning(make
     code = "@webop.on.create('pods')\ndef fn(client, **_): ...\n" + _PODS.replace("fn(", "other(")
     warning = "Handler 'fn': what these handlers do with the client is unknown."
     assert make(code).warnings.count(warning) == 1
-    assert warning not in make(code, "--rules", "secrets:get").warnings
+    assert warning not in make(code, "--rbac", "secrets:get").warnings
 
 
 def test_rights_to_a_kind_without_a_definition_are_granted_with_a_warning(make: Maker) -> None:
-    made = make(_PODS, "--rules", "example.com/dogs:get")
+    made = make(_PODS, "--rbac", "example.com/dogs:get")
     assert made.get_verbs("dogs") == ["get"]
     assert "The right 'example.com/dogs:get': the definition of dogs" in made.warnings
 
@@ -384,7 +395,7 @@ def test_declared_rights_are_granted_if_the_handlers_name_a_version_of_the_unkno
     make: Maker,
 ) -> None:
     handlers = '@webop.on.create("example.com", "v1", "pages")\ndef fn(**_): ...\n'
-    made = make(handlers, "--rules", "example.com/pages:delete")
+    made = make(handlers, "--rbac", "example.com/pages:delete")
     assert "delete" in made.get_verbs("pages")
 
 
@@ -746,10 +757,10 @@ def test_webhooks_that_no_service_leads_to_are_refused(make: Maker, server: str,
         (("-A", "-n", "one"), "exclude each other"),
         (("--managed", "other"), "--managed is 'other', but the startup handlers set 'mine'."),
         (("--crd", "nowhere.yaml"), "Cannot read definitions from 'nowhere.yaml'"),
-        (("--rules", "nowhere.yaml"), "Cannot read rules from 'nowhere.yaml'"),
-        (("--rules", "secrets"), "'secrets' must be [GROUP/]KIND[/SUBRESOURCE]:VERB,VERB"),
-        (("--rules", "secrets:read"), "'read' is none of get, list, watch,"),
-        (("--rules", "woof:get"), "The right 'woof:get': there is no built-in kind woof."),
+        (("--rbac", "nowhere.yaml"), "Cannot read RBAC rules from 'nowhere.yaml'"),
+        (("--rbac", "secrets"), "'secrets' must be [GROUP/]KIND[/SUBRESOURCE]:VERB,VERB"),
+        (("--rbac", "secrets:read"), "'read' is none of get, list, watch,"),
+        (("--rbac", "woof:get"), "The right 'woof:get': there is no built-in kind woof."),
         (("--cluster",), "Cannot log in to the cluster"),
     ],
 )

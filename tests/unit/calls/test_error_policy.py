@@ -165,6 +165,7 @@ def test_a_retry_that_would_come_too_late_is_not_granted(
             {},
             "is not done yet: It is not there yet. Retry 1 in 3 s.",
         ),
+        (KeyError("x"), FIRST, {"backoff": 1.964143}, "failed: KeyError: 'x'. Retry 1 in 1.96 s."),
         (webop.PermanentError("no"), FIRST, {}, "failed for good: no"),
         (
             KeyError("x"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pydantic
 import pytest
 
 import webop
@@ -20,6 +21,39 @@ class CrateSpec(webop.Struct):
 @webop.resource("rules.webop.dev", "v1")
 class Crate(webop.Model):
     spec: CrateSpec
+
+
+class Wheel(webop.Struct):
+    inch: int = 16
+
+
+class CartStatus(webop.Struct):
+    ready_wheels: int = 0
+
+
+class CartSpec(webop.Struct):
+    engine: str = "none"
+    max_load: int = 1
+    namespace: str = "here"
+    front: Wheel | None = None
+    wheels: list[Wheel] = pydantic.Field(default=[])
+    colours: dict[str, Wheel] = pydantic.Field(default={})
+    anything: dict[str, Any] = pydantic.Field(default={})
+    what: Any = None
+
+
+@webop.resource("rules.webop.dev", "v1")
+class Cart(webop.Model):
+    spec: CartSpec
+    status: CartStatus = CartStatus()
+
+
+class Sledge(webop.Model):
+    """A class of a kind that somebody else defines, with few of its fields."""
+
+    api_version: str = "snow.example.com/v1"
+    kind: str = "Sledge"
+    spec: Wheel
 
 
 def declare(*kind: Any, **options: Any) -> webop.Rule:
@@ -153,3 +187,67 @@ def test_a_rule_in_which_an_operation_is_told_apart_may_read_both_objects() -> N
         operations=["CREATE", "DELETE"],
     )
     assert rule.operations == {"CREATE", "DELETE"}
+
+
+@pytest.mark.parametrize(
+    ("cel", "hint"),
+    [
+        (
+            "object.spec.engin == oldObject.spec.engin",
+            "Rule 'a' reads object.spec.engin, but Cart has no such field: did you mean object.",
+        ),
+        ("object.spec.engine == oldObject.spec.engin", "did you mean oldObject.spec.engine?"),
+        ("object.spec.max_load > 1", "did you mean object.spec.maxLoad?"),
+        ("!has(object.spec.fron) || true", "did you mean object.spec.front?"),
+        ("object.spec.front.inches > 1", "did you mean object.spec.front.inch?"),
+        ("object.sepc.engine == 'a'", "did you mean object.spec?"),
+        ("object\n  .spec\n  .engin.startsWith('a')", "did you mean object.spec.engine?"),
+        ("object.?spec.?engin.orValue('') == ''", "did you mean object.spec.engine?"),
+        ("object.spec.wheel.all(x, x.inch > 1)", "did you mean object.spec.wheels?"),
+        ("object.metadata.lables.size() > 0", "did you mean object.metadata.labels?"),
+        ("object.status.readyWheel > 0", "did you mean object.status.readyWheels?"),
+        (
+            "object.spec.x > 0",
+            "use engine, maxLoad, namespace, front, wheels and 3 more.",
+        ),
+    ],
+)
+def test_a_misspelt_field_of_a_model_is_refused_before_it_denies_every_update(
+    cel: str, hint: str
+) -> None:
+    with pytest.raises(ValueError, match="has no such field") as caught:
+        declare(Cart, id="a", cel=cel, message="no")
+    assert hint in str(caught.value)
+
+
+def test_a_misspelt_field_of_a_condition_or_a_change_is_refused() -> None:
+    conditions = {"b": "object.spec.engin == 'a'"}
+    with pytest.raises(ValueError, match=r"did you mean object\.spec\.engine"):
+        declare(Cart, match_conditions=conditions, **{**GOOD, "cel": "has(object.spec.engine)"})
+    with pytest.raises(ValueError, match=r"did you mean object\.spec\.engine"):
+        declare(Cart, id="a", apply="Object{spec: Object.spec{engine: object.spec.engin}}")
+
+
+@pytest.mark.parametrize(
+    "cel",
+    [
+        "object.spec.engine.size() < 9 && object.spec.wheels.exists(x, x.inch > 1)",
+        "object.spec.wheels[0].inch > 1 && object.spec.colours.red.inch > 1",
+        "object.spec.anything.at.all == 1 && object.spec.what.ever == 1",
+        "object.spec.namespace == object.spec.__namespace__",
+        "object.metadata.labels.app == 'a' && object.metadata.annotations.b == 'object.spec.x'",
+        "object.metadata.namespace == namespaceObject.metadata.name  // object.spec.x",
+        "object.kind == 'Cart' && object.apiVersion != ''",
+        "object.spec.front.?inch.hasValue() || oldObject.spec['other'].thing",
+        "request.object.spec.x == 1",
+    ],
+)
+def test_fields_that_a_model_has_or_cannot_know_are_accepted(cel: str) -> None:
+    assert declare(Cart, id="a", cel=cel, message="no", operations=["UPDATE"]).cel == cel
+
+
+def test_fields_are_not_checked_where_the_class_does_not_say_them() -> None:
+    declare(Crate, id="a", cel="object.status.phase == 'a'", message="no")  # it has no status
+    declare(Cart, id="a", cel="object.spec.replicas > 1", message="no", subresource="scale")
+    declare(Sledge, id="a", cel="object.spec.length > 1", message="no")
+    declare("carts", id="a", cel="object.spec.engin == ''", message="no")

@@ -118,7 +118,7 @@ def test_handlers_of_events_get_the_event() -> None:
 def test_handlers_of_reviews_get_the_request() -> None:
     names = {"operation", "subresource", "dryrun", "userinfo", "warnings", "headers", "sslpeer"}
     kwargs = build_review(BODY, "UPDATE", "status").kwargs
-    names.add("audit_annotations")
+    names |= {"audit_annotations", "dry_run"}
     assert kwargs.keys() == COMMON | {"old", "new", "diff"} | names
     assert (kwargs["operation"], kwargs["subresource"]) == ("UPDATE", "status")
 

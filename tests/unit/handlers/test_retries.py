@@ -38,6 +38,12 @@ def test_a_rule_with_a_wrong_number_is_refused(wrong: dict[str, float]) -> None:
         webop.Backoff(**wrong)
 
 
+def test_a_first_pause_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="first= must not be more than limit=, got Backoff"):
+        webop.Backoff(first=100, limit=10)
+    assert webop.Backoff(first=10, limit=10, jitter=0).choose(0) == 10
+
+
 @pytest.mark.parametrize("after", [-1, "5", None, float("nan")])
 def test_a_wish_to_be_called_again_names_seconds(after: Any) -> None:
     with pytest.raises(ValueError, match="after= must be a number"):

@@ -45,7 +45,7 @@ KINDS = {
 _MAX_NAME = 253  # RFC 1123, a subdomain
 _MAX_STEM = 128  # leaves room for the name of the configuration
 
-_OWN_REQUESTS = "not-by-the-operator"
+OWN_REQUESTS = "not-by-the-operator"
 _SYSTEM_NAMESPACE = "kube-system"
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"  # every namespace has it, and nobody can change it
 
@@ -239,7 +239,7 @@ def exempt_user(username: str | None) -> dict[str, str]:
     """Return the match condition that excludes the requests of a user, if any."""
     if username is None:
         return {}
-    return {_OWN_REQUESTS: f"request.userInfo.username != {_quote(username)}"}
+    return {OWN_REQUESTS: f"request.userInfo.username != {_quote(username)}"}
 
 
 def join_conditions(

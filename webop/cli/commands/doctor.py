@@ -68,9 +68,10 @@ def doctor(ctx: click.Context, controls: CLIControls, /, form: str, **options: A
     server call them (by dry runs: handlers get dry_run=True, and nothing is stored)? For objects:
     who holds the Lease, who pauses the operator, which deletions wait for it? And permissions.
 
-    With the files in PATHS, the doctor also checks that their handlers have webhooks, and that
-    RBAC permits what the handlers and the settings need. It imports the files and calls their
-    startup handlers, which change settings, and then the cleanup handlers. It calls no others.
+    With the files in PATHS, the doctor also checks that their handlers have webhooks, that their
+    rules (webop.rule) are in force, and that RBAC permits what the handlers and the settings need.
+    It imports the files and calls their startup handlers, which change settings, and then the
+    cleanup handlers. It calls no others.
 
     \b
         webop doctor                            all operators of the cluster

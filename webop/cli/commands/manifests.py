@@ -91,7 +91,7 @@ class _RememberingCommand(SectionCommand):
     help="Look up the kinds in the cluster of your kubeconfig.",
 )  # fmt: skip
 @_kinds(
-    "--rules", multiple=True, metavar="RIGHT|FILE",
+    "--rbac", "--rules", "rbac", multiple=True, metavar="RIGHT|FILE",
     help="Rights for what handlers do with other objects, such as secrets:get,list or "
     "apps/deployments/scale:patch; or a file with a YAML list of RBAC rules, which is copied with "
     "its comments; repeatable.",
@@ -180,11 +180,11 @@ def manifests(
     (webop.rule), admission policies; with models, CustomResourceDefinitions.
 
     The command imports the files and calls their startup handlers. It cannot see what handlers do
-    with other objects: declare that in settings.networking.rights, or with --rules.
+    with other objects: declare that in settings.networking.rights, or with --rbac.
 
     \b
         webop manifests handlers.py | kubectl apply -f -
-        webop manifests --rules secrets:get,list --operator-namespace operators handlers.py
+        webop manifests --rbac secrets:get,list --operator-namespace operators handlers.py
         webop manifests --kustomize deploy/base handlers.py
         webop manifests --helm chart handlers.py
     """  # noqa: D301  \b keeps click from wrapping the lines

@@ -1,7 +1,7 @@
 """All checks in order; each step needs the results of those before it.
 
 Flow: credentials → startup handlers → webhook configurations and calls → conversions → Lease,
-peering, selectors → RBAC.
+peering, selectors, rules → RBAC.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from webop.cli.doctor.conversions import check_conversions
 from webop.cli.doctor.findings import Finding, Report, approve, fail, note, warn
 from webop.cli.doctor.permissions import check_permissions, list_unknown
 from webop.cli.doctor.reachability import check_trust, probe
+from webop.cli.doctor.rules import check_rules
 from webop.cli.doctor.selector_checks import check_selectors
 from webop.cli.inspection import call_startup
 from webop.client.discovery import discover
@@ -101,6 +102,7 @@ async def _examine(context: Context) -> AsyncIterator[tuple[str, Iterable[Findin
         ("Coordination", records.check_peering),
         ("Coordination", records.check_finalizers),
         ("Selectors", check_selectors),
+        ("Rules", check_rules),
         (whose, check_permissions),
     ):
         try:

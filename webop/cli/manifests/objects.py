@@ -33,7 +33,7 @@ class Request:
 
     Attributes:
         sources: the arguments of ``webop run`` that name files and modules.
-        rules: files with rules, and rights in the short form.
+        rbac: files with RBAC rules, and rights in the short form.
         metrics: the namespace of the pods that scrape the metrics.
         variables: the environment variables of the container.
         namespaces: where the operator works; empty for the whole cluster.
@@ -53,7 +53,7 @@ class Request:
     service: str | None
     managed: str | None
     ca: Path | None
-    rules: Sequence[str]
+    rbac: Sequence[str]
     metrics: str | None
     crds: Sequence[Path]
     asks_cluster: bool

@@ -77,7 +77,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
     known.update(kind for each in definitions for kind in parse_definition(each["spec"]))
     known.update(list_builtin())
     watched, webhooks = registry.select_resource_handlers(), registry.select_webhooks()
-    texts, own = split_rules(request.rules)
+    texts, own = split_rules(request.rbac)
     settings.networking.rights = texts = [*settings.networking.rights, *texts]
     rights = map(parse_right, texts)
     kinds, warnings = find_kinds([*watched, *rights], known, is_complete=request.asks_cluster)
@@ -85,7 +85,7 @@ async def build_manifests(registry: OperatorRegistry, request: Request) -> tuple
     if clients and not (texts or own):
         warnings.append(
             f"{', '.join(clients)}: what these handlers do with the client is unknown. Declare it "
-            "in settings.networking.rights, or with --rules."
+            "in settings.networking.rights, or with --rbac."
         )
     peerings = (
         () if settings.peering.standalone else build_kinds(clusterwide=not operator.namespaces)

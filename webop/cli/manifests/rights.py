@@ -21,8 +21,8 @@ from webop.objects.rights import VERBS, parse_right
 Json = dict[str, Any]
 
 _HANDLED: Final = "The objects that the handlers handle."
-_OWN: Final = "For what the handlers do themselves, from the file of --rules."
-_DECLARED: Final = "For what handlers do themselves, from settings.networking.rights and --rules."
+_OWN: Final = "For what the handlers do themselves, from the file of --rbac."
+_DECLARED: Final = "For what handlers do themselves, from settings.networking.rights and --rbac."
 _CONVERSION: Final = "To write where API servers have objects converted between versions."
 _WHY: Final = {  # by the name of the resource with its group
     "customresourcedefinitions.apiextensions.k8s.io": "To find kinds, also those created later.",
@@ -62,7 +62,7 @@ def split_rules(texts: Iterable[str]) -> tuple[list[str], str]:
         try:
             parse_right(text)
         except ValueError as exc:
-            raise ConfigurationError(f"--rules: {exc}; or name a YAML file.") from exc
+            raise ConfigurationError(f"--rbac: {exc}; or name a YAML file.") from exc
         rights.append(text)
     return rights, "\n".join(files)
 
@@ -77,7 +77,7 @@ def _read_rules(path: Path) -> str:
         text = path.read_text()
         rules = yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as exc:
-        raise ConfigurationError(f"Cannot read rules from '{path}': {exc}") from exc
+        raise ConfigurationError(f"Cannot read RBAC rules from '{path}': {exc}") from exc
     is_list = isinstance(rules, list) and all(
         isinstance(rule, dict) and rule.get("verbs") and rule.keys() <= _RULE for rule in rules
     )

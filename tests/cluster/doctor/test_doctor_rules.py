@@ -1,0 +1,158 @@
+"""``webop doctor`` about the rules of files (``webop.rule``)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.kit.cli_runner import invoke
+from tests.kit.doctor_runs import Doctor
+from tests.kit.operators import Kind
+from webop.testing import ClusterError
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+Json = dict[str, Any]
+
+_API = "admissionregistration.k8s.io/v1"
+_HANDLERS = """
+import webop
+
+KIND = ("{group}", "{version}", "{plural}")
+
+@webop.on.startup()
+def configure(settings, **_):
+    settings.admission.exempt_account = {is_exempt}
+
+@webop.on.event(*KIND)
+def see(**_): ...
+
+webop.rule(
+    *KIND,
+    id="{stem}-size",
+    cel='''
+        object.spec.size < 100 || object.spec.text == "a: 'b'"
+    ''',
+    message="spec.size must be below 100",
+    labels={{"app": webop.PRESENT}},
+    match_conditions={{"b": "request.userInfo.username != 'me'"}},
+)
+"""
+_CHANGE = """
+webop.rule(*KIND, id="{stem}-change", apply="Object{{spec: Object.spec{{size: 1}}}}")
+"""
+
+
+class Rules:
+    """An operator with rules: its file, and its policies in the cluster."""
+
+    def __init__(self, doctor: Doctor, cluster: LocalCluster, kind: Kind) -> None:
+        self.doctor = doctor
+        self.cluster = cluster
+        self.stem = f"r{kind.group.partition('.')[0]}"
+        self._names = {"group": kind.group, "version": "v1", "plural": kind.plural}
+        self.account = "system:serviceaccount:default:depot"
+        self.title = "Rules"
+
+    def write(self, text: str = _HANDLERS, *, is_exempt: bool = False) -> str:
+        names = {**self._names, "stem": self.stem, "is_exempt": is_exempt}
+        return str(self.doctor.workshop.write(text.format(**names)))
+
+    async def make(self, path: str) -> list[Json]:
+        """Return the policies and bindings that ``webop manifests`` prints."""
+        variables = {"KUBECONFIG": str(self.cluster.kubeconfig)}
+        args = ("manifests", "--cluster", "--name=depot", path)
+        result = await asyncio.to_thread(invoke, *args, env=variables)
+        assert result.exit_code == 0, result.stderr
+        found = [one for one in yaml.safe_load_all(result.stdout) if one]
+        return [one for one in found if "AdmissionPolicy" in one["kind"]]
+
+    def delete(self) -> None:
+        for kind in ("ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"):
+            for name in (f"{self.stem}-size", f"{self.stem}-change"):
+                for suffix in ("Binding", ""):
+                    with suppress(ClusterError):  # old versions have no such kind
+                        self.cluster.delete(_API, f"{kind}{suffix}", f"{name}.depot")
+
+
+@pytest.fixture
+def rules(doctor: Doctor, webop_cluster: LocalCluster, patients: Iterator[Kind]) -> Iterator[Rules]:
+    made = Rules(doctor, webop_cluster, next(patients))
+    yield made
+    made.delete()
+
+
+async def test_rules_whose_policies_were_applied_are_found_in_order(rules: Rules) -> None:
+    path = rules.write(_HANDLERS + _CHANGE)
+    matched = re.match(r"v1\.(\d+)", rules.cluster.version)
+    has_mutating = matched is not None and int(matched[1]) >= 36
+    rules.cluster.apply(*await rules.make(path))
+    for options in ((), ("--as", rules.account)):
+        report = await rules.doctor.examine(*options, path)
+        line = report.find(f"{rules.stem}-size", rules.title)
+        assert (line.level, line.text) == ("ok", f"in force as {rules.stem}-size.depot")
+        line = report.find(f"{rules.stem}-change", rules.title)
+        assert line.level == ("ok" if has_mutating else "warning"), line
+
+
+async def test_a_rule_that_nobody_has_applied_is_a_failure(rules: Rules) -> None:
+    path = rules.write()
+    report = await rules.doctor.examine(path)
+    line = report.find(f"{rules.stem}-size", rules.title)
+    assert (report.code, line.level) == (1, "failure")
+    assert line.text == "not in force: its policy is not in the cluster"
+    assert line.remedy.endswith("webop manifests FILES | kubectl apply -f -")
+
+    policy, binding = await rules.make(path)
+    rules.cluster.apply(policy)
+    line = (await rules.doctor.examine(path)).find(f"{rules.stem}-size", rules.title)
+    assert (line.level, line.text) == (
+        "failure",
+        f"not in force: {rules.stem}-size.depot has no binding",
+    )
+    rules.cluster.apply(binding)
+    stranger = "system:serviceaccount:default:other"
+    report = await rules.doctor.examine("--as", stranger, path)
+    assert report.find(f"{rules.stem}-size", rules.title).level == "failure"
+
+
+async def test_a_policy_of_an_older_rule_is_a_warning_that_names_the_field(rules: Rules) -> None:
+    path = rules.write()
+    rules.cluster.apply(*await rules.make(path))
+    for old, new, place in (
+        ("< 100 ||", "< 99 ||", "spec.validations[0].expression"),
+        ('labels={{"app": webop.PRESENT}},', "", "spec.matchConstraints.objectSelector"),
+        ('id="', 'operations=["CREATE"], id="', "operations"),
+        ('id="', 'action="Warn", id="', "Binding"),
+    ):
+        changed = rules.write(_HANDLERS.replace(old, new))
+        line = (await rules.doctor.examine(changed)).find(f"{rules.stem}-size", rules.title)
+        assert (line.level, place in line.text) == ("warning", True), line
+        assert line.remedy
+
+
+async def test_the_exempt_account_of_a_rule_counts_only_if_it_is_known(rules: Rules) -> None:
+    path = rules.write(is_exempt=True)
+    rules.cluster.apply(*await rules.make(path))
+    for options in ((), ("--as", rules.account), ("--as", rules.account, "--no-startup")):
+        line = (await rules.doctor.examine(*options, path)).find(f"{rules.stem}-size", rules.title)
+        assert line.level == "ok", (options, line)
+    path = rules.write(is_exempt=False)
+    line = (await rules.doctor.examine("--as", rules.account, path)).find(
+        f"{rules.stem}-size", rules.title
+    )
+    assert (line.level, line.text.endswith("in spec.matchConditions")) == ("warning", True)
+
+
+async def test_without_the_right_to_read_policies_the_rules_are_unknown(rules: Rules) -> None:
+    kubeconfig = str(rules.cluster.kubeconfig_for(f"stranger-{rules.stem}"))
+    report = await rules.doctor.examine("--no-probe", rules.write(), KUBECONFIG=kubeconfig)
+    line = report.find("unknown", rules.title)
+    assert (line.level, "validatingadmissionpolicies" in line.text) == ("note", True)
