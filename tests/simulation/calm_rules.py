@@ -101,8 +101,8 @@ class CalmJudge:
             owner = (meta.get("labels") or {}).get("webop.dev/owner")
             if owner and meta.get("ownerReferences"):
                 present[name] = body["spec"].get("value"), owner
-            elif not (owner or meta.get("ownerReferences")):  # it has become somebody else's
-                wanted.pop(name, None)
+            elif name in wanted and not (owner or meta.get("ownerReferences")):
+                return problems  # it has become somebody else's: its siblings wait for it, too
         present = {name: part for name, part in present.items() if name not in FOREIGN}
         if present != wanted:
             problems.append(f"parts: there are {present}, not {wanted}")

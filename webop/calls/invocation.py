@@ -1,4 +1,4 @@
-"""The current call of a handler, and where it runs: in the loop or in a thread.
+"""The current call of a handler, and the pool of threads for it.
 
 Functions that users call inside of a handler (``webop.execute``, ``webop.adopt``) find the handler
 and its object in the current :class:`Invocation`, also in the threads of sync handlers.

@@ -71,8 +71,8 @@ class Children:
 
     Kinds are named as in ``owns=``, such as ``"deployments.apps"``, or by their models. Functions
     that are not async get the same methods without ``await``. Results are never older than your own
-    writes. No method changes or deletes what this reconciler has not applied for this object. See
-    docs/desired_state.md; Kubernetes, "Server-Side Apply".
+    writes. Without ``adopt``, no method changes or deletes what this reconciler has not applied for
+    this object. See docs/desired_state.md; Kubernetes, "Server-Side Apply".
     """
 
     def __init__(

@@ -235,6 +235,7 @@ def _build_object_row(resource: str, obj: WatchedObject) -> Row:
         for key, (attempts, error) in status.failures.items()
     ]
     cycle = obj.work.cycle if obj.work is not None else None
+    calls = [one.call_status.running for one in (cycle, obj.passes) if one is not None]
     loop = asyncio.get_running_loop()
     return {
         "resource": resource,
@@ -243,7 +244,7 @@ def _build_object_row(resource: str, obj: WatchedObject) -> Row:
         "state": obj.controller.describe_state(obj),
         "since": time.monotonic() - obj.since if obj.since else None,
         "retry_in": None if obj.timer is None else max(0.0, obj.timer.when() - loop.time()),
-        "running": "" if cycle is None else cycle.call_status.running,
+        "running": next(filter(None, calls), ""),
         "failures": failures[:_FAILURES_LIMIT],
         "kubectl": build_command("describe", resource, obj.name, namespace=obj.namespace),
     }

@@ -30,7 +30,7 @@ from webop.reactor.decision import Decision
 from webop.reactor.failures import Pause
 from webop.reactor.queue import Lane, WorkQueue
 from webop.reactor.reconciler import Reconciler
-from webop.reactor.store import State, WatchedObject
+from webop.reactor.store import NOTHING, State, WatchedObject
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +193,7 @@ class Controller:
             if obj.is_gone:
                 self.note_deletion(obj)
             elif uid in self._vanished:  # the state can be late: the object is read first
+                self._queue.bodies.drop(obj.text)
                 obj.raw, obj.text = None, b""
         else:  # our own patch comes back as an event
             obj.event_type = event_type
@@ -231,11 +232,17 @@ class Controller:
         return obj.confirmed <= self.listing - 1
 
     def mark_gone(self, obj: WatchedObject) -> None:
-        """Forget an object: the API server has answered that it is gone."""
-        self._vanished.add(obj.uid)
-        obj.is_unshown = obj.is_shown
-        self.note_deletion(obj)
-        self.enqueue(obj)
+        """Forget an object: the API server has answered that it is gone.
+
+        Event handlers get its deletion. If an event shows it again, it is read; its memo and its
+        daemons are new then.
+        """
+        if not obj.is_gone:
+            obj.event_type, obj.is_dirty = "DELETED", True
+            self._vanished.add(obj.uid)
+            obj.is_unshown = obj.is_shown
+            self.note_deletion(obj)
+            self.enqueue(obj)
 
     def note_deletion(self, obj: WatchedObject) -> None:
         """Stop what an object has: it is gone."""
@@ -477,7 +484,7 @@ class Controller:
             raw = await self._reconciler.read(obj)
             obj.text = None
             if raw is None:
-                obj.mark_gone()
+                self.mark_gone(obj)
                 return
             self._vanished.discard(obj.uid)
             if obj.raw is None:  # else a newer state has arrived
@@ -541,6 +548,9 @@ class Controller:
                 self._queue.remove(obj)
                 self._queue.bodies.drop(obj.text)
                 obj.text = None
+                work = obj.work or NOTHING
+                if work.writer is not None and Hold.PAUSED not in self.holds:
+                    self.write(obj, work.writer.write())  # in spite of the pause after a failure
         self.stop_daemons(reason)
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reconciler:
-    """The work on the objects of one resource; see :class:`webop.reactor.controller`."""
+    """The work on the objects of one resource; see :mod:`webop.reactor.controller`."""
 
     def __init__(self, ctx: ResourceContext, *, spawn: Callable[..., asyncio.Task[None]]) -> None:
         self.ctx = ctx
@@ -184,7 +184,7 @@ class Reconciler:
             Exception: of the API server, a filter, or the framework; see :meth:`on_error`.
         """
         work, delay = obj.open_work(), None
-        if work.writer is not None and not await work.writer.write():
+        if work.pause.left or (work.writer is not None and not await work.writer.write()):
             return obj.backoff_left() or None
         if obj.is_gone or (obj.controller.is_held and not work.is_released):
             return None  # a handler that begins now may not end in time, or must wait
@@ -226,7 +226,7 @@ class Reconciler:
                     delay = await handle_change(ctx, obj, work, decision)
                 is_written = await open_writer(ctx, obj).write()
             except asyncio.CancelledError:
-                await open_writer(ctx, obj).write(is_last=True)
+                await open_writer(ctx, obj).write()
                 raise
             if span is not None:
                 span.conclude("done" if delay is None else "retry")

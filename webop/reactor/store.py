@@ -13,7 +13,7 @@ import asyncio
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from webop.calls.progress import digest_content
 from webop.calls.shared_options import HandlingStatus
@@ -24,46 +24,11 @@ from webop.objects.patch import apply_merge_patch
 from webop.reactor.failures import Pause
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
+    from webop.reactor.controller import Controller
     from webop.reactor.daemons import Daemons
     from webop.reactor.passes import Passes
     from webop.reactor.writer import Writer
     from webop.telemetry.tracing import SpanContext
-
-
-class ObjectController(Protocol):
-    """The owner of known objects (:class:`webop.reactor.controller.Controller`)."""
-
-    listing: int
-    needed: int
-
-    @property
-    def has_indexes(self) -> bool:
-        """Whether the objects are indexed."""
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether no new work may start, because of a pause or of the end."""
-
-    @property
-    def is_held(self) -> bool:
-        """Whether handlers must wait, or may not start any more."""
-
-    def enqueue(self, obj: WatchedObject) -> None:
-        """Process an object soon."""
-
-    def begin(self, obj: WatchedObject) -> None:
-        """Start the work on an object, if there is any: its turn has come."""
-
-    def describe_state(self, obj: WatchedObject) -> str:
-        """Return the state of an object in the words of the metrics."""
-
-    def write(self, obj: WatchedObject, work: Coroutine[Any, Any, Any]) -> None:
-        """Start a task that writes for an object, beside other work on it."""
-
-    def mark_gone(self, obj: WatchedObject) -> None:
-        """Forget an object: the API server has answered that it is gone."""
 
 
 class State(enum.Enum):
@@ -145,14 +110,16 @@ class WatchedObject:
     Attributes:
         state: what currently happens to it.
         since: since when it waits or is processed, by the monotonic clock; 0 if neither.
-        raw: the newest known state; None when there is nothing to do.
-        text: kept instead of ``raw`` while the object waits; empty if it must be read again.
+        raw: the newest known state; None while it waits, and when there is nothing to do.
+        text: kept instead of ``raw`` while it waits, or for its reconcilers; empty if it must be
+            read again.
         event_type: the type of the event that brought the newest state.
         version: the newest known resource version as a number; 0 if it is not a number.
         confirmed: the last list, by its count, in which it was; half a list less if only the answer
             to a patch has shown it since that list began.
         needs_resume: whether the object was there before the operator and must still be resumed.
-        is_dirty: whether a newer state arrived since the work on it began.
+        is_dirty: whether it must be processed again: since the work on it began, a newer state or
+            another reason has come.
         is_unindexed: whether the newest state is not in the indexes yet.
         is_unshown: whether event handlers have not got the newest event yet.
         is_shown: whether event handlers have got the object, but not its deletion.
@@ -189,7 +156,7 @@ class WatchedObject:
     )
 
     def __init__(
-        self, controller: ObjectController, uid: str, raw: dict[str, Any], *, needs_resume: bool
+        self, controller: Controller, uid: str, raw: dict[str, Any], *, needs_resume: bool
     ) -> None:
         self.controller = controller
         self.uid = uid
@@ -246,17 +213,6 @@ class WatchedObject:
             self.confirmed = max(self.confirmed, self.controller.listing - 0.5)
             self.controller.enqueue(self)
 
-    def mark_gone(self) -> None:
-        """Forget the object: the API server has answered that it is gone.
-
-        Event handlers get its deletion. If an event shows it again, it is read; its memo and its
-        daemons are new then.
-        """
-        if not self.is_gone:
-            self.event_type = "DELETED"
-            self.is_dirty = True
-            self.controller.mark_gone(self)
-
     def wake(self) -> None:
         """Process the object again, after one of its daemons or timers ended.
 
@@ -308,12 +264,6 @@ class WatchedObject:
             yield self.daemons.call_status
         if self.passes is not None:
             yield self.passes.call_status
-
-    @property
-    def has_unwritten(self) -> bool:
-        """Whether it has records that are not written, or are being written."""
-        writer = (self.work or NOTHING).writer
-        return writer is not None and bool(writer.sent.of_webop or writer.records)
 
     @property
     def is_writing(self) -> bool:

@@ -177,12 +177,14 @@ class Writer:
         if self._timer is None and self.waiting:
             self._set_timer(moment)
 
-    async def write(self, attempts: int = ATTEMPTS, *, is_last: bool = False) -> bool:
-        """Write everything now, except during a pause.
+    async def write(self, attempts: int = ATTEMPTS) -> bool:
+        """Write everything now, except during a pause after a failure.
+
+        If the stream ends, or another operator becomes active, there is no later opportunity: then
+        it is tried in spite of the pause.
 
         Args:
             attempts: how often functions are called again if the object changes meanwhile.
-            is_last: whether there is no later opportunity: then no pause is made.
 
         Returns:
             Whether the work on the object can go on: all is written, or was denied for good.
@@ -193,7 +195,7 @@ class Writer:
             try:
                 is_released = False
                 while self._is_due or (self._can_release and not is_released):
-                    if self.pause.left and not is_last:
+                    if self.pause.left and not self._obj.controller.is_stopped:
                         return False
                     self._set_timer(None)
                     if self._is_due:
@@ -486,7 +488,7 @@ class Writer:
                 raise APINotFoundError(f"The API server no longer serves {what}.", status=404)
             raw = None
         self._forget()
-        obj.mark_gone()
+        obj.controller.mark_gone(obj)
         return None, ""
 
     async def _read_newest(self, raw: dict[str, Any], *, is_whole: bool) -> dict[str, Any] | None:

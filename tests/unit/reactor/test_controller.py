@@ -660,7 +660,7 @@ async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handl
     reads = list[str]()
 
     async def work(obj: WatchedObject) -> None:
-        obj.mark_gone()
+        obj.controller.mark_gone(obj)
 
     async def read(obj: WatchedObject) -> None:
         reads.append(obj.uid)

@@ -13,8 +13,8 @@ decide by the same rule, so they do not overwrite each other:
   them again if somebody has edited or deleted them.
 - Replicas decide nothing before they are ready and have written both configurations once, except
   that the first one adds its webhooks. So a replica that dies between its writes holds up nobody.
-- API servers call the address of the newest replica, and trust the CAs of all replicas. Only
-  replicas at that address must agree: no calls meet the others.
+- API servers call the address of the newest replica that is ready, and trust the CAs of all
+  replicas. Only replicas at that address must agree: no calls meet the others.
 - Conversions between the versions of a kind come into force when all replicas at the address serve
   them, and stay when no replica is left, because reads would fail or lose fields without them.
 - If no replica is left, only persistent webhooks stay. But a copy outside of pods never removes the
@@ -80,7 +80,7 @@ class ReplicaRecord:
             behind one Service have the same address, and calls meet any of them. It is empty if
             the replica has retired: it takes no more calls, but its CAs must stay trusted.
         cas: its CA certificates in PEM.
-        digest: of its webhooks; empty in records of other versions of webop.
+        digest: of its webhooks; empty if it has retired, and in records of other versions.
         is_ready: whether it can judge objects, and has written both configurations once. Until
             then, its webhooks replace no others.
         converts: the names of the CustomResourceDefinitions whose objects it converts between

@@ -233,8 +233,8 @@ class ConfigurationManager:
             self._is_withdrawn = True
             if self._offer is not None:
                 decide = partial(self._plan, is_leaving=True, is_final=is_asked)
-                plan = await self._shared.settle(decide)
-                heir = plan[1].newest if plan is not None else None
+                decision = await self._shared.settle(decide)
+                heir = decision.newest if decision is not None else None
                 if heir is not None and heir.address != self._offer.address:
                     logger.info(
                         "The webhooks %r lead to %s at %s. If it does not run any more, remove "
@@ -263,22 +263,22 @@ class ConfigurationManager:
             jitter = random.uniform(0.9, 1)  # noqa: S311 - not for cryptography
             if not self.is_applied.is_set():
                 await self._shared.settle(partial(self._plan, is_new=True))
-            plan = await self._shared.settle(self._plan)
+            decision = await self._shared.settle(self._plan)
             if is_due:
                 self._attendance.renewals += 1
                 self._next_renewal = now + self._renewal * jitter
-            is_changing = plan is None or not (
-                plan[1].is_own
+            is_changing = decision is None or not (
+                decision.is_own
                 and self._mine
                 and self._mine.is_ready
-                and all(plan[1].converts.values())
+                and all(decision.converts.values())
                 and not self._conversions.missing
             )
             interval = min(_POLLING, self._renewal) * jitter if is_changing else math.inf
             self._next_check = min(now + interval, self._next_renewal)
-            if plan is None:  # it waits until the others die
+            if decision is None:  # it waits until the others die
                 return
-            self._report(plan[1])
+            self._report(decision)
         async with self._checked:
             self.is_applied.set()
             self._trusted = frozenset(offer.cas)

@@ -126,10 +126,10 @@ class SharedConfigurations:
         self._identity = identity
         self._conversions = conversions
 
-    async def settle(self, decide: Decide) -> Plan | None:
+    async def settle(self, decide: Decide) -> Decision | None:
         """Change the configurations and the conversions as decided.
 
-        After a conflict, ``decide`` is called again. Return its last plan.
+        After a conflict, ``decide`` is called again. Return its last decision; None for none.
 
         Raises:
             APIError: the API server is not available or refuses; or the conflicts do not end.
@@ -149,7 +149,7 @@ class SharedConfigurations:
                     raise self._build_conflict("other replicas keep changing them") from None
                 await asyncio.sleep(pause)
             else:
-                return plan
+                return None if plan is None else plan[1]
 
     async def _write(
         self,
