@@ -86,6 +86,14 @@ from webop.models.rules import (
     Quantity,
     Unique,
 )
+from webop.objects.adoption import (
+    adjust_namespace,
+    adopt,
+    append_owner_reference,
+    harmonize_naming,
+    label,
+    remove_owner_reference,
+)
 from webop.objects.body import (
     Annotations,
     Body,
@@ -105,14 +113,6 @@ from webop.objects.body import (
 from webop.objects.diffs import Diff, DiffItem, DiffOperation
 from webop.objects.field_errors import AdmissionCause
 from webop.objects.fields import FieldPath, FieldSpec
-from webop.objects.owners import (
-    adjust_namespace,
-    adopt,
-    append_owner_reference,
-    harmonize_naming,
-    label,
-    remove_owner_reference,
-)
 from webop.objects.patch import Patch, PatchFn
 from webop.objects.resources import EVERYTHING, Resource
 from webop.objects.storage.diffbase import (

@@ -28,7 +28,7 @@ from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
 from webop.cli.layout import SectionOption
 from webop.monitoring.metrics import DEFINITIONS
-from webop.settings.sections import PoolSection, Section, find_setters
+from webop.settings.base import PoolSection, Section, find_setters
 
 PAGES = tuple(
     DOCS / f"{name}.md"

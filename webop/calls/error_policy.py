@@ -27,7 +27,7 @@ from webop.handlers.model import ActivityHandler, ErrorsMode, Handler, WebhookHa
 from webop.handlers.retries import choose_backoff
 from webop.logs.escaping import describe_line
 from webop.objects.field_errors import is_validation_error
-from webop.settings.sections import find_setting_problem
+from webop.settings.base import find_setting_problem
 
 _WRONG_CALL = re.compile(
     r"(?P<name>\w+)\.__init__\(\) "

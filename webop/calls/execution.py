@@ -51,7 +51,7 @@ from webop.handlers.model import ChangeHandler, Handler, Reason, ResourceHandler
 from webop.handlers.registry import deduplicated
 from webop.lifecycles import LifeCycleFn
 from webop.models.fitting import dump_status
-from webop.objects.owners import owner_of_the_moment
+from webop.objects.adoption import owner_of_the_moment
 from webop.objects.patch import Patch
 
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")

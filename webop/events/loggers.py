@@ -37,7 +37,7 @@ from webop.logs.escaping import escape
 from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
 from webop.settings import OperatorSettings, PostingSettings
-from webop.settings.sections import check_delays
+from webop.settings.base import check_delays
 
 if TYPE_CHECKING:
     from webop.client.api import Client, ObjectOptions

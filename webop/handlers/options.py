@@ -34,7 +34,7 @@ from webop.models.model import build_selector, find_class
 from webop.objects.fields import FieldSpec, parse_field
 from webop.objects.names import SUBDOMAIN
 from webop.objects.resources import Marker, Selector, SelectorNames, parse_selector
-from webop.settings.sections import LONGEST, describe_mismatch
+from webop.settings.base import LONGEST, describe_mismatch
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -5,7 +5,7 @@ Users set them in startup handlers (``settings.posting.level = logging.WARNING``
 checked immediately. Times are in seconds. The docstring of a setting is its description on the page
 "Settings".
 
-:mod:`webop.settings.sections` has the base classes and types of the groups,
+:mod:`webop.settings.base` has the base classes and types of the groups,
 :mod:`webop.settings.environment` the variables.
 """
 
@@ -28,8 +28,7 @@ from webop.objects.storage.progress import (
     SmartProgressStorage,
 )
 from webop.servers.hosting import DefaultLimits
-from webop.settings.environment import apply_environment
-from webop.settings.sections import (
+from webop.settings.base import (
     Delays,
     Level,
     PoolSection,
@@ -41,6 +40,7 @@ from webop.settings.sections import (
     Subdomain,
     Threads,
 )
+from webop.settings.environment import apply_environment
 from webop.settings.watch_selectors import SelectorMapping, Selectors
 
 _SERVING = DefaultLimits()

@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.settings.sections import LONGEST, Section, describe_mismatch, find_setters
+from webop.settings.base import LONGEST, Section, describe_mismatch, find_setters
 
 logger = logging.getLogger(__name__)
 

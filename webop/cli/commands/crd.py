@@ -13,8 +13,8 @@ import click
 
 from webop.admission.configurations.conversions import build_conversion
 from webop.cli.commands.crd_migration import migrate
-from webop.cli.inspection import find_models
 from webop.cli.manifests.yaml_text import dump
+from webop.cli.needs import find_models
 from webop.cli.options import load_quietly, source_options
 from webop.client.api import Client
 from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml

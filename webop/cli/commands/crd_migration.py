@@ -21,7 +21,7 @@ import click
 
 from webop.aio.backoff import Backoff
 from webop.aio.concurrency import run_concurrently
-from webop.cli.inspection import find_models
+from webop.cli.needs import find_models
 from webop.cli.options import load_quietly, source_options
 from webop.client.api import Client
 from webop.client.http.requests import MERGE_PATCH, Call, encode_body

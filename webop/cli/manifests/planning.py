@@ -16,11 +16,11 @@ from webop.admission.configurations.building import build_client_config, build_c
 from webop.admission.configurations.conversions import build_conversion
 from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, build_policy
 from webop.admission.conversion import PATH
-from webop.cli.inspection import Inspection, call_startup, find_models, list_needs
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
 from webop.cli.manifests.rights import build_rights, split_rules
 from webop.cli.manifests.yaml_text import dump
+from webop.cli.needs import Inspection, call_startup, find_models, list_needs
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command

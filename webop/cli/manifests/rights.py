@@ -1,4 +1,4 @@
-"""Build roles and bindings from the needs of an operator: :mod:`webop.cli.inspection`."""
+"""Build roles and bindings from the needs of an operator: :mod:`webop.cli.needs`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 import yaml
 
 from webop.admission.configurations.building import GROUP
-from webop.cli.inspection import Need
 from webop.cli.manifests.objects import Plan
 from webop.cli.manifests.yaml_text import dump
+from webop.cli.needs import Need
 from webop.errors import ConfigurationError
 from webop.models.crds import CRDS
 from webop.objects.resources import Resource

@@ -22,13 +22,6 @@ from webop.aio.backoff import Once
 from webop.errors import ReviewError
 from webop.servers.decoding import HEAD_SIZE, decode_review, find_request
 from webop.servers.hosting import Hosting, get_hosting
-from webop.servers.http.requests import (
-    RequestHeaders,
-    check_content_type,
-    compute_budget,
-    normalize_path,
-    read_timeout,
-)
 from webop.servers.http.responses import (
     RETRY,
     SSLPEER_EXTENSION,
@@ -36,6 +29,13 @@ from webop.servers.http.responses import (
     Response,
     build_denial,
     build_refusal,
+)
+from webop.servers.http.review_head import (
+    RequestHeaders,
+    check_content_type,
+    compute_budget,
+    normalize_path,
+    read_timeout,
 )
 
 if TYPE_CHECKING:

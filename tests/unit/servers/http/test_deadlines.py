@@ -19,7 +19,7 @@ from webop.errors import ReviewError
 from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
-from webop.servers.http.requests import compute_budget, parse_duration, read_timeout
+from webop.servers.http.review_head import compute_budget, parse_duration, read_timeout
 
 # The arithmetic.
 

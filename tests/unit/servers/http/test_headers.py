@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webop.servers.http.requests import RequestHeaders
+from webop.servers.http.review_head import RequestHeaders
 
 RAW = [
     (b"host", b"localhost:54321"),

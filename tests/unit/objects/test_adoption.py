@@ -12,8 +12,7 @@ import pytest
 
 import webop
 from webop.models.fitting import dump_set
-from webop.objects.body import Body
-from webop.objects.owners import (
+from webop.objects.adoption import (
     adjust_namespace,
     adopt,
     append_owner_reference,
@@ -22,6 +21,7 @@ from webop.objects.owners import (
     owner_of_the_moment,
     remove_owner_reference,
 )
+from webop.objects.body import Body
 
 OWNER: dict[str, Any] = {
     "apiVersion": "kopf.dev/v1",
