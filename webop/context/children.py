@@ -181,19 +181,22 @@ class Children:
         digest = self._mark(content, place, label)
         self._check_sight(handler, resource, content, place)
         self._applied.add(place)
-        known = store.find(place)
-        if known is not None and (known.owner, known.reconciler) == (self._uid, label):
-            if known.has(digest, content):
-                return False
-            is_forced, is_same = True, known.digest == digest
-            former = await self._read(resource, place) if is_same else None
-        else:
+        known, former = store.find(place), None
+        mine = known if known and (known.owner, known.reconciler) == (self._uid, label) else None
+        is_same = mine is not None and mine.digest == digest
+        if mine is not None and mine.has(digest, content):
+            return False
+        if mine is None or is_same:  # others have changed it
             former = await self._claim(resource, place, label, adopt=adopt)
-            is_forced, is_same = former is not None, False
+        is_forced = mine is not None or former is not None
+        if mine is not None and not is_same:  # refused if another one has taken its place
+            content["metadata"]["uid"] = mine.uid
         store.begin(place)
         try:
-            if former is not None:
-                await self._take_over(resource, former, label, content if is_same else None)
+            if former is not None:  # refused if it is not as it was read
+                same = content if is_same else None
+                version = await self._take_over(resource, former, label, same)
+                content["metadata"]["resourceVersion"] = version
             found = await self._write(content, place, label, is_forced=is_forced)
             store.note_applied(place, found, self._names, is_read=self._is_read(resource))
         finally:
@@ -298,15 +301,18 @@ class Children:
 
     async def _take_over(
         self, resource: Resource, found: Json, label: str, content: Json | None
-    ) -> None:
-        """Let the next apply remove what others have left in a child."""
+    ) -> str:
+        """Let the next apply remove what others have left in a child; return its version then."""
         manager, meta = self._name_manager(label), found["metadata"]
         entries = take_over(found, manager, self._field_manager, content)
         if entries is not None:
             test = {"path": "/metadata/resourceVersion", "value": meta["resourceVersion"]}
             change = {"path": "/metadata/managedFields", "value": entries}
             patch = [{"op": "test", **test}, {"op": "replace", **change}]
-            await self._client.patch(resource, meta["name"], patch, namespace=meta.get("namespace"))
+            where = meta.get("namespace")
+            found = await self._client.patch(resource, meta["name"], patch, namespace=where)
+        version: str = found["metadata"]["resourceVersion"]
+        return version
 
     async def _write(self, content: Json, place: Place, label: str, *, is_forced: bool) -> Json:
         """Apply a child; take the fields of others only if they have changed it."""
@@ -314,10 +320,10 @@ class Children:
         try:
             return await self._client.apply(content, field_manager=manager)
         except APIConflictError as exc:
-            if not is_forced:
+            causes: Any = exc.details.get("causes") or ()
+            if not (is_forced and causes):
                 raise
             self.has_taken_back = True
-            causes: Any = exc.details.get("causes") or ()
             found = [f"{one.get('field')} ({one.get('message')})" for one in causes]
             text = "Taking back what was changed in %s: %s."
             self._logger.info(text, place, join_names(found, _NAMED))

@@ -146,14 +146,22 @@ class Writer:
         if not (manager := query.get("fieldManager", "")):
             raise refuse_body("metadata.fieldManager: Required value: is required for apply patch")
         owner = Owner(manager, is_applying=True, subresource=target.subresource)
-        old = target.table.objects.get(target.key)
+        old, uid = target.table.objects.get(target.key), metadata.get("uid")
         if old is None and target.subresource:
             raise target.refuse_absent()
+        if old is None and uid:
+            text = f"uid mismatch: the provided object specified uid {uid}, "
+            raise target.refuse_conflict(f"{text}and no existing object was found")
+        if old is not None and uid not in (None, old["metadata"]["uid"]):
+            fault = f'metadata.uid: Invalid value: "{uid}": field is immutable'
+            raise target.refuse_invalid(fault, kind=kind.kind, name=target.name)
         if old is None:
             response = yield from self.create(target, config)
         else:
 
             def make(old: Json) -> Json:
+                if metadata.get("resourceVersion"):
+                    _check_version(target, metadata, old["metadata"])
                 is_forced = query.get("force") == "true"
                 return owners.apply(kind, old, config, owner, is_forced=is_forced)
 
