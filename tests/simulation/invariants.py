@@ -122,7 +122,7 @@ class Judge:
         self, identity: str, method: str, path: str, since: float, until: float, writes_more: bool
     ) -> None:
         """What was refused with Retry-After comes no earlier, unless there is more to write."""
-        if method in {"GET", "WATCH"}:
+        if method in {"GET", "WATCH", "STREAM"}:
             self._judge_reading(identity, path, since, until)
             return
         if "webhookconfigurations" in path and any(

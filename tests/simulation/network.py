@@ -167,8 +167,9 @@ class Network:
             request.method, path, {**query}, headers, request.content, sender.identity
         )
         is_watch = query.get("watch") in {"true", "1"}
-        # Operators may list what they cannot watch.
-        key = sender.identity, "WATCH" if is_watch else request.method, path
+        # Operators may list what they cannot watch, and watch what they cannot list by a watch.
+        how = "STREAM" if query.get("sendInitialEvents") == "true" else "WATCH"
+        key = sender.identity, how if is_watch else request.method, path
         since, until, refused = self._pauses.get(key, (0.0, 0.0, set()))
         now, place = self._loop.time(), (sender.identity, path.removesuffix("/status"))
         if now < until - _LATENCY[1]:
