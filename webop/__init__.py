@@ -140,7 +140,7 @@ from webop.servers.base import (
     WebhookFn,
     WebhookServerProtocol,
 )
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 from webop.version import __version__
 
 if TYPE_CHECKING:

@@ -42,10 +42,10 @@ from webop.runtime import workers
 from webop.runtime.loading import load_sources, to_list
 from webop.runtime.operator import Operator, OperatorOptions
 from webop.runtime.signals import end_tasks, retiring_at_signals
-from webop.servers.hosting import Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.responses import RETRY, build_refusal
-from webop.settings import OperatorSettings
+from webop.servers.limits import Hosting
+from webop.settings.groups import OperatorSettings
 from webop.version import __version__
 
 logger = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ from webop.runtime.loading import to_list
 from webop.runtime.operator import Operator, OperatorOptions
 from webop.runtime.signals import end_tasks, listening_to_signals
 from webop.servers.base import build_url, get_reachable_address
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 
 logger = logging.getLogger(__name__)
 

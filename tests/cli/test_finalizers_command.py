@@ -18,7 +18,7 @@ from webop.client.api import Client
 from webop.client.auth.vault import Vault
 from webop.controlplane.requests import find_free_port
 from webop.errors import APIConflictError
-from webop.settings import NetworkingSettings
+from webop.settings.groups import NetworkingSettings
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -28,7 +28,8 @@ from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
 from webop.cli.layout import SectionOption
 from webop.monitoring.metrics import DEFINITIONS
-from webop.settings.base import PoolSection, Section, find_setters
+from webop.settings.base import Section, find_setters
+from webop.settings.thread_pools import PoolSection
 
 PAGES = tuple(
     DOCS / f"{name}.md"

@@ -30,7 +30,7 @@ from webop.errors import APIConflictError, APINotFoundError, APITooManyRequestsE
 from webop.events.loggers import EVENTS
 from webop.handlers.model import ChangeHandler, ChildHandler, MappingHandler
 from webop.objects.resources import Resource
-from webop.settings import NetworkingSettings
+from webop.settings.groups import NetworkingSettings
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -18,7 +18,7 @@ import webop
 from tests.kit.webhook_servers import Recorder, trust
 from webop.errors import APIConflictError, APIError, APINotFoundError
 from webop.servers.certificates.certs import split_certificates
-from webop.servers.hosting import ClusterAccess, Hosting, current_hosting
+from webop.servers.limits import ClusterAccess, Hosting, current_hosting
 
 Json = dict[str, Any]
 

@@ -30,7 +30,7 @@ from tests.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
 from webop.admission.configurations.agreement import PREFIX
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
-from webop.servers.hosting import get_hosting
+from webop.servers.limits import get_hosting
 from webop.testing.apiserver import Refusal, Request, Response, Review
 
 if TYPE_CHECKING:

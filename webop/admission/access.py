@@ -1,7 +1,7 @@
 """The access of webhook servers to the API server (``Hosting.cluster``), through the client.
 
 Webhook servers do not import clients and credentials; the protocol
-:class:`webop.servers.hosting.ClusterAccess` has what they need.
+:class:`webop.servers.limits.ClusterAccess` has what they need.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ from webop.events.loggers import current_poster
 from webop.handlers.model import ConversionHandler
 from webop.models.versions import Passage, Versions, collect_versions, get_definition
 from webop.objects.field_errors import build_causes, is_validation_error, summarize
-from webop.servers.hosting import Hosting
 from webop.servers.http.review_head import compute_budget
+from webop.servers.limits import Hosting
 from webop.telemetry.tracing import NOT_TRACED, Description, open_span
 
 Json = dict[str, Any]

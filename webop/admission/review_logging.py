@@ -14,7 +14,7 @@ from typing import Any
 from webop.admission.response import clean_line
 from webop.admission.review import Review
 from webop.events.loggers import LocalObjectLogger, Logger
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 
 _MESSAGE_LIMIT = 1024  # characters
 

@@ -43,7 +43,7 @@ from webop.objects.body import Body
 from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
-from webop.servers.hosting import Hosting
+from webop.servers.limits import Hosting
 from webop.telemetry.tracing import Description, open_span
 
 if TYPE_CHECKING:

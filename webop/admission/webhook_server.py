@@ -22,7 +22,7 @@ from webop.context.operator_context import OperatorContext
 from webop.errors import ConfigurationError, WebopError
 from webop.objects.resources import Resource
 from webop.servers.base import WebhookClientConfig, check_generator
-from webop.servers.hosting import ClusterAccess, Hosting, current_hosting
+from webop.servers.limits import ClusterAccess, Hosting, current_hosting
 from webop.servers.local import WebhookServer
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from webop.aio.backoff import Once
 from webop.aio.cancellation import contain, invocations
 from webop.calls.invocation import Invocation, current_invocation
 from webop.events.loggers import ObjectLogger
-from webop.settings import ProcessSettings
+from webop.settings.groups import ProcessSettings
 from webop.telemetry.counters import Timings
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from webop.handlers.model import (
     WebhookHandler,
 )
 from webop.logs.reviews import call_of_the_moment
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 
 _VITAL = (Activity.AUTHENTICATION, Activity.PROBE)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from webop.handlers.model import ErrorsMode
 from webop.lifecycles import LifeCycleFn, all_at_once
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 from webop.telemetry.counters import CallCounters
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from webop.aio.cancellation import count_cancellations
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.aio.work_deadline import current_fence
 from webop.handlers.stopping import SyncDaemonStopped
-from webop.settings.base import Threads
+from webop.settings.thread_pools import Threads
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from webop.logs import LogFormat, configure, configure_terminal
 if TYPE_CHECKING:
     from webop.client.auth.vault import Vault
     from webop.handlers.registry import OperatorRegistry
-    from webop.settings import OperatorSettings
+    from webop.settings.groups import OperatorSettings
 
 DEV_PRIORITY = 666  # the manual's, "Development mode"
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from webop.context.memos import Memos
 from webop.events.loggers import Poster
 from webop.handlers.registry import OperatorRegistry
 from webop.lifecycles import LifeCycleFn
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 from webop.telemetry.counters import CallCounters
 
 if TYPE_CHECKING:

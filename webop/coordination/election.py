@@ -29,8 +29,8 @@ from webop.aio.backoff import Once
 from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
 from webop.client.api import Client
 from webop.context.operator_context import OperatorContext
+from webop.coordination.held_lease import ObservedLease
 from webop.coordination.lease import NOTHING, LeaseTimes, build_times
-from webop.coordination.observed_lease import ObservedLease
 from webop.coordination.requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
 from webop.errors import APIError, APIForbiddenError, ConfigurationError

@@ -16,7 +16,7 @@ from typing import Any
 from webop.client.watch_events import parse_number, parse_version
 from webop.errors import ConfigurationError
 from webop.objects.names import SUBDOMAIN
-from webop.settings import LeadershipSettings
+from webop.settings.groups import LeadershipSettings
 
 _MAX_NAME = 253  # RFC 1123
 

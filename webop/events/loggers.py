@@ -36,8 +36,8 @@ from webop.events.repetitions import CountedEvent, EventQueue, Loss, Message
 from webop.logs.escaping import escape
 from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
-from webop.settings import OperatorSettings, PostingSettings
 from webop.settings.base import check_delays
+from webop.settings.groups import OperatorSettings, PostingSettings
 
 if TYPE_CHECKING:
     from webop.client.api import Client, ObjectOptions

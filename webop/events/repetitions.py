@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from webop.aio.backoff import Backoff
 from webop.objects.body import ObjectReference
-from webop.settings import PostingSettings
+from webop.settings.groups import PostingSettings
 
 _REPORT_DELAY = 1.0  # seconds from a loss to its report, as more can follow at once
 _REPORT_INTERVAL = 60.0  # seconds

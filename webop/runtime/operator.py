@@ -40,7 +40,7 @@ from webop.reactor.namespace_patterns import is_exact
 from webop.reactor.observer import Observer, Scope
 from webop.runtime.activity_handlers import run_activity
 from webop.runtime.authentication import Authenticator
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 from webop.telemetry.counters import Timings
 from webop.telemetry.tracing import set_up_tracing
 

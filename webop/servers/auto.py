@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from webop.errors import WebopError
 from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn
-from webop.servers.hosting import get_hosting
+from webop.servers.limits import get_hosting
 from webop.servers.local import (
     WebhookDockerDesktopServer,
     WebhookK3dServer,
@@ -26,7 +26,7 @@ from webop.servers.tunnel import WebhookNgrokTunnel
 
 if TYPE_CHECKING:
     from webop.servers.certificates.certs import Certificate
-    from webop.servers.hosting import ClusterAccess
+    from webop.servers.limits import ClusterAccess
 
 logger = logging.getLogger(__name__)
 

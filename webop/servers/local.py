@@ -40,7 +40,7 @@ from webop.servers.certificates.sources import (
     join_bundles,
     read_material,
 )
-from webop.servers.hosting import Hosting, get_hosting
+from webop.servers.limits import Hosting, get_hosting
 
 if TYPE_CHECKING:
     from webop.servers.http.listener import Listener

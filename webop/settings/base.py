@@ -1,8 +1,7 @@
-"""The base classes and types of the groups of settings: validation on assignment, thread pools."""
+"""The base class and the types of the groups of settings: validation on assignment."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import difflib
 import inspect
 import itertools
@@ -10,7 +9,7 @@ import logging
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
@@ -216,54 +215,3 @@ def _locate(exc: BaseException) -> str:
 def _list_names(kind: type[Section]) -> set[str]:
     inner = (_list_names(item) for item in kind.__subclasses__())
     return {kind.__name__}.union(*inner)
-
-
-class Threads(NamedTuple):
-    """The threads for sync functions of one kind.
-
-    Attributes:
-        name: the prefix of thread names, after "webop-".
-        calls: what runs in the threads, for messages.
-        group: the group of settings that it belongs to.
-        size: the default limit of threads; None for Python's own default.
-    """
-
-    name: str
-    calls: str
-    group: str
-    size: int | None = None
-
-    def build_executor(self, size: int | None) -> concurrent.futures.Executor:
-        """Return a pool that starts threads when it needs them.
-
-        Raises:
-            ValueError: the size is not a positive integer.
-        """
-        if size is not None and type(size) is not int:
-            raise ValueError(f"The number of threads for sync {self.calls} must be an integer.")
-        if size is not None and size < 1:
-            raise ValueError(f"The number of threads for sync {self.calls} must be at least 1.")
-        return concurrent.futures.ThreadPoolExecutor(size, thread_name_prefix=f"webop-{self.name}")
-
-    def build_default(self) -> concurrent.futures.Executor:
-        """Return a pool of the default size."""
-        return self.build_executor(self.size)
-
-
-class PoolSection(Section):
-    """A group with a pool of threads."""
-
-    threads: ClassVar[Threads]
-    executor: concurrent.futures.Executor
-
-    @property
-    def max_workers(self) -> int | None:
-        """The maximum number of threads. Setting it creates a new executor."""
-        return getattr(self.executor, "_max_workers", None)
-
-    @max_workers.setter
-    def max_workers(self, value: int | None) -> None:
-        try:
-            self.executor = self.threads.build_executor(value)
-        except ValueError as exc:
-            raise self._build_error("max_workers", value, str(exc)) from None

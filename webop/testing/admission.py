@@ -28,7 +28,7 @@ from webop.handlers.options import parse_options
 from webop.handlers.registry import OperatorRegistry
 from webop.objects.resources import Resource
 from webop.runtime.loading import load_sources
-from webop.settings import AdmissionSettings, OperatorSettings
+from webop.settings.groups import AdmissionSettings, OperatorSettings
 from webop.testing.registries import AdmissionRegistry, called, replace_default_registry
 from webop.testing.results import AdmissionResult, read_result
 from webop.testing.reviews import Object, TargetOptions, complete, find_resource, review, to_json

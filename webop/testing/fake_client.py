@@ -47,7 +47,7 @@ from webop.objects.body import Body
 from webop.objects.fields import convert_to_json
 from webop.objects.patch import Patch
 from webop.objects.resources import Resource
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 from webop.testing.apiserver import Cluster, Request, Response, Watch
 from webop.testing.apiserver.kinds import BUILT_IN, Kind
 

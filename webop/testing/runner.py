@@ -23,7 +23,7 @@ from webop.cli import CLIControls, main
 from webop.errors import WebopError
 from webop.handlers.registry import OperatorRegistry
 from webop.logs import preserve
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 from webop.testing.registries import replace_default_registry
 from webop.testing.waiting import watched
 

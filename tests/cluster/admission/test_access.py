@@ -16,8 +16,8 @@ from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.controlplane.cluster import LocalCluster
 from webop.errors import APIConflictError, APINotFoundError, LoginError
 from webop.servers.certificates.certs import read_certificate
-from webop.servers.hosting import ClusterAccess
-from webop.settings import NetworkingSettings
+from webop.servers.limits import ClusterAccess
+from webop.settings.groups import NetworkingSettings
 
 
 @contextlib.asynccontextmanager

@@ -40,7 +40,7 @@ from webop.controlplane.credentials import ServerNames
 from webop.errors import APIError, APINotFoundError, APIStatusError, ConfigurationError, LoginError
 from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import build_certificate_self_signed
-from webop.servers.hosting import Hosting, current_hosting
+from webop.servers.limits import Hosting, current_hosting
 
 MINIKUBE_NAMES = ServerNames(
     ca_name="minikubeCA",

@@ -89,7 +89,7 @@ async def test_a_process_that_was_paused_for_longer_than_it_counts_comes_back(
 _FAILING = """
 @webop.on.startup()
 def fail_later(settings, **_):
-    from webop.servers.hosting import get_hosting
+    from webop.servers.limits import get_hosting
     inner = settings.admission.server
 
     async def serve(fn):

@@ -163,7 +163,7 @@ async def test_a_review_that_blocks_the_loop_of_an_asgi_server_is_named(
 _COLLECTED = """
 import asyncio, gc, threading, time
 from webop.calls.blocked_loop import watching_loop
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 
 
 async def run():

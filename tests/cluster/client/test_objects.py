@@ -17,7 +17,7 @@ from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.client.objects import AsyncClient
-from webop.settings import NetworkingSettings
+from webop.settings.groups import NetworkingSettings
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -25,7 +25,7 @@ from webop.client.http.sessions import build_transport
 from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
 from webop.errors import APIServerError
-from webop.settings import NetworkingSettings
+from webop.settings.groups import NetworkingSettings
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -34,7 +34,7 @@ from webop.coordination.requests import LEASES
 from webop.errors import APIUnauthorizedError
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import build_certificate_signed
-from webop.settings import NetworkingSettings
+from webop.settings.groups import NetworkingSettings
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

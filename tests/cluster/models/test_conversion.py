@@ -40,7 +40,7 @@ from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIError, APINotFoundError, APIStatusError
 from webop.handlers.model import WebhookType
-from webop.settings import NetworkingSettings
+from webop.settings.groups import NetworkingSettings
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -20,7 +20,7 @@ from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
 from webop.handlers.model import WebhookHandler, WebhookType
 from webop.objects.resources import Resource, parse_selector
-from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
+from webop.servers.limits import DefaultLimits, Hosting, current_hosting
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -24,7 +24,7 @@ from webop.calls.threads import call_in_thread
 from webop.context.activity import Pausing
 from webop.handlers.model import ChangeHandler
 from webop.handlers.stopping import DaemonStoppingReason, Stopper, SyncDaemonStopped
-from webop.settings import ExecutionSettings
+from webop.settings.groups import ExecutionSettings
 
 _LEASE = 0.15  # seconds
 

@@ -10,6 +10,7 @@ import pytest
 
 import webop
 from webop.aio.work_deadline import Fence
+from webop.coordination.held_lease import ObservedLease
 from webop.coordination.lease import (
     Record,
     build_times,
@@ -18,9 +19,8 @@ from webop.coordination.lease import (
     release,
     renew,
 )
-from webop.coordination.observed_lease import ObservedLease
 from webop.errors import ConfigurationError
-from webop.settings import LeadershipSettings
+from webop.settings.groups import LeadershipSettings
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ import pytest
 
 from webop.errors import ReviewError
 from webop.servers.decoding import decode_review, find_request
-from webop.servers.hosting import Hosting
+from webop.servers.limits import Hosting
 
 _SIZE = 7 * 1024 * 1024
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from webop.errors import ReviewError
-from webop.servers.hosting import DefaultLimits, Hosting, OverloadGate
+from webop.servers.limits import DefaultLimits, Hosting, OverloadGate
 
 
 def build_gate(**limits: int) -> OverloadGate:

@@ -16,7 +16,7 @@ from tests.kit.pages import find_snippets
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import RESPONSE, Recorder, collect, get_url, post, serve
 from webop.errors import ConfigurationError
-from webop.servers.hosting import DefaultLimits, Hosting, current_hosting
+from webop.servers.limits import DefaultLimits, Hosting, current_hosting
 
 AGENT = """#!/bin/sh
 echo $$ $* >> {folder}/calls

@@ -41,7 +41,7 @@ from webop.servers.certificates.certs import (
     read_certificate,
 )
 from webop.servers.certificates.contexts import find_presented
-from webop.servers.hosting import Hosting, current_hosting
+from webop.servers.limits import Hosting, current_hosting
 
 INTERVAL = 0.05
 

@@ -19,9 +19,9 @@ from webop.cli import main
 from webop.cli.layout import SectionOption
 from webop.embedding import build_options as build_embedding_options
 from webop.errors import ConfigurationError
-from webop.settings import OperatorSettings
 from webop.settings.base import find_setting_problem
 from webop.settings.environment import OPTION_NAMES, is_option
+from webop.settings.groups import OperatorSettings
 
 DEFAULTS = {
     "process.ultimate_exiting_timeout": 600,

@@ -21,8 +21,8 @@ import click
 
 from webop.aio.backoff import Backoff
 from webop.aio.concurrency import run_concurrently
-from webop.cli.needs import find_models
 from webop.cli.options import load_quietly, source_options
+from webop.cli.required_rights import find_models
 from webop.client.api import Client
 from webop.client.http.requests import MERGE_PATCH, Call, encode_body
 from webop.client.standalone import connect_command

@@ -19,7 +19,7 @@ from webop.cli.options import (
     source_options,
     startup_option,
 )
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 
 _option = functools.partial(click.option, show_default=True)
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "failure": "red"}

@@ -19,7 +19,7 @@ from webop.client.discovery import discover
 from webop.client.standalone import connect_command
 from webop.errors import APIStatusError
 from webop.objects.resources import Resource, parse_selector
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 
 
 @click.group()

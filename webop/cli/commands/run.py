@@ -165,7 +165,7 @@ def run(
         registry = load_handlers(paths, modules, controls.registry)
         from webop import embedding  # noqa: PLC0415 - keeps --help fast
         from webop.handlers.validation import check_registry  # noqa: PLC0415
-        from webop.settings import OperatorSettings  # noqa: PLC0415
+        from webop.settings.groups import OperatorSettings  # noqa: PLC0415
     for variable in sorted(name for name in os.environ if name.startswith("KOPF_RUN_")):
         renamed = f"WEBOP_{variable.removeprefix('KOPF_')}"
         logger.warning("Ignoring the environment variable %s; use %s.", variable, renamed)

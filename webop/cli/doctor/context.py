@@ -7,7 +7,7 @@ import datetime as dt
 from dataclasses import dataclass, field
 from typing import Any
 
-from webop.cli.needs import Inspection
+from webop.cli.required_rights import Inspection
 from webop.client.api import Client
 from webop.errors import APIForbiddenError, APINotFoundError
 

@@ -21,7 +21,7 @@ from webop.cli.doctor.permissions import check_permissions, list_unknown
 from webop.cli.doctor.reachability import check_trust, probe
 from webop.cli.doctor.rules import check_rules
 from webop.cli.doctor.selector_checks import check_selectors
-from webop.cli.needs import call_startup
+from webop.cli.required_rights import call_startup
 from webop.client.discovery import discover
 from webop.client.self_review import review_self
 from webop.client.standalone import connect_command

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from webop.aio.concurrency import run_concurrently
 from webop.cli.doctor.context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, warn
-from webop.cli.needs import Need, list_needs
+from webop.cli.required_rights import Need, list_needs
 from webop.objects.names import join_names
 from webop.objects.rights import parse_right
 from webop.servers.certificates.secret import parse_secret

@@ -18,9 +18,9 @@ from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, bu
 from webop.admission.conversion import PATH
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
-from webop.cli.manifests.rights import build_rights, split_rules
+from webop.cli.manifests.roles import build_rights, split_rules
 from webop.cli.manifests.yaml_text import dump
-from webop.cli.needs import Inspection, call_startup, find_models, list_needs
+from webop.cli.required_rights import Inspection, call_startup, find_models, list_needs
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command
@@ -36,7 +36,7 @@ from webop.objects.rights import parse_right
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
 from webop.servers.local import WebhookServer
 from webop.servers.service import WebhookServiceServer
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 
 Files = dict[str, list[str]]  # YAML documents by the name of their file
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import webop
 from webop.cli.migration.findings import Finding
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 
 _MODULES = {"cli", "lifecycles", "on", "testing"}
 _NO_EFFECT = {("batching", "idle_timeout"), ("batching", "batch_window")}

@@ -11,7 +11,7 @@ from webop.aio.backoff import Once
 from webop.keymaterial import find_certificates
 
 if TYPE_CHECKING:
-    from webop.servers.hosting import Hosting
+    from webop.servers.limits import Hosting
 
 logger = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from webop.errors import (
 from webop.keymaterial import load_key_material
 from webop.servers.certificates import certs
 from webop.servers.certificates.sources import CertificateSource, Material, join_bundles
-from webop.servers.hosting import ClusterAccess
+from webop.servers.limits import ClusterAccess
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ import orjson
 from webop.aio.backoff import Once
 from webop.errors import ReviewError
 from webop.servers.decoding import HEAD_SIZE, decode_review, find_request
-from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.responses import (
     RETRY,
     SSLPEER_EXTENSION,
@@ -37,6 +36,7 @@ from webop.servers.http.review_head import (
     normalize_path,
     read_timeout,
 )
+from webop.servers.limits import Hosting, get_hosting
 
 if TYPE_CHECKING:
     from webop.servers.base import WebhookFn

@@ -23,8 +23,8 @@ from uvicorn.server import ServerState
 
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
-from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.protocol import HTTPProtocol
+from webop.servers.limits import Hosting, get_hosting
 
 if TYPE_CHECKING:
     import ssl

@@ -40,9 +40,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from webop.servers.hosting import Hosting, get_hosting
 from webop.servers.http.responses import RETRY, SSLPEER_EXTENSION, Response, build_refusal
 from webop.servers.http.slots import Slots
+from webop.servers.limits import Hosting, get_hosting
 
 _MAX_HEAD = 64 * 1024  # bytes of the URL, the headers and the trailers
 _HEADER_OVERHEAD = 32  # bytes that count for each header beside its text

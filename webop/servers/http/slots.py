@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from webop.aio.backoff import Once
 
 if TYPE_CHECKING:
-    from webop.servers.hosting import ServingLimits
+    from webop.servers.limits import ServingLimits
 
 logger = logging.getLogger(__name__)
 

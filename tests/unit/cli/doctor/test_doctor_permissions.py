@@ -7,7 +7,7 @@ from typing import Any
 import webop
 from webop.cli.doctor.context import Context
 from webop.cli.doctor.permissions import build_review, judge
-from webop.cli.needs import Need, list_object_needs
+from webop.cli.required_rights import Need, list_object_needs
 
 PODS = webop.Resource("", "v1", "pods", kind="Pod", namespaced=True)
 NODES = webop.Resource("", "v1", "nodes", kind="Node", namespaced=False)

@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 
 from tests.kit.waiting import eventually
-from webop.servers.hosting import Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
+from webop.servers.limits import Hosting
 
 
 @contextlib.asynccontextmanager

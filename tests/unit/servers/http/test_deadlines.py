@@ -16,10 +16,10 @@ from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import RESPONSE, REVIEW
 from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.errors import ReviewError
-from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
 from webop.servers.http.review_head import compute_budget, parse_duration, read_timeout
+from webop.servers.limits import DefaultLimits, Hosting
 
 # The arithmetic.
 

@@ -15,9 +15,9 @@ import pytest
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import RESPONSE, REVIEW, Recorder, connect, post, read_head
 from webop.errors import ReviewError
-from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import ASGIApp, Listener
+from webop.servers.limits import DefaultLimits, Hosting
 
 MAX_BODY = 7 * 1024 * 1024
 

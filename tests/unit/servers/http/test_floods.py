@@ -27,9 +27,9 @@ from webop.servers.certificates.certs import (
     build_certificate_self_signed,
     build_certificate_signed,
 )
-from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
+from webop.servers.limits import DefaultLimits, Hosting
 
 LIMIT = 16
 BODY = json.dumps(REVIEW).encode()

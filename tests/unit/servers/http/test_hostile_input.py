@@ -29,9 +29,9 @@ from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.errors import ReviewError
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import build_certificate_self_signed
-from webop.servers.hosting import DefaultLimits, Hosting
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
+from webop.servers.limits import DefaultLimits, Hosting
 
 BODY = json.dumps(REVIEW).encode()
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)

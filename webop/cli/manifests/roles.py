@@ -1,4 +1,4 @@
-"""Build roles and bindings from the needs of an operator: :mod:`webop.cli.needs`."""
+"""Build roles and bindings from the needs of an operator: :mod:`webop.cli.required_rights`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from webop.admission.configurations.building import GROUP
 from webop.cli.manifests.objects import Plan
 from webop.cli.manifests.yaml_text import dump
-from webop.cli.needs import Need
+from webop.cli.required_rights import Need
 from webop.errors import ConfigurationError
 from webop.models.crds import CRDS
 from webop.objects.resources import Resource

@@ -46,7 +46,7 @@ from webop.reactor.observer import Scope
 from webop.runtime.activity_handlers import run_activity
 from webop.runtime.operator import Operator, OperatorOptions
 from webop.servers.service import WebhookServiceServer
-from webop.settings import OperatorSettings
+from webop.settings.groups import OperatorSettings
 
 _POD_VARIABLE = "KUBERNETES_SERVICE_HOST"  # set in all pods
 _AT_TIMES = "list is needed if the API server has no streaming lists; get, after conflicts"
