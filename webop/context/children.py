@@ -189,14 +189,14 @@ class Children:
         if mine is None or is_same:  # others have changed it
             former = await self._claim(resource, place, label, adopt=adopt)
         is_forced = mine is not None or former is not None
-        if mine is not None and not is_same:  # refused if another one has taken its place
+        if former is not None:
+            content["metadata"]["uid"] = former["metadata"]["uid"]
+        elif mine is not None and not is_same:  # refused if another one has taken its place
             content["metadata"]["uid"] = mine.uid
         store.begin(place)
         try:
-            if former is not None:  # refused if it is not as it was read
-                same = content if is_same else None
-                version = await self._take_over(resource, former, label, same)
-                content["metadata"]["resourceVersion"] = version
+            if former is not None:
+                await self._take_over(resource, former, label, content if is_same else None)
             found = await self._write(content, place, label, is_forced=is_forced)
             store.note_applied(place, found, self._names, is_read=self._is_read(resource))
         finally:
@@ -301,8 +301,8 @@ class Children:
 
     async def _take_over(
         self, resource: Resource, found: Json, label: str, content: Json | None
-    ) -> str:
-        """Let the next apply remove what others have left in a child; return its version then."""
+    ) -> None:
+        """Let the next apply remove what others have left in a child."""
         manager, meta = self._name_manager(label), found["metadata"]
         entries = take_over(found, manager, self._field_manager, content)
         if entries is not None:
@@ -310,9 +310,7 @@ class Children:
             change = {"path": "/metadata/managedFields", "value": entries}
             patch = [{"op": "test", **test}, {"op": "replace", **change}]
             where = meta.get("namespace")
-            found = await self._client.patch(resource, meta["name"], patch, namespace=where)
-        version: str = found["metadata"]["resourceVersion"]
-        return version
+            await self._client.patch(resource, meta["name"], patch, namespace=where)
 
     async def _write(self, content: Json, place: Place, label: str, *, is_forced: bool) -> Json:
         """Apply a child; take the fields of others only if they have changed it."""
