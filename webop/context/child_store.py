@@ -17,7 +17,7 @@ import functools
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -234,6 +234,20 @@ class ChildStore:
             self._applying[place] = True
         elif is_read or old is None or _get_essence(old) != _get_essence(child):
             self._tell(place, child)
+
+    def note_list(
+        self, kind: str, namespace: str | None, uids: Collection[str], version: int
+    ) -> None:
+        """Forget the children that are not in a complete list of a version; call their parents.
+
+        Of these, only the response to an own apply has told.
+        """
+        for place, child in [*self._children.items()]:
+            is_there = place.kind == kind and namespace in (None, place.namespace)
+            is_old = 0 < parse_number(child.version) <= version and place not in self._applying
+            if is_there and is_old and child.uid not in uids:
+                self._remove(place, child)
+                self._tell(place, child)
 
     def begin(self, place: Place) -> None:
         """Let events of a child wait for the response to an own apply."""

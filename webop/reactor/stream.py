@@ -177,7 +177,11 @@ class Stream:
                 elif isinstance(item, ListingStarted):
                     self.controller.begin_listing()
                 else:
-                    self.controller.finish_listing(parse_number(item.resource_version))
+                    version = parse_number(item.resource_version)
+                    self.controller.finish_listing(version)
+                    if ctx.handlers.children:
+                        kind, uids = ctx.resource.plural_name, self.controller.uids
+                        ctx.operator.children.note_list(kind, self.namespace, uids, version)
                     if not self._has_searched and ctx.operator.pausing.is_active:
                         self._has_searched = True
                         self._group.create_task(self._release_left(), name=f"search for {self}")

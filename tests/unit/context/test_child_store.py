@@ -154,3 +154,26 @@ def test_ids_of_reconcilers_become_labels(handler_id: str, label: str | None) ->
     made = build_label(handler_id)
     assert label in (None, made)
     assert len(made) <= 63
+
+
+@pytest.mark.parametrize(
+    ("namespace", "uids", "version", "is_gone"),
+    [
+        ("ns", set(), 7, True),
+        (None, set(), 6, True),
+        ("ns", {"c1"}, 7, False),
+        ("other", set(), 7, False),
+        ("ns", set(), 5, False),  # it was applied after the list was made
+    ],
+)
+def test_a_child_that_only_an_own_apply_has_shown_goes_with_the_next_list_without_it(
+    scene: Scene, namespace: str | None, uids: set[str], version: int, is_gone: bool
+) -> None:
+    scene.store.begin(scene.place)
+    scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
+    scene.store.note_list("configmaps", namespace, uids, 7)
+    assert scene.store.find(scene.place) is not None, "it is being applied"
+    scene.store.finish(scene.place)
+    scene.store.note_list("configmaps", namespace, uids, version)
+    assert (scene.store.find(scene.place) is None) is is_gone
+    assert scene.parent.calls == ["build configmaps"] * is_gone
