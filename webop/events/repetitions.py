@@ -128,13 +128,14 @@ class EventQueue:
 
     def add(self, message: Message, now: float) -> None:
         """Count a message: it is a new Event, a repetition, or dropped."""
+        self._forget(now)
         key = (message.reference["uid"], message.type, message.reason, message.text)
         event = self._known.get(key)
         if event is None or not event.is_waiting:
             if not self._has_place(message.type):
                 self.losses.note(Loss.QUEUE, now)
                 return
-            if event is None or now - event.seen > self._settings.aggregation_interval:
+            if event is None:
                 event = CountedEvent(message, message.moment, now)
             event.is_waiting = True
             self._queue.append(event)
@@ -144,6 +145,12 @@ class EventQueue:
         self._known[key] = event
         while len(self._known) > self._settings.memory_limit:
             del self._known[next(iter(self._known))]
+
+    def _forget(self, now: float) -> None:
+        """Forget the Events that count no repetitions any more."""
+        known, oldest = self._known, now - self._settings.aggregation_interval
+        while known and known[key := next(iter(known))].seen < oldest:
+            del known[key]
 
     def get(self, now: float) -> CountedEvent | None:
         """Return the Event to send now; None if none is due.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -12,10 +14,14 @@ from webop.settings.groups import PostingSettings
 MOMENT = 1_000_000.0  # Unix time at the moment 0 of the tests
 
 
+class Reference(dict[str, str]):
+    """A reference to an object that can be watched to go; a plain dict cannot."""
+
+
 def build_message(
     text: str, now: float = 0, *, uid: str = "u1", type: str = "Normal", reason: str = "Logging"
 ) -> Message:
-    reference: Any = {"kind": "KopfExample", "name": uid, "uid": uid}
+    reference: Any = Reference(kind="KopfExample", name=uid, uid=uid)
     return Message(reference, type, reason, text, MOMENT + now)
 
 
@@ -180,6 +186,16 @@ def test_the_least_recent_events_are_forgotten() -> None:
     machine.tell("a", uid="u1")
     machine.tell("a", uid="u2")
     assert machine.send() == [("a", 3, True), ("a", 1, False)]
+
+
+def test_events_that_count_no_repetitions_any_more_leave_the_memory() -> None:
+    machine = Machine(aggregation_interval=600)
+    machine.tell(*map(str, range(100)))
+    references = [weakref.ref(event.message.reference) for event, _ in machine.send_events()]
+    machine.now = 601
+    machine.tell("last")
+    gc.collect()
+    assert [one for one in references if one() is not None] == []
 
 
 @pytest.mark.feature("D-60", "KEV-09")
