@@ -17,6 +17,7 @@ from webop.objects.fields import clone
 
 Json = dict[str, Any]
 
+_SHORT: Final = 60  # characters of long names, which are cut
 _OF_PARENT: Final = re.compile(r"\.[0-9a-f]{8}")
 
 
@@ -51,7 +52,8 @@ def take_over(found: Json, manager: str, own: str, content: Json | None) -> list
 
     - what a reconciler has applied for a former parent;
     - items of lists that others have renamed, such as a container or a port: else they stay beside
-      the applied ones. In a list that has lost an applied item, all items of others are taken.
+      the applied ones. In a list that has lost an applied item, all items of others are taken, but
+      not those of others that apply the object, too.
 
     Args:
         found: the child.
@@ -64,7 +66,8 @@ def take_over(found: Json, manager: str, own: str, content: Json | None) -> list
     applied = {str(one.get("manager")): one for one in entries if is_applied(one)}
     mine = applied.get(manager)
     for name, entry in applied.items():
-        if mine is None and name.startswith(f"{own}.") and _OF_PARENT.fullmatch(name[-9:]):
+        is_former = name.startswith(f"{own}."[:_SHORT]) and _OF_PARENT.fullmatch(name[-9:])
+        if mine is None and is_former:
             mine = entry
             entry["manager"] = manager
     if mine is None:
@@ -74,9 +77,12 @@ def take_over(found: Json, manager: str, own: str, content: Json | None) -> list
         fields = dict[str, Any]()
         for entry in (mine, *others):
             _merge(fields, entry.get("fieldsV1") or {})
-        for path in _find_foreign(mine["fieldsV1"], fields, content):
-            for entry in others:
-                _move(path, entry["fieldsV1"], mine["fieldsV1"])
+        kept = [one["fieldsV1"] for one in others if is_applied(one)]
+        rest = {key: part for key, part in content.items() if key != "metadata"}
+        for path in _find_foreign(mine["fieldsV1"], fields, rest):
+            if not any(_has(path, one) for one in kept):
+                for entry in others:
+                    _move(path, entry["fieldsV1"], mine["fieldsV1"])
     entries = [one for one in entries if one.get("fieldsV1")]
     return entries if entries != before else None
 
@@ -84,6 +90,10 @@ def take_over(found: Json, manager: str, own: str, content: Json | None) -> list
 def _merge(fields: Json, others: Mapping[str, Any]) -> None:
     for key, part in others.items():
         _merge(fields.setdefault(key, {}), part)
+
+
+def _has(path: tuple[str, ...], fields: Json) -> bool:
+    return not path or (path[0] in fields and _has(path[1:], fields[path[0]]))
 
 
 def _move(path: tuple[str, ...], source: Json, target: Json) -> None:
@@ -108,14 +118,27 @@ def _find_foreign(own: Any, fields: Any, content: Any) -> Iterator[tuple[str, ..
                 for path in _find_foreign(own.get(key), fields[key], content[key[2:]]):
                     yield key, *path
     elif isinstance(content, list):
-        is_lost = not all(any(_is_key_of(key, item) for key in own) for item in content)
+        is_lost = len(_match(own, content)) < len(content)
+        matched = _match(fields, content)
         for key in fields:
-            same = next((item for item in content if _is_key_of(key, item)), None)
-            if same is not None:
-                for path in _find_foreign(own.get(key), fields[key], same):
+            if key in matched:
+                for path in _find_foreign(own.get(key), fields[key], matched[key]):
                     yield key, *path
             elif is_lost and key.startswith("k:"):
                 yield (key,)
+
+
+def _match(fields: Json, content: list[Any]) -> dict[str, Any]:
+    """Return the applied items by their keys; items with all parts of a key choose first."""
+    found: dict[str, Any] = {}
+    keys = {key: orjson.loads(key[2:]) for key in fields if key.startswith("k:")}
+    names = {name for key in keys.values() if isinstance(key, dict) for name in key}
+    items = [item for item in content if isinstance(item, dict)]
+    for item in sorted(items, key=lambda one: -len(names & one.keys())):
+        key = next((key for key in keys if key not in found and _is_key_of(key, item)), None)
+        if key is not None:
+            found[key] = item
+    return found
 
 
 def _is_key_of(key: str, item: Any) -> bool:

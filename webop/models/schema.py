@@ -455,7 +455,7 @@ def _name_type(value: Any) -> str:
 
 def _has_type(value: Any, kind: str) -> bool:
     found = "array" if isinstance(value, list) else _name_type(value)
-    return found == kind or (kind == "number" and found == "integer")
+    return kind in (found, "any") or (kind == "number" and found == "integer")
 
 
 def shorten_descriptions(schema: Schema, limit: int) -> Schema:

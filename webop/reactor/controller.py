@@ -283,6 +283,7 @@ class Controller:
             self.stop_daemons(reason)
             for obj in list(self._objects.values()):
                 obj.is_unshown &= obj.is_gone and obj.is_shown
+                self._write_last(obj)
                 self.enqueue(obj)
             return
         self._is_resuming = True
@@ -387,6 +388,12 @@ class Controller:
     def write(self, obj: WatchedObject, work: Coroutine[Any, Any, Any]) -> None:
         """Start a task that writes for an object, beside other work on it."""
         self._follow(obj, self._spawn(work, name=f"writer of {obj}"), self._finish_beside)
+
+    def _write_last(self, obj: WatchedObject) -> None:
+        """Write what handlers have left, in spite of the pause after a failure: then work ends."""
+        writer = (obj.work or NOTHING).writer
+        if writer is not None and writer.has_unwritten and obj.state is not State.RUNNING:
+            self.write(obj, writer.write())
 
     def _finish_beside(self, obj: WatchedObject, task: asyncio.Task[Any]) -> None:
         del self._workers[task]
@@ -548,9 +555,7 @@ class Controller:
                 self._queue.remove(obj)
                 self._queue.bodies.drop(obj.text)
                 obj.text = None
-                work = obj.work or NOTHING
-                if work.writer is not None and Hold.PAUSED not in self.holds:
-                    self.write(obj, work.writer.write())  # in spite of the pause after a failure
+                self._write_last(obj)
         self.stop_daemons(reason)
         if self._workers:
             await asyncio.wait(set(self._workers), timeout=timeout)

@@ -112,3 +112,40 @@ def test_lists_without_keys_are_not_touched() -> None:
     child = build(entry(OWN, x={}), entry("edit", "Update", args={}, names={'v:"x"': {}}))
     content = {"args": ["y"], "names": ["y"]}
     assert take_over(child, OWN, "webop", content) is None
+
+
+def test_items_that_differ_in_one_part_of_their_key_are_told_apart() -> None:
+    udp, tcp = 'k:{"port":53,"protocol":"UDP"}', 'k:{"port":53,"protocol":"TCP"}'
+    new = 'k:{"port":54,"protocol":"TCP"}'
+
+    def make(own: Json, *others: Json) -> list[Json]:
+        return [
+            entry(OWN, ports=own),
+            *(entry("edit", "Update", ports=one) for one in others),
+        ]
+
+    content = {"ports": [{"port": 53}, {"port": 53, "protocol": "UDP"}]}
+    found = take_over(build(*make({udp: PORT}, {new: PORT})), OWN, "webop", content)
+    assert found == make({udp: PORT, new: PORT})
+    assert take_over(build(*make({udp: PORT, tcp: PORT})), OWN, "webop", content) is None
+
+
+def test_items_of_others_that_apply_the_object_too_stay() -> None:
+    mine = entry(OWN, type={})
+    child = build(mine, entry("mesh", ports={NEW: PORT}))
+    assert take_over(child, OWN, "webop", {"ports": [{"port": 80}]}) is None
+
+
+def test_owners_that_others_add_stay() -> None:
+    other = entry("edit", "Update", metadata={"f:ownerReferences": {'k:{"uid":"x"}': {}}})
+    child = build(entry(OWN, data={}), other)
+    content = {"metadata": {"ownerReferences": [{"uid": "p"}]}, "data": {}}
+    assert take_over(child, OWN, "webop", content) is None
+
+
+def test_managers_with_long_names_are_recognised() -> None:
+    own = "x" * 100
+    former = entry(f"{own[:60]}.build.9999aaaa", data={})
+    assert take_over(build(former), f"{own[:60]}.build.12345678", own, None) == [
+        entry(f"{own[:60]}.build.12345678", data={})
+    ]

@@ -290,6 +290,7 @@ def test_each_type_has_its_schema(annotation: Any, schema: Schema) -> None:
             {"type": "array", "items": INTEGER, "x-kubernetes-list-type": "atomic"},
         ),
         (Color, Color.RED, {**STRING, "enum": ["red", "blue"], "default": "red"}),
+        (int | str, "10%", {"x-kubernetes-int-or-string": True, "default": "10%"}),
         (
             list[int],
             Field(default_factory=list),
