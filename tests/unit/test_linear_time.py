@@ -38,7 +38,7 @@ PIECES = (
     *("://", "token=", "basic ", "ERR_NGROK_", "FROM ", "k8s.io/a => ", "go1.", "SERVICE_PORT_"),
 )
 # Their callers bound the text.
-BOUNDED = {"requests._PART", "escaping._SECRETS"}
+BOUNDED = {"review_head._PART", "escaping._SECRETS"}
 
 
 def list_uses() -> Iterator[tuple[str, Callable[[Any], Any]]]:
