@@ -65,6 +65,9 @@ def check(**_): ...
 @webop.on.mutate('pods', match_conditions=[{'name': 'mine', 'expression': 'true'}])
 def fill(**_): ...
 
+@webop.reconcile('crontabs', owns=['configmaps', 'deployments.apps'], backoff=[1, 5])
+def keep(**_): ...
+
 webop.rule('crontabs.example.com', id='small', cel='object.spec.size < 9', message='Too large.')
 """
 # kind, resource, id, filters and options
@@ -93,6 +96,15 @@ LISTED = [
     ("index", "function=is_mine()", "by_name", ""),
     ("timer", "pods", "tick", "initial_delay=is_big(), interval=5, sharp=True"),
     ("daemon", "pods", "watch", "cancellation_timeout=3"),
+    ("reconcile", "crontabs", "keep", "backoff=1.0|5.0, owns=configmaps|deployments.apps"),
+    (
+        *("reconcile, owns", "configmaps", "keep/configmaps"),
+        "metadata_only=True, parent=keep",
+    ),
+    (
+        *("reconcile, owns", "deployments.apps", "keep/deployments.apps"),
+        "metadata_only=True, parent=keep",
+    ),
     (
         *("webop.rule", "crontabs.example.com", "small"),
         "cel='object.spec.size < 9', message='Too large.', operations=CREATE|UPDATE",

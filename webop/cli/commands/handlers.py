@@ -213,8 +213,8 @@ def describe_value(value: Any) -> Any:
         return value.__name__
     if isinstance(value, MetaFilterToken):
         return {"marker": value.name}
-    if isinstance(value, enum.Enum):
-        return value.name
+    if isinstance(value, enum.Enum | Selector):
+        return value.name if isinstance(value, enum.Enum) else str(value)
     if isinstance(value, Mapping):
         return {str(key): describe_value(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):
