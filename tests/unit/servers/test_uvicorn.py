@@ -52,7 +52,7 @@ _KNOWN = {
     "FlowControl.resume_writing": "b9033427",
     "ServerState.__init__": "5696c8f9",
     "Config.load": "eec24c1b d13c44ad 6e3e1c06 909dce2c",
-    "STATUS_LINE": "4736834f",
+    "STATUS_LINE": "4736834f 8a85b897",  # its phrases are those of the Python version
     "service_unavailable": "f54bba3c",
     "get_client_addr": "6b99b91b",
     "get_local_addr": "cf98fac8 58af92bb 6be1e239",
