@@ -177,9 +177,8 @@ class ChildStore:
 
     def drop(self, kind: str, namespace: str | None) -> None:
         """Forget the children of a kind in a namespace, or in all: no watch shows them."""
-        for place, child in [*self._children.items()]:
-            if place.kind == kind and namespace in (None, place.namespace):
-                self._remove(place, child)
+        for place, child in self._list_in(kind, namespace):
+            self._remove(place, child)
 
     def call_named(self, handler_id: str, found: Any, kind: str, namespace: str | None) -> None:
         """Call a reconciler for the objects that a function of ``watches=`` has named.
@@ -242,10 +241,9 @@ class ChildStore:
 
         Of these, only the response to an own apply has told.
         """
-        for place, child in [*self._children.items()]:
-            is_there = place.kind == kind and namespace in (None, place.namespace)
+        for place, child in self._list_in(kind, namespace):
             is_old = 0 < parse_number(child.version) <= version and place not in self._applying
-            if is_there and is_old and child.uid not in uids:
+            if is_old and child.uid not in uids:
                 self._remove(place, child)
                 self._tell(place, child)
 
@@ -272,6 +270,14 @@ class ChildStore:
         """End the wait: an event that was not the echo of the apply matters."""
         if self._applying.pop(place, False) and (child := self._children.get(place)) is not None:
             self._tell(place, child)
+
+    def _list_in(self, kind: str, namespace: str | None) -> list[tuple[Place, Child]]:
+        """Return the children of a kind in a namespace, or in all: a copy, for removals."""
+        return [
+            (place, child)
+            for place, child in self._children.items()
+            if place.kind == kind and namespace in (None, place.namespace)
+        ]
 
     def _put(self, place: Place, child: Child) -> None:
         if (old := self._children.get(place)) is not None:

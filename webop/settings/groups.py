@@ -54,7 +54,7 @@ _ADMISSION = Threads("admission", "admission handlers", "admission", 1000)
 
 
 class ProcessSettings(Section):
-    """The process as a whole."""
+    """The process of the operator."""
 
     ultimate_exiting_timeout: Seconds | None = 10 * 60
     """The time from the signal to stop until the process kills itself; None for no limit."""

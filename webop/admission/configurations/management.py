@@ -20,7 +20,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from functools import partial
 
 from webop.admission.configurations.agreement import (
@@ -321,9 +320,11 @@ class ConfigurationManager:
         records = {key: present[key] for key in others}
         self._mine = None
         if not is_leaving:
-            self._mine = self._build_record(offer, is_retired=self._is_retired and bool(acting))
-            if is_new:
-                self._mine = replace(self._mine, is_ready=False)
+            self._mine = self._build_record(
+                offer,
+                is_ready=not is_new and self._is_ready(),
+                is_retired=self._is_retired and bool(acting),
+            )
             records[self._key] = self._mine.encode()
         webhooks = {kind: found[kind].webhooks for kind in found}
         decision = decide(
@@ -331,7 +332,7 @@ class ConfigurationManager:
         )
         return records, decision
 
-    def _build_record(self, offer: Offer, *, is_retired: bool) -> ReplicaRecord:
+    def _build_record(self, offer: Offer, *, is_ready: bool, is_retired: bool) -> ReplicaRecord:
         record = ReplicaRecord(
             identity=self._operator.identity,
             since=self._since,
@@ -340,7 +341,7 @@ class ConfigurationManager:
             address=offer.address,
             cas=offer.cas,
             digest=offer.digest,
-            is_ready=self._is_ready(),
+            is_ready=is_ready,
             converts=offer.converts,
         )
         return record.retire() if is_retired else record

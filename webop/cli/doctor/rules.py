@@ -17,17 +17,20 @@ _REMEDY: Final = "With the same options as before: webop manifests FILES | kubec
 async def check_rules(context: Context) -> list[Finding]:
     """Find rules that are not in force, or not as ``webop manifests`` writes them now."""
     findings = []
+    read: dict[str, list[dict[str, Json]]] = {}
     for rule in context.registry.rules:
         if rule.is_mutating and MUTATING not in context.resources:
             text = f"not in force: policies that change objects need Kubernetes {MUTATING_SINCE}"
             findings.append(warn(rule.id, text, "Upgrade the cluster, or use @webop.on.mutate."))
             continue
         kind = "mutating" if rule.is_mutating else "validating"
-        policies, bindings = [
-            {one["metadata"]["name"]: one["spec"] for one in listed.get("items", ())}
-            for plural in (f"{kind}admissionpolicies", f"{kind}admissionpolicybindings")
-            for listed in [await context.read(f"/apis/{GROUP}/v1/{plural}")]
-        ]
+        if kind not in read:
+            read[kind] = [
+                {one["metadata"]["name"]: one["spec"] for one in listed.get("items", ())}
+                for plural in (f"{kind}admissionpolicies", f"{kind}admissionpolicybindings")
+                for listed in [await context.read(f"/apis/{GROUP}/v1/{plural}")]
+            ]
+        policies, bindings = read[kind]
         # 'webop manifests' names the policy after the rule and the account.
         names = {name for name in policies if name.rpartition(".")[0] == rule.id}
         if context.home:
