@@ -173,6 +173,8 @@ class CalmJudge:
         The one that called the handler may not have been able to write it before its end; or it has
         lost its credentials and, with a Lease, others could go on.
         """
+        if self._judge.is_left(call):
+            return True
         world, ended_at = self._world, call.process.ended_at
         if ended_at is None and call.process.is_stopping:
             ended_at = world.loop.time()

@@ -106,6 +106,7 @@ class Judge:
         self._handled: dict[tuple[str, str], float] = {}  # the same, for a change
         self._counts: dict[tuple[str, str, str], int] = {}  # of timers, by process and object
         self.values: dict[tuple[str, str, str], list[tuple[float, int]]] = defaultdict(list)
+        self._last_writes: set[tuple[str, str]] = set()  # before the time, by process and path
         self._told: set[tuple[str, str, str]] = set()  # of deletions: processes, by handler and uid
         self.touched: dict[str, float] = {}  # when anybody has written an object
         self._belated: dict[str, float] = {}  # when one that is gone has written it
@@ -142,9 +143,19 @@ class Judge:
         writes_more |= any(
             c.plan.subs and since < c.begin + c.plan.seconds <= now + LAG for c in going_on
         )
-        if PLURAL in path and (writes_more or is_other):
+        if PLURAL in path and (writes_more or is_other or self._may_be_last(identity, path)):
             return
         self.complain(f"impatience: {identity} patches {path} before {until:.3f}")
+
+    def _may_be_last(self, identity: str, path: str) -> bool:
+        """Tell whether this can be the one write for an object before its process hands over."""
+        is_first = (identity, path) not in self._last_writes
+        self._last_writes.add((identity, path))
+        return is_first and (
+            self.world.plan.mode == "peering"
+            or (self.world.plan.mode == "lease" and self.leadership.holder != identity)
+            or any(p.identity == identity and p.is_stopping for p in self.world.processes)
+        )
 
     def _judge_reading(self, identity: str, path: str, since: float, until: float) -> None:
         """Lists and watches of objects wait, too, unless their watch was replaced."""
@@ -227,7 +238,7 @@ class Judge:
             return
         if self._has_come_back(last) or self._belated.get(call.uid, -math.inf) > last.begin:
             return
-        if self._is_left(last, call.process):
+        if last.process is not call.process and self.is_left(last):
             return
         # One process is excused only if it can have lost its right to act.
         is_same, mode = last.process is call.process, self.world.plan.mode
@@ -272,10 +283,10 @@ class Judge:
         if self._belated_calls[key] > _BELATED_CALLS:
             self.complain(f"repetition: {call} after {last}, of what is gone")
 
-    def _is_left(self, call: Call, process: ReplicaProcess) -> bool:
+    def is_left(self, call: Call) -> bool:
         """Tell whether nobody has waited for the end of a call in a thread."""
-        is_left = call.process is not process and call.process.is_stopping
-        return is_left and call.plan.is_sync and (call.end or 0.0) - call.begin > _EXIT
+        since = call.process.stopping_since
+        return call.plan.is_sync and since is not None and (call.end or 0.0) > since + _EXIT
 
     def _has_come_back(self, call: Call) -> bool:
         """Tell whether an object has got the state of a call again, after another one.
@@ -288,7 +299,9 @@ class Judge:
         return bool(times) and (is_back or times[-1] > call.begin)
 
     def _is_deaf(self, last: Call, call: Call) -> bool:
-        return self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
+        lag_begin, lag_end = self.world.lagging  # which may hide the record of a peer
+        is_late = lag_begin <= call.begin and last.begin - LAG <= lag_end
+        return is_late or self.world.was_disturbed(last.begin - SILENCE, call.begin, "watches")
 
     def were_credentials_lost(self, call: Call) -> bool:
         """Tell whether requests could be answered with 401 during a call."""

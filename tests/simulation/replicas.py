@@ -120,7 +120,7 @@ class ReplicaProcess(Process):
         ended_daemons: those that have ended by themselves, and timers that failed for good.
         task: the whole operator.
         is_dead: whether it was killed.
-        is_stopping: whether it was asked to end.
+        stopping_since: when it was asked to end.
     """
 
     def __init__(self, world: World, number: int, serial: int) -> None:
@@ -135,7 +135,7 @@ class ReplicaProcess(Process):
         self.started_at = world.loop.time()
         self.ended_at: float | None = None
         self.is_dead = False
-        self.is_stopping = False
+        self.stopping_since: float | None = None
         self._world = world
         self.context = contextvars.copy_context()
         self.context.run(current_process.set, self)
@@ -146,6 +146,15 @@ class ReplicaProcess(Process):
         )
         grace = 0.001 if world.admission else 0.0  # seconds for what waits for the signal to end
         self.task.add_done_callback(partial(world.network.later, grace, world.note_end, self))
+
+    @property
+    def is_stopping(self) -> bool:
+        """Tell whether it was asked to end."""
+        return self.stopping_since is not None
+
+    @is_stopping.setter
+    def is_stopping(self, value: bool) -> None:
+        self.stopping_since = self._world.loop.time() if value else None
 
     def __str__(self) -> str:
         return self.identity

@@ -595,13 +595,14 @@ async def ask_impatiently(
     is_new: bool = False,
     is_other: bool = False,
     is_stopping: bool = False,
+    times: int = 1,
     path: str = f"{OBJECTS}/one",
     done_at: float = 1.0,
     is_busy: bool = False,
 ) -> None:
     """Ask for something again, after a refusal in second 5 that has told to wait until 10.
 
-    A handler is done before, and another one goes on, maybe.
+    A handler is done before, and another one goes on, maybe. It can be done several times.
     """
     process = scene.add_replica()
     scene.create()
@@ -618,8 +619,9 @@ async def ask_impatiently(
         scene.world.request("DELETE", "one")
         scene.create()
     process.is_stopping = is_stopping
-    scene.submit(scene.add_replica() if is_other else process, method, path, second)
-    await asyncio.sleep(1.0)
+    for _ in range(times):
+        scene.submit(scene.add_replica() if is_other else process, method, path, second)
+        await asyncio.sleep(1.0)
     if busy is not None:
         scene.end(busy)
     scene.world.request("DELETE", "one")
