@@ -235,7 +235,7 @@ def _build_object_row(resource: str, obj: WatchedObject) -> Row:
         for key, (attempts, error) in status.failures.items()
     ]
     cycle = obj.work.cycle if obj.work is not None else None
-    calls = [one.call_status.running for one in (cycle, obj.passes) if one is not None]
+    calls = [one.call_status.running for one in (cycle, obj.reconciling) if one is not None]
     loop = asyncio.get_running_loop()
     return {
         "resource": resource,

@@ -206,7 +206,7 @@ class Controller:
         else:
             self.enqueue(obj)
 
-    def release(self, raw: dict[str, Any]) -> None:
+    def add_left(self, raw: dict[str, Any]) -> None:
         """Remove the finalizer from an object that left while no operator ran."""
         uid = get_uid(raw)
         if uid not in self._objects:
@@ -261,16 +261,16 @@ class Controller:
     def unhold(self, reason: Hold) -> None:
         """Remove a reason to wait; if it was the last one, process the objects that wait."""
         self.holds.discard(reason)
-        self._release()
+        self._enqueue_held()
 
-    def _release(self) -> None:
+    def _enqueue_held(self) -> None:
         """Queue the objects that were held, with breaks for other tasks."""
         end = time.monotonic() + _SLICE
         while self._held and not self.holds and time.monotonic() < end:
             obj, _ = self._held.popitem(last=False)
             self.enqueue(obj)
         if self._held and not self.holds:
-            asyncio.get_running_loop().call_soon(self._release)
+            asyncio.get_running_loop().call_soon(self._enqueue_held)
 
     def set_paused(self, reason: DaemonStoppingReason | None) -> None:
         """Pause for a reason, which daemons get; resume if it is None.
@@ -288,8 +288,8 @@ class Controller:
             return
         self._is_resuming = True
         for obj in self._objects.values():
-            if obj.passes is not None:
-                obj.passes.resume()
+            if obj.reconciling is not None:
+                obj.reconciling.resume()
         self.list_again(is_holding=self.has_indexes)  # the watch can have been behind
         self.unhold(Hold.PAUSED)
 
@@ -431,7 +431,7 @@ class Controller:
                 await self._reconciler.show_event(obj)
                 await self._read_body(obj)  # a later state can have come
             if obj.may_have_left and not self.holds:
-                return await self._reconciler.release(obj)
+                return await self._reconciler.clean_left(obj)
             if obj.is_gone or self.holds - {Hold.STOPPING}:
                 return 0.0
             if obj.is_dirty:  # a newer state has come, or a daemon has ended
@@ -518,7 +518,7 @@ class Controller:
         self._queue.remove(obj)
         self._held.pop(obj, None)
         obj.state, obj.since = State.IDLE, 0.0
-        if obj.passes is not None and not obj.is_gone:  # a child can need it at any time
+        if obj.reconciling is not None and not obj.is_gone:  # a child can need it at any time
             self._park_body(obj)
             obj.text = b"" if obj.text is None else obj.text
         else:

@@ -41,7 +41,7 @@ from webop.objects.body import Body
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
 from webop.objects.storage.diffbase import EssenceDigest
-from webop.reactor.passes import find_due
+from webop.reactor.reconcile_calls import find_due
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import NOTHING, Cycle, WatchedObject
 
@@ -67,7 +67,7 @@ class Decision:
         misfit: why the object does not fit the model of a handler: then no handler of the change is
             called until it does.
         is_mended: whether the conditions of the object say that it does not fit, but it does now.
-        passes: reconcilers to call, now or later.
+        reconcilers: handlers of reconciliation to call, now or later.
         stopped: ids of those to stop: the object no longer matches, or is being deleted.
         why: the reason for stopping them.
     """
@@ -80,7 +80,7 @@ class Decision:
     misfit: MisfitError | None = None
     is_mended: bool = False
     spawned: list[BackgroundHandler] = field(default_factory=list)
-    passes: list[ReconcileHandler] = field(default_factory=list)
+    reconcilers: list[ReconcileHandler] = field(default_factory=list)
     stopped: list[str] = field(default_factory=list)
     why: DaemonStoppingReason = _MISMATCH
 
@@ -88,7 +88,7 @@ class Decision:
         has_steps = (
             self.has_changes or self.misfit or self.is_mended or self.spawned or self.stopped
         )
-        return bool(has_steps or self.passes or self.wants_finalizer is not None)
+        return bool(has_steps or self.reconcilers or self.wants_finalizer is not None)
 
 
 def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
@@ -104,13 +104,13 @@ def decide(ctx: ResourceContext, obj: WatchedObject) -> Decision | None:
     decision = Decision(cause, states)
     wanted = _decide_daemons(ctx, obj, decision)
     decision.wants_finalizer = _decide_finalizer(ctx, obj, cause, is_wanted=bool(wanted))
-    decision.passes = find_due(ctx, obj, cause)
+    decision.reconcilers = find_due(ctx, obj, cause)
     if decision.wants_finalizer is None and obj.is_view:
         # A daemon ended: nothing else has changed. Others can have removed the finalizer.
-        decision.has_changes = work.is_released and cause.reason is Reason.DELETE
+        decision.has_changes = work.is_deletion_handled and cause.reason is Reason.DELETE
     elif decision.wants_finalizer is None:
         _select_handlers(ctx, decision)
-        decision.misfit = _find_misfit(cause, [*decision.handlers, *decision.passes])
+        decision.misfit = _find_misfit(cause, [*decision.handlers, *decision.reconcilers])
         if decision.misfit is not None:
             return decision
         decision.is_mended = ctx.handlers.reports_misfits and is_marked_unfit(obj.raw)

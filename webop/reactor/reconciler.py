@@ -33,7 +33,7 @@ from webop.reactor import daemons
 from webop.reactor.cycle import handle_change
 from webop.reactor.decision import Decision, decide
 from webop.reactor.failures import Pause
-from webop.reactor.passes import call_due, identify_content
+from webop.reactor.reconcile_calls import call_due, identify_content
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import NOTHING, State, WatchedObject, Work
 from webop.reactor.writer import open_writer, read
@@ -127,7 +127,7 @@ class Reconciler:
             return False
         if obj is not None:
             work = obj.work or NOTHING
-            if work.has_released:
+            if work.has_removed_finalizer:
                 return False
             has_unwritten = work.writer is not None and work.writer.has_unwritten
             if obj.state is State.RUNNING or has_unwritten:
@@ -142,7 +142,7 @@ class Reconciler:
         storage = persistence.progress_storage
         return bool(fetch_states(handlers.changes, body=body, storage=storage))
 
-    async def release(self, obj: WatchedObject) -> float:
+    async def clean_left(self, obj: WatchedObject) -> float:
         """Remove the finalizer and the progress of handlers, if it has only left the selectors.
 
         The patches of its handlers are written before. The daemons and timers must have ended: the
@@ -186,7 +186,7 @@ class Reconciler:
         work, delay = obj.open_work(), None
         if work.pause.left or (work.writer is not None and not await work.writer.write()):
             return obj.backoff_left() or None
-        if obj.is_gone or (obj.controller.is_held and not work.is_released):
+        if obj.is_gone or (obj.controller.is_held and not work.is_deletion_handled):
             return None  # a handler that begins now may not end in time, or must wait
         ctx = self.ctx  # the kind can have changed meanwhile
         cause = None if decision is None else decision.cause
@@ -197,7 +197,7 @@ class Reconciler:
             self._adjust_daemons(obj, decision)
             if decision.is_mended:
                 await self._write_validity(obj, cause, None)
-            if cause.reason is Reason.DELETE and work.is_released:
+            if cause.reason is Reason.DELETE and work.is_deletion_handled:
                 pass  # the writer removes the finalizer when the last daemon has ended
             elif is_wanted is not None:
                 text = "Adding the finalizer." if is_wanted else "Removing the finalizer."
@@ -209,8 +209,8 @@ class Reconciler:
                 delay = await self._handle_change(ctx, obj, work, decision)
             else:
                 obj.needs_resume = False
-            if decision.passes and decision.misfit is None and is_wanted is None:
-                rest = await call_due(ctx, obj, decision.passes)
+            if decision.reconcilers and decision.misfit is None and is_wanted is None:
+                rest = await call_due(ctx, obj, decision.reconcilers)
                 delay = min((one for one in (delay, rest) if one is not None), default=None)
         if work.pause:
             work.pause = Pause()

@@ -26,7 +26,7 @@ from webop.reactor.failures import Pause
 if TYPE_CHECKING:
     from webop.reactor.controller import Controller
     from webop.reactor.daemons import Daemons
-    from webop.reactor.passes import Passes
+    from webop.reactor.reconcile_calls import ReconcileStates
     from webop.reactor.writer import Writer
     from webop.telemetry.tracing import SpanContext
 
@@ -80,14 +80,14 @@ class Work:
     pause: Pause = field(default_factory=Pause)
 
     @property
-    def is_released(self) -> bool:
+    def is_deletion_handled(self) -> bool:
         """Whether all deletion handlers have finished: the finalizer can be removed."""
         return self.writer is not None and self.writer.cleanup is not None
 
     @property
-    def has_released(self) -> bool:
+    def has_removed_finalizer(self) -> bool:
         """Whether the finalizer was removed."""
-        return self.writer is not None and self.writer.has_released
+        return self.writer is not None and self.writer.has_removed_finalizer
 
     def add_records(self, raw: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a state of the object with all records, also those that are not written."""
@@ -124,11 +124,11 @@ class WatchedObject:
         is_unshown: whether event handlers have not got the newest event yet.
         is_shown: whether event handlers have got the object, but not its deletion.
         may_have_left: whether it seems deleted, but perhaps has only left the selectors of the
-            watch, and still has the finalizer. It is released then, and forgotten.
+            watch, and still has the finalizer. Then it is removed, and the object is forgotten.
         work: the state of the work, if there is any.
         daemons: its daemons and timers, if it has any.
         timer: when it is processed again.
-        passes: what is remembered of the calls of its reconcilers, if it has any.
+        reconciling: what is remembered of the calls of its reconcilers, if it has any.
     """
 
     __slots__ = (
@@ -144,8 +144,8 @@ class WatchedObject:
         "name",
         "namespace",
         "needs_resume",
-        "passes",
         "raw",
+        "reconciling",
         "since",
         "state",
         "text",
@@ -178,7 +178,7 @@ class WatchedObject:
         self.work: Work | None = None
         self.daemons: Daemons | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.passes: Passes | None = None
+        self.reconciling: ReconcileStates | None = None
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
@@ -228,9 +228,9 @@ class WatchedObject:
 
     def call_again(self, handler_id: str, because: str) -> None:
         """Call a reconciler of it, since something else has happened."""
-        if self.is_gone or self.passes is None or handler_id not in self.passes.known:
+        if self.is_gone or self.reconciling is None or handler_id not in self.reconciling.known:
             return
-        known = self.passes.known[handler_id]
+        known = self.reconciling.known[handler_id]
         known.because.add(because)
         if not known.is_pausing:
             self.is_dirty = True
@@ -262,8 +262,8 @@ class WatchedObject:
                     yield HandlingStatus(failures={"": (pause.failures, pause.error[0])})
         if self.daemons is not None:
             yield self.daemons.call_status
-        if self.passes is not None:
-            yield self.passes.call_status
+        if self.reconciling is not None:
+            yield self.reconciling.call_status
 
     @property
     def is_writing(self) -> bool:

@@ -89,7 +89,7 @@ class Writer:
         is_denied: whether the API server has rejected the records for good, or not stored them.
         cleanup: the patch to write together with the removal of the finalizer; None until all
             deletion handlers have finished.
-        has_released: whether it has removed the finalizer.
+        has_removed_finalizer: whether it has removed the finalizer.
         pause: the pauses after failures. Nothing is sent meanwhile, unless records were denied.
     """
 
@@ -99,7 +99,7 @@ class Writer:
         "_timer",
         "cleanup",
         "ctx",
-        "has_released",
+        "has_removed_finalizer",
         "is_denied",
         "pause",
         "sent",
@@ -112,7 +112,7 @@ class Writer:
         self.sent = UnwrittenPatch()
         self.is_denied = False
         self.cleanup: Patch | None = None
-        self.has_released = False
+        self.has_removed_finalizer = False
         self.pause = Pause()
         self._obj = obj
         self._lock = asyncio.Lock()
@@ -193,16 +193,16 @@ class Writer:
             if not self._obj.may_exist:
                 self._forget()
             try:
-                is_released = False
-                while self._is_due or (self._can_release and not is_released):
+                is_tried = False
+                while self._is_due or (self._can_remove_finalizer and not is_tried):
                     if self.pause.left and not self._obj.controller.is_stopped:
                         return False
                     self._set_timer(None)
                     if self._is_due:
                         await self._write_all(attempts)
                     else:
-                        await self._release()
-                        is_released = True
+                        await self._remove_finalizer()
+                        is_tried = True
                     if self.pause and not self.is_denied:
                         self.pause = Pause()
             except Exception as exc:  # noqa: BLE001  logged; nothing that was handed over is lost
@@ -241,7 +241,7 @@ class Writer:
         return bool(self.waiting or (self.sent and not self.is_denied))
 
     @property
-    def _can_release(self) -> bool:
+    def _can_remove_finalizer(self) -> bool:
         """Whether the finalizer must go; if daemons run, the end of the last one calls again."""
         raw = None if self.cleanup is None else self._obj.get_freshest()
         if raw is None or self._obj.has_daemons:
@@ -392,7 +392,7 @@ class Writer:
                 logger.exception(text, self._obj, exc_info=error, extra=extra)
         return raw
 
-    async def _release(self) -> None:
+    async def _remove_finalizer(self) -> None:
         """Remove the finalizer from a deleted object.
 
         The deletion handlers have run and must not run again: their records go with the finalizer.
@@ -432,7 +432,7 @@ class Writer:
             return await self._set_finalizer({}, is_wanted=is_wanted)
         if denial:
             raise DeniedError(denial)
-        self.has_released = response is not None and not is_wanted
+        self.has_removed_finalizer = response is not None and not is_wanted
         return response
 
     async def _send(

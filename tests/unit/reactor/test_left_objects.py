@@ -25,7 +25,7 @@ class Releasing(Reconciler):
     def may_have_left(self, obj: WatchedObject | None, raw: dict[str, Any]) -> bool:
         return True
 
-    async def release(self, obj: WatchedObject) -> float:
+    async def clean_left(self, obj: WatchedObject) -> float:
         await asyncio.sleep(0)
         if self.errors:
             raise self.errors.pop()
@@ -125,8 +125,8 @@ async def test_an_object_that_was_never_seen_is_released_unless_it_is_seen_first
     reconciler = Releasing()
     controller = control(reconciler)
     controller.apply_event("ADDED", build("seen", 1))
-    controller.release(build("seen", 1))
-    controller.release(build("left", 1))
+    controller.add_left(build("seen", 1))
+    controller.add_left(build("left", 1))
     controller.apply_event("DELETED", build("unlisted", 1))
     await settle()
     assert sorted(reconciler.released) == ["left", "unlisted"]

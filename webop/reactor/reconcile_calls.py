@@ -37,7 +37,7 @@ _RIVALRY = 1.0  # seconds
 
 
 @dataclass(slots=True)
-class Pass:
+class ReconcileState:
     """The state of one reconciler for one object.
 
     Attributes:
@@ -71,10 +71,10 @@ class Pass:
 
 
 @dataclass(slots=True)
-class Passes:
+class ReconcileStates:
     """The calls of all reconcilers for one object: what is remembered by id, and their status."""
 
-    known: dict[str, Pass] = field(default_factory=dict)
+    known: dict[str, ReconcileState] = field(default_factory=dict)
     call_status: HandlingStatus = field(default_factory=HandlingStatus)
 
     def resume(self) -> None:
@@ -90,14 +90,14 @@ def find_due(
     found: list[ReconcileHandler] = []
     if not ctx.handlers.reconcilers or cause.is_deleted:
         return found
-    passes = obj.passes = obj.passes or Passes()
+    states = obj.reconciling = obj.reconciling or ReconcileStates()
     for handler in ctx.handlers.reconcilers:
         if not matches(handler, cause):
             continue
-        known, said = passes.known.get(handler.id), _say(ctx, handler, cause.body)
+        known, said = states.known.get(handler.id), _say(ctx, handler, cause.body)
         if known is None:
             first = "resumed" if obj.needs_resume else "created"
-            known = passes.known[handler.id] = Pass({first}, said)
+            known = states.known[handler.id] = ReconcileState({first}, said)
             ctx.operator.children.register(obj, handler)
         elif known.seen != said:  # it is tried at once, whatever has failed before
             known.because.add("changed")
@@ -115,21 +115,21 @@ async def call_due(
     Returns:
         The seconds until the next one is due; None if none is.
     """
-    loop, passes = asyncio.get_running_loop(), obj.passes or Passes()
+    loop, states = asyncio.get_running_loop(), obj.reconciling or ReconcileStates()
     for handler in handlers:
-        moment = passes.known[handler.id].get_moment(handler)
+        moment = states.known[handler.id].get_moment(handler)
         is_free = not (obj.controller.is_held or obj.is_gone or obj.raw is None)
         if moment is not None and moment <= loop.time() and is_free:
-            await _call(ctx, obj, handler, passes)
-    moments = (passes.known[handler.id].get_moment(handler) for handler in handlers)
+            await _call(ctx, obj, handler, states)
+    moments = (states.known[handler.id].get_moment(handler) for handler in handlers)
     return min((max(0.0, one - loop.time()) for one in moments if one is not None), default=None)
 
 
 async def _call(
-    ctx: ResourceContext, obj: WatchedObject, handler: ReconcileHandler, passes: Passes
+    ctx: ResourceContext, obj: WatchedObject, handler: ReconcileHandler, states: ReconcileStates
 ) -> None:
     """Call a reconciler once, and write its patch."""
-    operator, loop, known = ctx.operator, asyncio.get_running_loop(), passes.known[handler.id]
+    operator, loop, known = ctx.operator, asyncio.get_running_loop(), states.known[handler.id]
     because = tuple(sorted(known.because)) or (("failed",) if known.failures else ("again",))
     known.because.clear()
     known.due, known.began = None, loop.time()
@@ -151,7 +151,7 @@ async def _call(
         operator.settings,
         success_level=logging.DEBUG,
         counters=operator.counters,
-        status=passes.call_status,
+        status=states.call_status,
     )
     with ctx.queue.running_handlers(lambda: children.is_writing):
         outcome = await attempt(
