@@ -142,7 +142,8 @@ class BackgroundJudge:
     def judge_sight(self, process: ReplicaProcess, handler: str) -> None:
         """Handlers see indexes that are complete, or have nothing of the kind yet.
 
-        A running handler goes on, with its sub-handlers, while a new index is filled. So do timers.
+        A running handler goes on, with its sub-handlers, while a new index is filled. So do timers,
+        and the other handlers of the event that is being shown.
         With a ``worker_limit``, an object can wait for its turn, also to be indexed.
         """
         if process.is_dead or "/" in handler or self._world.plan.worker_limit is not None:
@@ -150,7 +151,9 @@ class BackgroundJudge:
         now = self._world.loop.time()
         steps = self._world.plan.steps
         recent = [step for step in steps if now - AFTERMATH < step.at < now]
-        if handler.startswith("timer") and any(step.kind == "regroup" for step in recent):
+        if handler.startswith(("timer", "event")) and any(
+            step.kind == "regroup" for step in recent
+        ):
             return
         changes = [step for step in recent if step.kind == "alter"]
         if self._judge.had_faults() or len(changes) > 1:  # they break its watch again and again
