@@ -320,6 +320,16 @@ class Calls:
             {"handler": handler, "name": kwargs.get("name"), "spec": spec, **chosen, **more}
         )
 
+    def noting(self, handler: str, released: asyncio.Event | None = None) -> Callable[..., Any]:
+        """Return a handler that notes its calls, and goes on until it is released."""
+
+        async def fn(**kwargs: Any) -> None:
+            self.note(handler, kwargs)
+            if released is not None:
+                await released.wait()
+
+        return fn
+
     def of(self, name: str, handler: str | None = None) -> list[Json]:
         """Return the calls about an object, of one handler maybe."""
         return [c for c in self.items if c["name"] == name and handler in (None, c["handler"])]
@@ -426,7 +436,7 @@ def _declare_fences(registry: webop.OperatorRegistry) -> None:
         registry.append(
             ChangeHandler(
                 id="fence",
-                fn=_handle_fence,
+                fn=do_nothing,
                 selector=selector,
                 reason=webop.Reason.CREATE,
                 labels={_FENCE: webop.PRESENT},
@@ -435,7 +445,8 @@ def _declare_fences(registry: webop.OperatorRegistry) -> None:
         )
 
 
-async def _handle_fence(**_: Any) -> None: ...
+async def do_nothing(**_: Any) -> None:
+    """Be a handler."""
 
 
 async def wait_for_events(

@@ -61,7 +61,7 @@ def test_an_async_handler_that_blocks_the_loop_is_named_with_its_stack(
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    @webop.on.cleanup(registry=registry, id="tidy")
+    @webop.on.cleanup(id="tidy")
     async def tidy(**_: Any) -> None:
         block(1)
 
@@ -81,11 +81,11 @@ def test_an_async_handler_that_blocks_the_loop_is_named_with_its_stack(
 def test_one_that_does_not_block_and_a_sync_one_are_not(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.cleanup(registry=registry, id="patient")
+    @webop.on.cleanup(id="patient")
     async def patient(**_: Any) -> None:
         await asyncio.sleep(1)
 
-    @webop.on.cleanup(registry=registry, id="sync")
+    @webop.on.cleanup(id="sync")
     def sync(**_: Any) -> None:
         time.sleep(1)
 
@@ -96,7 +96,7 @@ def test_one_that_does_not_block_and_a_sync_one_are_not(
 def test_it_is_switched_off_by_its_setting_and_leaves_no_thread(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.startup(registry=registry, id="begin")
+    @webop.on.startup(id="begin")
     async def begin(settings: webop.OperatorSettings, **_: Any) -> None:
         settings.process.blocked_loop_threshold = None
         block(1)
@@ -109,7 +109,7 @@ def test_it_is_switched_off_by_its_setting_and_leaves_no_thread(
 def test_a_filter_or_anything_else_that_blocks_is_shown_by_its_stack(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.cleanup(registry=registry, id="spawn")
+    @webop.on.cleanup(id="spawn")
     async def spawn(**_: Any) -> None:
         async def count() -> None:
             block(1)
@@ -124,14 +124,11 @@ def test_a_filter_or_anything_else_that_blocks_is_shown_by_its_stack(
 
 
 async def test_a_handler_of_an_object_is_warned_of_once_with_the_object(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "webop.calls.blocked_loop")
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(**_: Any) -> None:
         block(0.5)
 
@@ -150,7 +147,7 @@ async def test_a_handler_of_an_object_is_warned_of_once_with_the_object(
 async def test_a_review_that_blocks_the_loop_of_an_asgi_server_is_named(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    @webop.on.validate("kopfexamples", id="check")
     async def check(**_: Any) -> None:
         block(1)
 

@@ -73,14 +73,8 @@ async def read_lease(objects: Objects, name: str = "lead") -> Json:
 
 
 def declare(registry: webop.OperatorRegistry, calls: Calls) -> webop.OperatorRegistry:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-
-    @webop.on.resume("widgets", registry=registry, id="resumed")
-    async def resumed(**kwargs: Any) -> None:
-        calls.note("resumed", kwargs)
-
+    webop.on.create("widgets", registry=registry, id="created")(calls.noting("created"))
+    webop.on.resume("widgets", registry=registry, id="resumed")(calls.noting("resumed"))
     return registry
 
 
@@ -171,10 +165,7 @@ async def test_without_permission_it_stands_by_and_says_what_is_missing(
 
 
 async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_has_it(
-    webop_cluster: LocalCluster,
-    objects: Objects,
-    registry: webop.OperatorRegistry,
-    calls: Calls,
+    webop_cluster: LocalCluster, objects: Objects, registry: webop.OperatorRegistry, calls: Calls
 ) -> None:
     declare(registry, calls)
     user = f"{objects.namespace}-late"
@@ -250,14 +241,11 @@ async def test_an_absent_namespace_is_named(
 
 
 async def test_a_lost_lease_that_comes_back_begins_a_new_turn_with_the_daemons(
-    objects: Objects,
-    run_operator: RunOperator,
-    registry: webop.OperatorRegistry,
-    client: Client,
+    objects: Objects, run_operator: RunOperator, client: Client
 ) -> None:
     running: list[str] = []
 
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def work(stopped: webop.DaemonStopped, **_: Any) -> None:
         running.append("begun")
         try:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import webop
-from tests.kit.operators import Calls
 
 
 class Crowd:
@@ -53,16 +51,3 @@ class Names:
     async def _add(self, name: str, resource: webop.Resource, **_: Any) -> dict[str, str]:
         self.served.add((resource.version, "status" in resource.subresources))
         return {name: name}
-
-
-def build_noting_handler(
-    calls: Calls, name: str, released: asyncio.Event | None = None
-) -> Callable[..., Any]:
-    """Return a handler that notes its calls, and goes on until it is released."""
-
-    async def fn(**kwargs: Any) -> None:
-        calls.note(name, kwargs)
-        if released is not None:
-            await released.wait()
-
-    return fn

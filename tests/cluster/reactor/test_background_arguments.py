@@ -31,29 +31,29 @@ class Flags:
 
 @pytest.mark.feature("KWA-16", "DMN-04", "DMN-06", "DMN-07")
 async def test_daemons_and_timers_are_told_when_to_stop_and_nobody_else(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     flags = Flags()
 
-    @webop.daemon("widgets", registry=registry, id="daemon")
+    @webop.daemon("widgets", id="daemon")
     async def daemon(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
         flags.note("daemon", name, {"stopped": stopped})
         await stopped.wait(1000)
 
-    @webop.daemon("widgets", registry=registry, id="sync daemon")
+    @webop.daemon("widgets", id="sync daemon")
     def sync_daemon(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
         flags.note("sync daemon", name, {"stopped": stopped})
         stopped.wait(1000)
 
-    @webop.timer("widgets", registry=registry, id="timer", interval=1000)
+    @webop.timer("widgets", id="timer", interval=1000)
     async def timer(name: str, **kwargs: Any) -> None:
         flags.note("timer", name, kwargs)
 
-    @webop.timer("widgets", registry=registry, id="sync timer", interval=1000)
+    @webop.timer("widgets", id="sync timer", interval=1000)
     def sync_timer(name: str, **kwargs: Any) -> None:
         flags.note("sync timer", name, kwargs)
 
-    @webop.on.create("widgets", registry=registry, id="create")
+    @webop.on.create("widgets", id="create")
     async def create(name: str, **kwargs: Any) -> None:
         flags.note("create", name, kwargs)
 

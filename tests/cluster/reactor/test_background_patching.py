@@ -107,7 +107,7 @@ async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_i
     webop_cluster: LocalCluster,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn")
+    @webop.daemon("widgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         proxy.is_refusing = True
         proxy.cut()
@@ -174,11 +174,11 @@ async def test_mistakes_in_a_patch_do_not_stop_a_timer_or_a_daemon(
 
 @pytest.mark.feature("TMR-19", "DMN-26")
 async def test_a_result_that_is_there_already_is_not_written_again(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     results: list[Any] = [{"a": 1, "b": None}, {"a": 1}, 1, True, True, "x", None, "x", ["x"]]
 
-    @webop.timer("widgets", registry=registry, id="fn", interval=0.15)
+    @webop.timer("widgets", id="fn", interval=0.15)
     async def fn(name: str, body: webop.Body, **kwargs: Any) -> Any:
         if name == "one":
             version = body.meta.resource_version
@@ -199,24 +199,14 @@ async def test_a_result_that_is_there_already_is_not_written_again(
 
 @pytest.mark.feature("TMR-19", "TMR-06")
 async def test_a_result_that_changes_resets_the_idle_time(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
-    @webop.timer("widgets", registry=registry, id="steady", idle=0.5, interval=0.1)
+    @webop.timer("widgets", id="steady", idle=0.5, interval=0.1)
     async def steady(labels: webop.Labels, **_: Any) -> int | None:
         timeline.note(f"steady {labels.get('of')}")
         return 1 if labels.get("of") == "steady" else None
 
-    @webop.timer(
-        "widgets",
-        registry=registry,
-        id="changing",
-        idle=0.5,
-        interval=0.1,
-        labels={"of": "changes"},
-    )
+    @webop.timer("widgets", id="changing", idle=0.5, interval=0.1, labels={"of": "changes"})
     async def changing(**_: Any) -> int:
         timeline.note("changing")
         return len(timeline.moments)
@@ -234,12 +224,7 @@ async def test_a_result_that_changes_resets_the_idle_time(
 @pytest.mark.feature("DMN-27")
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    is_sync: bool,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture, *, is_sync: bool
 ) -> None:
     leftovers: list[bool] = []
 
@@ -261,9 +246,7 @@ async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
             leftovers.append(bool(patch))
         await stopped.wait()
 
-    webop.daemon(objects.kind.plural, registry=registry, id="writer")(
-        run_sync if is_sync else run_async
-    )
+    webop.daemon(objects.kind.plural, id="writer")(run_sync if is_sync else run_async)
     caplog.set_level("DEBUG", "webop")
     async with run_operator():
         await objects.create("one")
@@ -275,12 +258,9 @@ async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
 
 
 async def test_a_daemon_goes_on_when_the_api_server_refuses_what_it_writes(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.daemon(objects.kind.plural, registry=registry, id="fn")
+    @webop.daemon(objects.kind.plural, id="fn")
     async def fn(patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> None:
         patch.metadata.labels["x"] = "not a label!"
         await patch.apply()
@@ -295,9 +275,9 @@ async def test_a_daemon_goes_on_when_the_api_server_refuses_what_it_writes(
 
 
 async def test_other_handlers_are_told_that_their_patch_is_written_in_the_end(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create(objects.kind.plural, registry=registry, id="fn")
+    @webop.on.create(objects.kind.plural, id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> str:
         with pytest.raises(LookupError, match="only in daemons and timers"):
             await patch.apply()

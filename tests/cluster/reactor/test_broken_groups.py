@@ -44,10 +44,10 @@ async def test_a_group_that_answers_503_holds_up_nobody_and_is_told_once(
 ) -> None:
     caplog.set_level("INFO")
 
-    @webop.on.create("sounds", registry=registry)
+    @webop.on.create("sounds")
     async def sound(**_: Any) -> None: ...
 
-    @webop.on.create("brokens", registry=registry)
+    @webop.on.create("brokens")
     async def broken(**_: Any) -> None: ...
 
     kind = Kind("sound.webop.dev", "sounds", "Sound")

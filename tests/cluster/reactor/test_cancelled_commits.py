@@ -16,6 +16,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     operate,
 )
 from tests.kit.waiting import eventually
@@ -28,16 +29,16 @@ LATE: Any = {"execution": {"commit_window": 60}, "batching": {"exit_timeout": 0.
 
 
 async def test_a_handler_whose_patch_is_denied_is_not_called_again_after_a_stop_during_the_next(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     released = asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="first")
+    @webop.on.create("widgets", id="first")
     async def first(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("first", kwargs)
         patch.metadata.labels["forbidden"] = "yes"
 
-    @webop.on.create("widgets", registry=registry, id="second")
+    @webop.on.create("widgets", id="second")
     async def second(**kwargs: Any) -> None:
         calls.note("second", kwargs)
         await released.wait()
@@ -63,11 +64,9 @@ async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_t
     released = asyncio.Event()
     refused: list[httpx.Request] = []
 
-    @webop.on.create("widgets", registry=registry, id="first")
-    async def first(**kwargs: Any) -> None:
-        calls.note("first", kwargs)
+    webop.on.create("widgets", id="first")(calls.noting("first"))
 
-    @webop.on.create("widgets", registry=registry, id="second")
+    @webop.on.create("widgets", id="second")
     async def second(**kwargs: Any) -> None:
         calls.note("second", kwargs)
         await released.wait()
@@ -101,15 +100,14 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
 ) -> None:
     hanging, never = asyncio.Event(), asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="first")
-    async def first(**_: Any) -> None: ...
+    webop.on.create("widgets", id="first")(do_nothing)
 
-    @webop.on.create("widgets", registry=registry, id="second")
+    @webop.on.create("widgets", id="second")
     async def second(name: str, **kwargs: Any) -> None:
         calls.note("second", {**kwargs, "name": name})
         await (hanging if name == "writes-already" else never).wait()
 
-    @webop.daemon("widgets", registry=registry, id="daemon", labels={"daemon": "yes"})
+    @webop.daemon("widgets", id="daemon", labels={"daemon": "yes"})
     async def daemon(stopped: webop.DaemonStopped, patch: webop.Patch, **_: Any) -> None:
         await stopped.wait()
         patch.metadata.labels["daemon"] = "ended"

@@ -85,15 +85,15 @@ class Noting:
 
 @pytest.mark.feature("HND-07", "HND-09")
 async def test_a_handler_without_a_hash_is_called_once_for_each_reason(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     noting, other = Noting(), Noting()
-    webop.on.resume("widgets", registry=registry, id="fn")(noting)
-    webop.on.create("widgets", registry=registry, id="fn")(noting)
-    webop.on.update("widgets", registry=registry, id="fn")(noting)
-    webop.index("widgets", registry=registry, id="names")(other)
-    webop.on.event("widgets", registry=registry, id="event")(other)
-    webop.timer("widgets", registry=registry, id="timer", interval=100)(other)
+    webop.on.resume("widgets", id="fn")(noting)
+    webop.on.create("widgets", id="fn")(noting)
+    webop.on.update("widgets", id="fn")(noting)
+    webop.index("widgets", id="names")(other)
+    webop.on.event("widgets", id="event")(other)
+    webop.timer("widgets", id="timer", interval=100)(other)
     await objects.create("one", {"a": 1})
     async with run_operator():
         await objects.wait_handled("one")
@@ -152,28 +152,27 @@ async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
 
 @pytest.mark.feature("D-67")
 async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_missed_then(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     is_ready = False
 
-    @webop.on.field("widgets", registry=registry, id="chosen", field="spec.a", labels={"x": "y"})
-    async def chosen(**kwargs: Any) -> None:
-        calls.note("chosen", kwargs)
+    labels = {"x": "y"}
+    webop.on.field("widgets", id="chosen", field="spec.a", labels=labels)(calls.noting("chosen"))
 
-    @webop.on.update("widgets", registry=registry, id="poller", when=is_no_fence)
+    @webop.on.update("widgets", id="poller", when=is_no_fence)
     async def poller(**kwargs: Any) -> None:
         calls.note("poller", kwargs)
         if not is_ready:
             raise webop.TemporaryError("not yet", delay=0.1)
 
     async with run_operator():
-        await objects.create("one", {"a": 0}, labels={"x": "y"})
+        await objects.create("one", {"a": 0}, labels=labels)
         await objects.wait_handled("one")
         await objects.patch("one", {"spec": {"a": 1}})
         await calls.wait("one", "chosen", count=2)
         await objects.patch("one", {"spec": {"a": 2}, "metadata": {"labels": {"x": None}}})
         await objects.pass_fence()
-        await objects.patch("one", {"metadata": {"labels": {"x": "y"}}})
+        await objects.patch("one", {"metadata": {"labels": labels}})
         await objects.pass_fence()
         is_ready = True
         await objects.wait_handled("one")
@@ -182,14 +181,11 @@ async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_mi
 
 @pytest.mark.feature("D-67", "ERR-18", "ERR-20")
 async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
-    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
     late = Calls()
 
-    @webop.on.update("widgets", registry=registry, id="late", field="spec.x")
-    async def on_x(**kwargs: Any) -> None:
-        late.note("late", kwargs)
-
+    webop.on.update("widgets", id="late", field="spec.x")(late.noting("late"))
     chain.failing = {1}
     async with run_operator():
         await objects.create("one", {"a": 0})
@@ -209,14 +205,11 @@ async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
 
 @pytest.mark.feature("FLT-26", "ERR-18", "HND-15")
 async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_called(
-    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
     late = Calls()
 
-    @webop.on.create("widgets", registry=registry, id="late", labels={"late": "yes"})
-    async def on_label(**kwargs: Any) -> None:
-        late.note("late", kwargs)
-
+    webop.on.create("widgets", id="late", labels={"late": "yes"})(late.noting("late"))
     chain.failing = {0}
     async with run_operator():
         await objects.create("one", {"a": 0})
@@ -229,9 +222,9 @@ async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_ca
 
 @pytest.mark.feature("ERR-20", "ERR-18")
 async def test_a_deletion_supersedes_what_waits_for_its_retry(
-    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.delete("widgets", registry=registry, id="deleted")
+    @webop.on.delete("widgets", id="deleted")
     async def deleted(**kwargs: Any) -> None:
         chain.calls.note("deleted", kwargs)
 
@@ -246,9 +239,9 @@ async def test_a_deletion_supersedes_what_waits_for_its_retry(
 
 @pytest.mark.feature("ERR-18")
 async def test_a_deletion_in_the_middle_of_a_handler_is_handled_after_it(
-    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.delete("widgets", registry=registry, id="deleted")
+    @webop.on.delete("widgets", id="deleted")
     async def deleted(**kwargs: Any) -> None:
         chain.calls.note("deleted", kwargs)
 
@@ -280,7 +273,6 @@ async def test_the_operator_can_be_given_another_lifecycle(
 @pytest.mark.feature("EMB-07", "SUB-05")
 @pytest.mark.parametrize("is_for_children", [False, True])
 async def test_a_lifecycle_that_chooses_nobody_is_asked_again_after_pauses_and_loses_no_handler(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -298,7 +290,7 @@ async def test_a_lifecycle_that_chooses_nobody_is_asked_again_after_pauses_and_l
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
 
-    @webop.on.create("widgets", registry=registry, id="parent")
+    @webop.on.create("widgets", id="parent")
     async def parent(name: str, **kwargs: Any) -> None:
         if is_for_children and name == "one":
             await webop.execute(fns={"fn": fn}, lifecycle=hesitate)
@@ -318,11 +310,11 @@ async def test_a_lifecycle_that_chooses_nobody_is_asked_again_after_pauses_and_l
 
 @pytest.mark.feature("SUB-06", "SUB-07", "SUB-08", "SUB-09", "SUB-16", "SUB-17", "CON-07", "RST-07")
 async def test_sub_handlers_go_on_where_they_were_after_a_restart(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     ready = False
 
-    @webop.on.create("widgets", registry=registry, id="parent")
+    @webop.on.create("widgets", id="parent")
     async def parent(name: str, **kwargs: Any) -> str | None:
         if name.startswith("fence"):
             return None

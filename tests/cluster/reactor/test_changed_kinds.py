@@ -84,13 +84,13 @@ async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_calle
     crowd, index = Crowd(), Names(registry, ducks.kind.crd_name)
     released = asyncio.Event()
 
-    @webop.on.update(ducks.kind.crd_name, registry=registry, id="slow")
+    @webop.on.update(ducks.kind.crd_name, id="slow")
     async def slow(name: str, **_: Any) -> str:
         with crowd.enter(f"handler of {name}"):
             await released.wait()
             return "done"
 
-    @webop.daemon(ducks.kind.crd_name, registry=registry, id="daemon")
+    @webop.daemon(ducks.kind.crd_name, id="daemon")
     async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(f"daemon of {name}"):
             await stopped.wait()
@@ -114,19 +114,13 @@ async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_calle
 
 
 async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_own_one(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    ducks: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, ducks: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     crowd, kind = Crowd(), ducks.kind
 
-    @webop.on.create(kind.plural, registry=registry, id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
+    webop.on.create(kind.plural, id="created")(calls.noting("created"))
 
-    @webop.daemon(kind.plural, registry=registry, id="daemon")
+    @webop.daemon(kind.plural, id="daemon")
     async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(name):
             await stopped.wait()
@@ -155,7 +149,7 @@ async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status
 ) -> None:
     ended, index = asyncio.Event(), Names(registry, ducks.kind.crd_name)
 
-    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
+    @webop.on.create(ducks.kind.crd_name, id="created")
     async def created(**kwargs: Any) -> str:
         calls.note("created", kwargs)
         await ended.wait()
@@ -177,16 +171,16 @@ async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status
 
 
 async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a_kind_later(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects
+    run_operator: RunOperator, ducks: Objects
 ) -> None:
     category, names = f"of-{ducks.namespace}", {"one", "two", "three"}
     found: list[set[str]] = []
 
-    @webop.index(category=category, registry=registry, id="birds")
+    @webop.index(category=category, id="birds")
     async def birds(name: str, **_: Any) -> dict[str, None]:
         return {name: None}
 
-    @webop.on.event(ducks.kind.crd_name, registry=registry, id="seen")
+    @webop.on.event(ducks.kind.crd_name, id="seen")
     async def seen(birds: webop.Index[str, None], **_: Any) -> None:
         found.append(set(birds))
 

@@ -21,7 +21,6 @@ def has(name: str, reason: str) -> Callable[[Json], bool]:
 
 @pytest.mark.parametrize("has_status", [False, True])
 async def test_handlers_set_conditions_beside_those_of_others(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     widgets: Kind,
@@ -33,8 +32,8 @@ async def test_handlers_set_conditions_beside_those_of_others(
     objects = Objects(client, gadgets if has_status else widgets, webop_namespace)
     theirs = {"type": "Theirs", "status": "True", "reason": "Other"}
 
-    @webop.on.create(objects.kind.plural, registry=registry)
-    @webop.on.update(objects.kind.plural, registry=registry)
+    @webop.on.create(objects.kind.plural)
+    @webop.on.update(objects.kind.plural)
     async def fn(
         name: str, spec: webop.Spec, patch: webop.Patch, client: webop.AsyncClient, **_: Any
     ) -> None:
@@ -62,14 +61,13 @@ async def test_handlers_set_conditions_beside_those_of_others(
 
 
 async def test_a_condition_that_the_schema_does_not_know_is_told_of(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     gizmos: Kind,
     webop_namespace: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("gizmos", registry=registry)
+    @webop.on.create("gizmos")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.status.set_condition("Ready", True, reason="Fine")
 

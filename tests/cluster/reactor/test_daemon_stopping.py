@@ -35,10 +35,7 @@ def flags() -> dict[str, webop.DaemonStopped]:
 
 @pytest.fixture
 def stubborn(
-    registry: webop.OperatorRegistry,
-    timeline: Timeline,
-    flags: dict[str, webop.DaemonStopped],
-    released: threading.Event,
+    timeline: Timeline, flags: dict[str, webop.DaemonStopped], released: threading.Event
 ) -> Declare:
     """Declares a daemon that ends when the test lets it go, whatever it is told."""
 
@@ -67,7 +64,7 @@ def stubborn(
     def declare(*, is_sync: bool = False, **options: Any) -> None:
         fn = run_sync if is_sync else run_async
         labels = {"with": "daemon"}
-        webop.daemon("widgets", registry=registry, id="fn", labels=labels, **options)(fn)
+        webop.daemon("widgets", id="fn", labels=labels, **options)(fn)
 
     return declare
 
@@ -163,7 +160,6 @@ async def test_without_a_timeout_the_object_stays_until_the_daemon_ends(
 @pytest.mark.feature("D-57", "DMN-13", "DMN-24")
 async def test_the_object_goes_at_once_when_its_last_daemon_ends(
     stubborn: Declare,
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -171,12 +167,12 @@ async def test_the_object_goes_at_once_when_its_last_daemon_ends(
 ) -> None:
     stubborn()
 
-    @webop.daemon("widgets", registry=registry, id="other", labels={"with": "daemon"})
+    @webop.daemon("widgets", id="other", labels={"with": "daemon"})
     async def other(stopped: webop.DaemonStopped, **_: Any) -> None:
         await stopped.wait()
         timeline.note("other ended")
 
-    @webop.on.delete("widgets", registry=registry, id="deleted")
+    @webop.on.delete("widgets", id="deleted")
     async def deleted(name: str, **_: Any) -> None:
         timeline.note(f"deleted {name}")
 
@@ -206,7 +202,6 @@ async def test_the_object_goes_at_once_when_its_last_daemon_ends(
     ],
 )
 async def test_a_daemon_that_ends_when_it_is_told_to_is_not_cancelled(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -215,7 +210,7 @@ async def test_a_daemon_that_ends_when_it_is_told_to_is_not_cancelled(
     *,
     is_cancelled: bool,
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    @webop.daemon("widgets", id="fn", **options)
     async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
         timeline.note("begun")
         try:
@@ -258,13 +253,12 @@ async def test_reasons_add_up(
 
 @pytest.mark.feature("DMN-03", "EVT-10")
 async def test_daemons_stop_when_their_object_is_gone_all_of_a_sudden(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
     flags: dict[str, webop.DaemonStopped],
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn")
+    @webop.daemon("widgets", id="fn")
     async def fn(stopped: webop.DaemonStopped, spec: webop.Spec, **_: Any) -> None:
         flags["one"] = stopped
         timeline.note("begun")
@@ -272,7 +266,7 @@ async def test_daemons_stop_when_their_object_is_gone_all_of_a_sudden(
             await asyncio.sleep(0.01)
         timeline.note(f"ended {spec['a']}")
 
-    @webop.daemon("widgets", registry=registry, id="hung", cancellation_timeout=0.1)
+    @webop.daemon("widgets", id="hung", cancellation_timeout=0.1)
     async def hung(**_: Any) -> None:
         timeline.note("hung begun")
         await asyncio.sleep(1000)

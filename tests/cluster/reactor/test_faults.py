@@ -37,21 +37,12 @@ def info(webop_cluster: LocalCluster, proxy: Forwarder) -> ConnectionInfo:
 
 
 @pytest.fixture
-def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
+def noting(calls: Calls) -> Calls:
     """Handlers of everything, which note their calls."""
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def updated(**kwargs: Any) -> None:
-        calls.note("updated", kwargs)
-
-    @webop.on.event("widgets", registry=registry, id="event", when=is_deleted)
-    async def deleted(**kwargs: Any) -> None:
-        calls.note("gone", kwargs)
-
+    webop.on.create("widgets", id="created")(calls.noting("created"))
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
+    webop.on.event("widgets", id="event", when=is_deleted)(calls.noting("gone"))
     return calls
 
 
@@ -114,13 +105,9 @@ async def test_a_dead_line_is_noticed_by_its_silence(
 
 @pytest.mark.feature("CFG-34", "CFG-52", "CFG-54", "CON-04")
 async def test_a_handler_is_not_repeated_because_its_outcome_could_not_be_written_at_once(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    proxy: Forwarder,
+    run_operator: RunOperator, objects: Objects, calls: Calls, proxy: Forwarder
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, **kwargs: Any) -> str:
         if not name.startswith("fence"):
             calls.note("fn", {**kwargs, "name": name})
@@ -144,13 +131,9 @@ async def test_a_handler_is_not_repeated_because_its_outcome_could_not_be_writte
 
 @pytest.mark.feature("ERR-19", "ERR-18")
 async def test_retries_go_on_through_an_outage(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    proxy: Forwarder,
+    run_operator: RunOperator, objects: Objects, calls: Calls, proxy: Forwarder
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, retry: int, **kwargs: Any) -> None:
         if not name.startswith("fence"):
             calls.note("fn", {**kwargs, "name": name}, retry=retry)
@@ -202,16 +185,12 @@ async def test_an_operator_can_be_stopped_while_the_api_server_is_away(
 
 @pytest.mark.feature("CFG-39", "PAT-07", "PAT-09")
 async def test_the_newer_state_is_read_if_the_watch_does_not_bring_it(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    proxy: Forwarder,
-    calls: Calls,
+    run_operator: RunOperator, objects: Objects, proxy: Forwarder, calls: Calls
 ) -> None:
     def append(body: webop.RawBody) -> None:
         body["spec"]["by"] = [*body["spec"].get("by", []), body["spec"]["a"]]
 
-    @webop.on.event("widgets", registry=registry, id="fn")
+    @webop.on.event("widgets", id="fn")
     async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("fn", kwargs)
         if len(calls.of("one")) == 1:

@@ -74,7 +74,7 @@ async def test_an_index_is_made_anew_by_each_operator(
 ) -> None:
     indexed: list[str] = []
 
-    @webop.index("widgets", registry=registry, id="colours")
+    @webop.index("widgets", id="colours")
     async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str] | None:
         indexed.append(name)
         return {spec["colour"]: name} if "colour" in spec else None
@@ -95,12 +95,7 @@ async def test_an_index_is_made_anew_by_each_operator(
 @pytest.mark.feature("IDX-22", "IDX-03", "IDX-01")
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_indexes_are_filled_before_any_handler_runs(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    gadgets: Kind,
-    client: Client,
-    run_operator: RunOperator,
-    kind: str,
+    objects: Objects, gadgets: Kind, client: Client, run_operator: RunOperator, kind: str
 ) -> None:
     sizes: dict[str, list[int]] = {}
 
@@ -111,18 +106,18 @@ async def test_indexes_are_filled_before_any_handler_runs(
     def quick(name: str, **_: Any) -> dict[str, None]:
         return {name: None}
 
-    webop.index("widgets", registry=registry, id="names")(slow if kind == "async" else quick)
+    webop.index("widgets", id="names")(slow if kind == "async" else quick)
 
     def note(name: str, names: webop.Index[str, None], **_: Any) -> bool:
         sizes.setdefault(name, []).append(len(names))
         return True
 
-    webop.on.event("widgets", registry=registry, id="event")(note)
-    webop.on.create("widgets", registry=registry, id="create", when=note)(note)
-    webop.on.event("gadgets", registry=registry, id="event")(note)
-    webop.on.create("gadgets", registry=registry, id="create", when=note)(note)
+    webop.on.event("widgets", id="event")(note)
+    webop.on.create("widgets", id="create", when=note)(note)
+    webop.on.event("gadgets", id="event")(note)
+    webop.on.create("gadgets", id="create", when=note)(note)
 
-    @webop.daemon("gadgets", registry=registry, id="daemon")
+    @webop.daemon("gadgets", id="daemon")
     async def daemon(**kwargs: Any) -> None:
         note(**kwargs)
 
@@ -139,19 +134,19 @@ async def test_indexes_are_filled_before_any_handler_runs(
 
 @pytest.mark.parametrize("handler", ["event", "update"])
 async def test_a_handler_finds_in_the_index_what_its_event_says(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, handler: str
+    objects: Objects, run_operator: RunOperator, handler: str
 ) -> None:
     found: dict[str, list[str]] = {}
 
-    @webop.on.event("widgets", registry=registry, id="event")
-    @webop.on.update("widgets", registry=registry, id="update")
+    @webop.on.event("widgets", id="event")
+    @webop.on.update("widgets", id="update")
     async def note(
         name: str, spec: webop.Spec, colours: webop.Index[str, str], event: Any = None, **_: Any
     ) -> None:
         if handler == ("update" if event is None else "event"):
             found.setdefault(spec["colour"], list(colours.get(name, ())))
 
-    @webop.index("widgets", registry=registry, id="colours")
+    @webop.index("widgets", id="colours")
     async def index(name: str, spec: webop.Spec, **_: Any) -> dict[str, str]:
         await asyncio.sleep(0.05)
         return {name: spec["colour"]}
@@ -166,7 +161,7 @@ async def test_a_handler_finds_in_the_index_what_its_event_says(
 
 @pytest.mark.feature("IDX-21", "IDX-03", "IDX-23", "KWA-13")
 async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     seen: dict[str, str] = {}
 
@@ -176,16 +171,16 @@ async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
 
         return fn
 
-    @webop.index("widgets", registry=registry, id="spec")
+    @webop.index("widgets", id="spec")
     async def index(name: str, **_: Any) -> dict[str, None]:
         return {name: None}
 
-    webop.on.startup(registry=registry)(note("startup"))
-    webop.on.cleanup(registry=registry)(note("cleanup"))
-    webop.on.event("widgets", registry=registry)(note("event"))
-    webop.on.create("widgets", registry=registry)(note("create"))
-    webop.daemon("widgets", registry=registry, id="daemon")(note("daemon"))
-    webop.timer("widgets", registry=registry, id="timer", interval=1)(note("timer"))
+    webop.on.startup()(note("startup"))
+    webop.on.cleanup()(note("cleanup"))
+    webop.on.event("widgets")(note("event"))
+    webop.on.create("widgets")(note("create"))
+    webop.daemon("widgets", id="daemon")(note("daemon"))
+    webop.timer("widgets", id="timer", interval=1)(note("timer"))
     async with run_operator():
         await objects.create("a")
         await eventually(lambda: {"event", "create", "daemon", "timer"} <= seen.keys())
@@ -205,13 +200,13 @@ async def test_errors_of_indexers_leave_others_alone(
         "temporary": webop.TemporaryError("not now", delay=0),
     }
 
-    @webop.index("widgets", registry=registry, id="moods")
+    @webop.index("widgets", id="moods")
     async def moods(name: str, spec: webop.Spec, **_: Any) -> dict[str, str]:
         if "error" in spec:
             raise errors[spec["error"]]
         return {spec["mood"]: name}
 
-    @webop.on.update("widgets", registry=registry)
+    @webop.on.update("widgets")
     async def updated(**kwargs: Any) -> None:
         calls.note("updated", kwargs)
 
@@ -238,11 +233,11 @@ async def test_an_index_of_a_kind_that_is_not_in_the_cluster_holds_up_nobody(
     late = Kind("late.webop.dev", "latecomers", "Latecomer")
     window = Window(registry, "latest")
 
-    @webop.index("latecomers", registry=registry, id="latest")
+    @webop.index("latecomers", id="latest")
     async def latest(name: str, **_: Any) -> dict[str, str]:
         return {"all": name}
 
-    @webop.on.create("widgets", registry=registry)
+    @webop.on.create("widgets")
     async def created(**_: Any) -> None: ...
 
     async with run_operator():

@@ -9,7 +9,7 @@ import pytest
 
 import webop
 from tests.cluster.reactor.request_counts import read_requests
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, operate
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing, operate
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.feature("MEM-11", "MEM-05", "KWA-12")
 async def test_there_is_nothing_in_memos_but_what_users_put_there(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: dict[str, Any] = {}
 
@@ -35,15 +35,15 @@ async def test_there_is_nothing_in_memos_but_what_users_put_there(
         if name == "one" and not retry:
             raise webop.TemporaryError("not yet", delay=0.01)
 
-    webop.on.startup(registry=registry, id="startup")(look("startup"))
-    webop.on.cleanup(registry=registry, id="cleanup")(look("cleanup"))
-    webop.index("widgets", registry=registry, id="index")(look("index"))
-    webop.on.event("widgets", registry=registry, id="event")(look("event"))
-    webop.on.create("widgets", registry=registry, id="parent")(parent)
-    webop.on.update("widgets", registry=registry, id="update")(look("update"))
-    webop.on.delete("widgets", registry=registry, id="delete")(look("delete"))
-    webop.daemon("widgets", registry=registry, id="daemon")(look("daemon"))
-    webop.timer("widgets", registry=registry, id="timer", interval=0.05)(look("timer"))
+    webop.on.startup(id="startup")(look("startup"))
+    webop.on.cleanup(id="cleanup")(look("cleanup"))
+    webop.index("widgets", id="index")(look("index"))
+    webop.on.event("widgets", id="event")(look("event"))
+    webop.on.create("widgets", id="parent")(parent)
+    webop.on.update("widgets", id="update")(look("update"))
+    webop.on.delete("widgets", id="delete")(look("delete"))
+    webop.daemon("widgets", id="daemon")(look("daemon"))
+    webop.timer("widgets", id="timer", interval=0.05)(look("timer"))
     async with run_operator():
         await objects.create("one", {"a": 0})
         await objects.wait_handled("one")
@@ -105,9 +105,7 @@ async def test_the_whole_cluster_is_one_watch_and_namespaces_are_watched_each_on
     *,
     is_clusterwide: bool,
 ) -> None:
-    @webop.on.event("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.event("widgets", id="fn")(do_nothing)
     resources = ("widgets", "namespaces")
     before = [await count_watches(webop_cluster, name) for name in resources]
     options: Any = {"clusterwide": True} if is_clusterwide else {"namespaces": ["*"]}
@@ -121,16 +119,9 @@ async def test_the_whole_cluster_is_one_watch_and_namespaces_are_watched_each_on
 @pytest.mark.feature("CFG-23")
 @pytest.mark.parametrize("disabled", [True, False])
 async def test_without_scanning_nobody_watches_for_new_namespaces_and_kinds(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    webop_cluster: LocalCluster,
-    *,
-    disabled: bool,
+    run_operator: RunOperator, objects: Objects, webop_cluster: LocalCluster, *, disabled: bool
 ) -> None:
-    @webop.on.event("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.event("widgets", id="fn")(do_nothing)
     resources = ("widgets", "namespaces", "customresourcedefinitions")
     before = [await count_watches(webop_cluster, name) for name in resources]
     async with run_operator(build_settings(scanning={"disabled": disabled})):

@@ -33,9 +33,9 @@ def build_settings(**posting: Any) -> webop.OperatorSettings:
 
 @pytest.mark.feature("KEV-01", "KEV-02", "KEV-03", "KEV-05", "KEV-08", "ERR-02", "LOG-11", "TRB-04")
 async def test_handlers_and_what_becomes_of_them_are_told_in_events(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     def fn(name: str, body: webop.Body, logger: webop.Logger, retry: int, **_: Any) -> None:
         if name != "one":
             return
@@ -74,17 +74,17 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
 
 @pytest.mark.feature("CFG-02", "CFG-03", "CFG-04", "KEV-06", "KEV-10", "D-24", "CFG-51", "STA-04")
 async def test_events_are_as_loud_as_the_settings_say(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.startup(registry=registry, id="startup")
+    @webop.on.startup(id="startup")
     def configure(settings: webop.OperatorSettings, **_: Any) -> None:
         settings.posting.level = logging.WARNING
 
-    @webop.on.event("widgets", registry=registry, id="event")
+    @webop.on.event("widgets", id="event")
     async def event(logger: webop.Logger, **_: Any) -> None:
         logger.error("an event handler")
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(body: webop.Body, logger: webop.Logger, **_: Any) -> None:
         webop.info(body, reason="info")
         logger.info("info")
@@ -107,12 +107,9 @@ async def test_events_are_as_loud_as_the_settings_say(
 
 @pytest.mark.feature("KEV-09")
 async def test_events_that_are_refused_hold_up_nobody(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(body: webop.Body, **_: Any) -> None:
         webop.info(body, reason="x" * 500, message="too long a reason")
         webop.info(body, reason="Fine")
@@ -133,9 +130,9 @@ async def count_writes(cluster: LocalCluster) -> dict[str, int]:
 
 @pytest.mark.feature("D-60", "KEV-05")
 async def test_a_message_that_is_repeated_is_one_event_with_a_count(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(retry: int, logger: webop.Logger, name: str, **_: Any) -> None:
         if name == "one":
             logger.info("attempt %d", retry)
@@ -158,7 +155,6 @@ async def test_a_message_that_is_repeated_is_one_event_with_a_count(
 
 @pytest.mark.feature("D-60", "KEV-09")
 async def test_many_failing_objects_do_not_flood_the_api_server(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     webop_cluster: LocalCluster,
@@ -166,7 +162,7 @@ async def test_many_failing_objects_do_not_flood_the_api_server(
 ) -> None:
     calls: Counter[str] = Counter()
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, **_: Any) -> None:
         calls[name] += 1
         raise webop.TemporaryError("boo", delay=0.1) if calls[name] < 5 else webop.PermanentError

@@ -15,18 +15,11 @@ from tests.kit.waiting import eventually
 
 @pytest.mark.parametrize("has_lease", [False, True])
 async def test_outcomes_are_written_once_more_at_a_stop_although_a_write_has_just_failed(
-    registry: webop.OperatorRegistry,
-    run_relayed: Any,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    has_lease: bool,
+    run_relayed: Any, run_operator: RunOperator, objects: Objects, calls: Calls, has_lease: bool
 ) -> None:
     refused, is_down = asyncio.Event(), True
 
-    @webop.on.create("widgets", registry=registry, id="created", when=is_no_fence)
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
+    webop.on.create("widgets", id="created", when=is_no_fence)(calls.noting("created"))
 
     async def meddle(request: httpx.Request) -> httpx.Response | None:
         if is_down and request.method == "PATCH" and "/widgets/" in request.url.path:

@@ -9,7 +9,7 @@ import pytest
 import webop
 from tests.cluster.reactor.test_observer import read_credentials
 from tests.kit.http_relay import relay
-from tests.kit.operators import CRDS, Calls, Kind, Objects, build_settings, operate
+from tests.kit.operators import CRDS, Calls, Kind, Objects, build_settings, do_nothing, operate
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
@@ -36,18 +36,16 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
 ) -> None:
     kind, word = geese.kind, f"{name.lower()}-{geese.namespace}"
 
-    @webop.on.create(kind.crd_name, registry=registry, id="exact")
-    async def exact(**kwargs: Any) -> None:
-        calls.note("exact", kwargs)
+    webop.on.create(kind.crd_name, id="exact")(calls.noting("exact"))
 
     async def attached(**kwargs: Any) -> None:
         calls.note("attached", kwargs)
 
     if name == "category":
-        webop.on.create(category=word, registry=registry, id="attached")(attached)
+        webop.on.create(category=word, id="attached")(attached)
         names: Any = {"categories": [word]}
     else:
-        webop.on.create(word, registry=registry, id="attached")(attached)
+        webop.on.create(word, id="attached")(attached)
         names = {"shortNames": [word]}
 
     await kind.define(client)
@@ -81,9 +79,9 @@ async def test_a_kind_that_the_discovery_shows_late_is_served_then(
 
     category = f"late-{geese.namespace}"
     if selector == "name":
-        webop.on.create(geese.kind.crd_name, registry=registry, id="created")(created)
+        webop.on.create(geese.kind.crd_name, id="created")(created)
     else:
-        webop.on.create(category=category, registry=registry, id="created")(created)
+        webop.on.create(category=category, id="created")(created)
     async with relay(webop_cluster) as relayed:
         relayed.hidden.add(geese.kind.group)
         async with operate(
@@ -108,9 +106,7 @@ async def test_who_may_not_watch_definitions_finds_a_late_kind_all_the_same(
     geese: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create(geese.kind.crd_name, registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
+    webop.on.create(geese.kind.crd_name, id="created")(do_nothing)
     user = f"keeper-of-{geese.namespace}"
     await grant_everything(geese, user)
     credentials = read_credentials(webop_cluster, user)

@@ -31,7 +31,7 @@ async def test_a_patch_on_its_way_never_lands_on_another_object_of_the_same_name
     objects = Objects(client, {"widgets": widgets, "gadgets": gadgets}[kind], webop_namespace)
     is_replaced = False
 
-    @webop.on.create(kind, registry=registry, id="fn", labels={"second": webop.ABSENT})
+    @webop.on.create(kind, id="fn", labels={"second": webop.ABSENT})
     async def fn(**_: Any) -> str:
         return "for the first one"
 
@@ -59,7 +59,7 @@ async def test_a_function_whose_patch_is_outdated_when_it_arrives_is_applied_to_
     def append(body: webop.RawBody) -> None:
         body["spec"]["by"] = [body["spec"]["a"]]
 
-    @webop.on.create("widgets", registry=registry, id="fn", labels={"x": "y"})
+    @webop.on.create("widgets", id="fn", labels={"x": "y"})
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(append)
 
@@ -81,7 +81,7 @@ async def test_the_last_value_of_a_timer_is_written_when_writing_works_again(
     """Until then, each value is refused together with those before it."""
     is_over = asyncio.Event()
 
-    @webop.timer("widgets", registry=registry, id="tick", interval=0.05, labels={"x": "y"})
+    @webop.timer("widgets", id="tick", interval=0.05, labels={"x": "y"})
     async def tick(memo: webop.Memo, patch: webop.Patch, **_: Any) -> None:
         memo.count = memo.get("count", 0) + 1
         if memo.count <= 3:
@@ -107,7 +107,7 @@ async def test_an_older_value_that_is_refused_late_does_not_overwrite_a_newer_on
     has_newer, is_over = asyncio.Event(), asyncio.Event()
     values: list[bytes] = []
 
-    @webop.timer("widgets", registry=registry, id="tick", interval=0.2, labels={"x": "y"})
+    @webop.timer("widgets", id="tick", interval=0.2, labels={"x": "y"})
     async def tick(memo: webop.Memo, patch: webop.Patch, **_: Any) -> None:
         memo.count = memo.get("count", 0) + 1
         if memo.count <= 2:

@@ -21,6 +21,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
 )
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
@@ -62,11 +63,11 @@ def run_hosted(
     async def run(*holding: threading.Event, **sections: Any) -> AsyncIterator[Hosted]:
         async with relay(webop_cluster) as relayed:
 
-            @webop.on.login(registry=registry)
+            @webop.on.login()
             async def login(**_: Any) -> ConnectionInfo | None:
                 return None if relayed.is_locked else relayed.info
 
-            @webop.on.event(f"absent.{objects.namespace}.webop.dev", registry=registry, id="absent")
+            @webop.on.event(f"absent.{objects.namespace}.webop.dev", id="absent")
             async def absent(**_: Any) -> None: ...  # so that discovery is repeated all the time
 
             quick: Any = {
@@ -93,23 +94,23 @@ def run_hosted(
 
 
 async def test_handlers_and_daemons_that_run_as_credentials_are_lost_go_on(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
+    run_hosted: RunHosted, objects: Objects
 ) -> None:
     crowd, released = Crowd(), threading.Event()
     steps: Counter[str] = Counter()
 
-    @webop.on.update("widgets", registry=registry, id="sync")
+    @webop.on.update("widgets", id="sync")
     def sync(name: str, **_: Any) -> None:
         with crowd.enter(f"sync handler of {name}"):
             released.wait(30)
 
-    @webop.on.update("widgets", registry=registry, id="slow")
+    @webop.on.update("widgets", id="slow")
     async def slow(name: str, **_: Any) -> str:
         with crowd.enter(f"handler of {name}"):
             await asyncio.to_thread(released.wait, 30)
             return "done"
 
-    @webop.daemon("widgets", registry=registry, id="daemon")
+    @webop.daemon("widgets", id="daemon")
     async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(f"daemon of {name}"):
             while not stopped:
@@ -144,21 +145,16 @@ def lock_at_patches(relayed: Relay) -> None:
 
 
 async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_found(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    run_hosted: RunHosted,
-    objects: Objects,
+    run_operator: RunOperator, run_hosted: RunHosted, objects: Objects
 ) -> None:
     resumed: Counter[str] = Counter()
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
         await objects.create("old")
         await objects.wait_handled("old")
 
-    @webop.on.resume("widgets", registry=registry, id="resumed")
+    @webop.on.resume("widgets", id="resumed")
     async def resume(name: str, patch: webop.Patch, **_: Any) -> None:
         resumed[name] += 1
         patch.spec["resumed"] = "yes"
@@ -174,9 +170,9 @@ async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_fo
 
 
 async def test_event_handlers_get_the_deletions_of_the_time_without_credentials_once(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, calls: Calls
+    run_hosted: RunHosted, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.event("widgets", registry=registry, id="event")
+    @webop.on.event("widgets", id="event")
     async def event(event: Any, **kwargs: Any) -> None:
         calls.note("event", kwargs, type=event["type"])
 
@@ -197,15 +193,12 @@ async def test_event_handlers_get_the_deletions_of_the_time_without_credentials_
 
 
 async def test_a_login_that_brings_nothing_for_once_does_not_end_a_lease_that_is_held(
-    registry: webop.OperatorRegistry,
-    run_hosted: RunHosted,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_hosted: RunHosted, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     entries: Counter[str] = Counter()
     released = threading.Event()
 
-    @webop.on.create("widgets", registry=registry, id="slow")
+    @webop.on.create("widgets", id="slow")
     def slow(name: str, **_: Any) -> None:
         entries[name] += 1
         released.wait(30)

@@ -18,6 +18,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     get_annotations,
     get_progress,
     operate,
@@ -94,7 +95,7 @@ async def test_changes_of_the_metadata_are_handled_and_others_are_not(
 
 @pytest.mark.feature("PAT-01")
 async def test_patches_of_everything_are_written_and_functions_see_the_whole_object(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, caplog: Any
+    objects: Objects, run_operator: RunOperator, caplog: Any
 ) -> None:
     seen: list[Json] = []
 
@@ -102,7 +103,7 @@ async def test_patches_of_everything_are_written_and_functions_see_the_whole_obj
         seen.append({**body})
         body["spec"]["size"] *= 2
 
-    @webop.on.create("gadgets", registry=registry, metadata_only=True, id="create")
+    @webop.on.create("gadgets", metadata_only=True, id="create")
     async def create(patch: webop.Patch, **_: Any) -> str:
         patch.spec["colour"] = "red"
         patch.status["seen"] = True
@@ -110,7 +111,7 @@ async def test_patches_of_everything_are_written_and_functions_see_the_whole_obj
         patch.fns.append(double)
         return "made"
 
-    @webop.on.update("gadgets", registry=registry, metadata_only=True)
+    @webop.on.update("gadgets", metadata_only=True)
     async def update(**_: Any) -> None:
         seen.append({"own writes": "are no changes"})
 
@@ -131,28 +132,28 @@ async def test_patches_of_everything_are_written_and_functions_see_the_whole_obj
 
 @pytest.mark.feature("IDX-01", "DMN-01", "TMR-01", "HND-26")
 async def test_indexes_events_daemons_and_timers_get_only_the_metadata(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     seen: dict[str, Json] = {}
     teams: list[Any] = []
 
-    @webop.index("gadgets", registry=registry, metadata_only=True, id="by_team")
+    @webop.index("gadgets", metadata_only=True, id="by_team")
     async def index(body: webop.Body, labels: Json, name: str, **_: Any) -> Any:
         seen["index"] = {key: body[key] for key in body if key != "metadata"}
         return {labels.get("team"): name}
 
-    @webop.on.event("gadgets", registry=registry, metadata_only=True, id="event")
+    @webop.on.event("gadgets", metadata_only=True, id="event")
     async def on_event(event: webop.RawEvent, by_team: Any, **_: Any) -> None:
         raw: Json = {**event["object"]}
         seen["event"] = {key: raw[key] for key in raw if key != "metadata"}
         teams.append(sorted(by_team))
 
-    @webop.daemon("gadgets", registry=registry, metadata_only=True)
+    @webop.daemon("gadgets", metadata_only=True)
     async def daemon(body: webop.Body, stopped: webop.DaemonStopped, **_: Any) -> None:
         seen["daemon"] = {key: body[key] for key in body if key != "metadata"}
         await stopped.wait()
 
-    @webop.timer("gadgets", registry=registry, metadata_only=True, interval=0.1)
+    @webop.timer("gadgets", metadata_only=True, interval=0.1)
     async def timer(body: webop.Body, patch: webop.Patch, **_: Any) -> None:
         seen["timer"] = {key: body[key] for key in body if key != "metadata"}
         patch.status["ticked"] = True
@@ -196,9 +197,7 @@ async def test_one_handler_that_needs_more_is_enough_to_read_whole_objects(
 ) -> None:
     declare(registry, calls)
 
-    @webop.on.event("gadgets", registry=registry, id="looking")
-    async def looking(**_: Any) -> None: ...
-
+    webop.on.event("gadgets", id="looking")(do_nothing)
     caplog.set_level(logging.INFO)
     async with run_operator():
         await objects.create("a", {"size": 1})

@@ -19,6 +19,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     get_annotations,
     operate,
 )
@@ -41,17 +42,10 @@ async def create_namespace(client: Client, name: str) -> None:
 
 @pytest.mark.feature("FLT-25", "FLT-26", "FLT-28")
 async def test_an_object_that_starts_to_match_is_a_creation_then(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created", labels={"mine": "yes"})
-    @webop.on.update("widgets", registry=registry, id="updated", labels={"mine": "yes"})
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.update("widgets", id="updated", labels={"mine": "yes"})(calls.noting("fn"))
+    webop.on.create("widgets", id="created", labels={"mine": "yes"})(calls.noting("fn"))
     with caplog.at_level("DEBUG", "webop"):
         async with run_operator():
             await objects.create("one", {"a": 1})
@@ -69,24 +63,17 @@ async def test_an_object_that_starts_to_match_is_a_creation_then(
 @pytest.mark.feature("FLT-27", "D-37", "FLT-28")
 @pytest.mark.parametrize("way", ["creation", "a field that is not there"])
 async def test_a_handler_without_filters_keeps_all_objects_in_scope(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    way: str,
+    run_operator: RunOperator, objects: Objects, calls: Calls, way: str
 ) -> None:
     async def dummy(**_: Any) -> None: ...
 
     if way == "creation":
-        webop.on.create("widgets", registry=registry, id="dummy")(dummy)
+        webop.on.create("widgets", id="dummy")(dummy)
     else:
-        webop.on.field("widgets", registry=registry, id="dummy", field="spec.never")(dummy)
+        webop.on.field("widgets", id="dummy", field="spec.never")(dummy)
 
-    @webop.on.create("widgets", registry=registry, id="created", labels={"mine": "yes"})
-    @webop.on.update("widgets", registry=registry, id="updated", labels={"mine": "yes"})
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.update("widgets", id="updated", labels={"mine": "yes"})(calls.noting("fn"))
+    webop.on.create("widgets", id="created", labels={"mine": "yes"})(calls.noting("fn"))
     async with run_operator():
         await objects.create("one", {"a": 1})
         assert DIFFBASE in get_annotations(await objects.wait_handled("one"))
@@ -101,7 +88,7 @@ async def test_a_handler_without_filters_keeps_all_objects_in_scope(
 async def test_namespaces_are_served_as_they_come_and_only_those_that_are_meant(
     registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(namespace: str, **kwargs: Any) -> None:
         calls.note(namespace.removeprefix(prefix), kwargs)
 
@@ -131,9 +118,7 @@ async def test_namespaces_are_served_as_they_come_and_only_those_that_are_meant(
 async def test_all_namespaces_are_served_at_once_if_asked_to(
     registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="fn")(do_nothing)
     client, prefix = objects.client, objects.namespace
     later = Objects(client, objects.kind, f"{prefix}-later")
     async with operate(info, registry, clusterwide=True):
@@ -148,9 +133,7 @@ async def test_all_namespaces_are_served_at_once_if_asked_to(
 async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
     registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="fn")(do_nothing)
     operator = operate(info, registry)
     with pytest.warns(FutureWarning, match="all of them") as warned:
         await operator.__aenter__()
@@ -173,9 +156,7 @@ async def test_a_namespace_that_goes_away_is_not_served_any_more(
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="fn")(do_nothing)
     index = Names(registry, "widgets")
     client, doomed = objects.client, f"{objects.namespace}-doomed"
     await create_namespace(client, doomed)
@@ -215,10 +196,7 @@ async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_ba
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create(arrivals.crd_name, registry=registry, id="fn")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.create(arrivals.crd_name, id="fn")(calls.noting("fn"))
     objects = Objects(client, arrivals, webop_namespace)
     caplog.set_level("INFO", "webop")
     gone = "Stopped serving"
@@ -246,11 +224,11 @@ async def test_versions_that_are_added_to_a_kind_are_served(
     served: set[str] = set()
     for version in ("v1", "v2", "v3"):
 
-        @webop.on.create(arrivals.group, version, arrivals.plural, registry=registry, id=version)
+        @webop.on.create(arrivals.group, version, arrivals.plural, id=version)
         async def fn(resource: webop.Resource, **_: Any) -> None:
             served.add(resource.version)
 
-        @webop.on.event(arrivals.group, version, arrivals.plural, registry=registry, id=version)
+        @webop.on.event(arrivals.group, version, arrivals.plural, id=version)
         async def event(resource: webop.Resource, **_: Any) -> None:
             served.add(resource.version)
 
@@ -277,14 +255,11 @@ async def test_a_status_endpoint_that_is_added_to_a_kind_is_used(
     webop_namespace: str,
     calls: Calls,
 ) -> None:
-    @webop.on.create(arrivals.crd_name, registry=registry, id="created")
+    @webop.on.create(arrivals.crd_name, id="created")
     async def created(name: str, **_: Any) -> str:
         return f"result of {name}"
 
-    @webop.on.resume(arrivals.crd_name, registry=registry, id="resumed")
-    async def resumed(**kwargs: Any) -> None:
-        calls.note("resumed", kwargs)
-
+    webop.on.resume(arrivals.crd_name, id="resumed")(calls.noting("resumed"))
     await arrivals.define(client)
     objects = Objects(client, arrivals, webop_namespace)
     async with operate(info, registry, namespaces=[webop_namespace]):
@@ -319,11 +294,8 @@ async def test_an_ambiguous_name_is_told_of_and_is_not_served(
     for kind in (arrivals, twin):
         await kind.define(client)
 
-    @webop.on.create("arrivals", registry=registry, id="ambiguous")
-    @webop.on.create(arrivals.crd_name, registry=registry, id="exact")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.create(arrivals.crd_name, id="exact")(calls.noting("fn"))
+    webop.on.create("arrivals", id="ambiguous")(calls.noting("fn"))
     objects = Objects(client, arrivals, webop_namespace)
     async with operate(info, registry, namespaces=[webop_namespace]):
         await objects.create("one")
@@ -342,8 +314,8 @@ async def test_without_permissions_for_namespaces_and_kinds_exact_names_are_serv
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.delete("widgets", registry=registry, id="deleted")
+    @webop.on.create("widgets", id="created")
+    @webop.on.delete("widgets", id="deleted")
     async def fn(**_: Any) -> str:
         return "done"
 
@@ -364,9 +336,7 @@ async def test_without_permissions_for_namespaces_and_kinds_exact_names_are_serv
 async def test_a_permission_to_watch_namespaces_that_is_granted_later_is_noticed(
     registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects, client: Client
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
     user, later = f"user-of-{objects.namespace}", f"{objects.namespace}-later"
     await grant(objects, user, ["list", "watch", "patch"])
     credentials = read_credentials(webop_cluster, user)
@@ -393,9 +363,7 @@ async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remed
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="fn")(do_nothing)
     user = f"nobody-in-{objects.namespace}"
     vault = webop.Vault({"x": read_credentials(webop_cluster, user)})
     async with serve(

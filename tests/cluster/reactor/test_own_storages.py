@@ -55,8 +55,8 @@ class NoDiffBase(webop.DiffBaseStorage):
 async def test_changes_are_noticed_by_a_state_in_memory_with_nothing_written_on_the_object(
     registry: webop.OperatorRegistry, objects: Objects, calls: Calls, info: ConnectionInfo
 ) -> None:
-    @webop.on.create("widgets", registry=registry)
-    @webop.on.update("widgets", registry=registry)
+    @webop.on.create("widgets")
+    @webop.on.update("widgets")
     def changed(**kwargs: Any) -> None:
         calls.note("changed", kwargs, diff=kwargs["diff"])
 
@@ -82,7 +82,7 @@ async def test_a_progress_storage_that_clears_an_essence_to_nothing_does_not_sto
     info: ConnectionInfo,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("widgets", registry=registry)
+    @webop.on.create("widgets")
     def created(**kwargs: Any) -> None:
         calls.note("created", kwargs)
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @pytest.mark.feature("PAT-01", "PAT-02", "PAT-10", "KWA-11")
 async def test_a_patch_is_merged_into_the_object(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         assert not patch
         patch.spec["added"] = {"x": 1}
@@ -55,14 +55,14 @@ async def test_a_patch_is_merged_into_the_object(
 
 @pytest.mark.feature("PAT-03", "PAT-04", "PAT-08", "PAT-14", "D-05")
 async def test_functions_change_the_freshest_state(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     def append(body: webop.RawBody) -> None:
         items = body["spec"].setdefault("items", [])
         if "mine" not in items:
             items.append("mine")
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
         if name == "one":
             patch.fns.append(append)
@@ -80,7 +80,7 @@ async def test_functions_change_the_freshest_state(
 
 @pytest.mark.feature("PAT-07", "PAT-09")
 async def test_functions_that_come_too_late_are_applied_to_the_newer_state(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     rivals = 0
 
@@ -89,7 +89,7 @@ async def test_functions_that_come_too_late_are_applied_to_the_newer_state(
         rivals += 1
         body["spec"]["by"] = [*body["spec"].get("by", []), "fn"][:5]
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
         if name == "one":
             patch.fns.append(append)
@@ -114,17 +114,13 @@ async def test_functions_that_come_too_late_are_applied_to_the_newer_state(
 
 @pytest.mark.feature("PAT-03", "RST-09")
 async def test_functions_change_the_status_behind_its_own_endpoint_too(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    gadgets: Kind,
-    webop_namespace: str,
+    run_operator: RunOperator, client: Client, gadgets: Kind, webop_namespace: str
 ) -> None:
     def transform(body: webop.RawBody) -> None:
         body.setdefault("status", {})["phase"] = "done"
         body["spec"]["added"] = "yes"
 
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(transform)
 
@@ -152,7 +148,6 @@ async def test_functions_change_the_status_behind_its_own_endpoint_too(
     ids=repr,
 )
 async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -162,17 +157,14 @@ async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
     def fail(body: webop.RawBody) -> None:
         raise exc
 
-    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.create("widgets", id="created")
     async def created(name: str, patch: webop.Patch, **kwargs: Any) -> str:
         calls.note("created", {**kwargs, "name": name})
         if name == "one":
             patch.fns.append(fail)
         return "done"
 
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def updated(**kwargs: Any) -> None:
-        calls.note("updated", kwargs)
-
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
     async with run_operator(build_settings(batching={"error_delays": [0.1]})):
         await objects.create("one", {"a": 0})
         body = await objects.wait_handled("one")
@@ -186,13 +178,9 @@ async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
 
 @pytest.mark.feature("PAT-13", "RST-01")
 async def test_a_patch_for_an_object_that_is_gone_is_dropped(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, **kwargs: Any) -> str:
         if name == "one":
             calls.note("fn", {**kwargs, "name": name})
@@ -209,7 +197,6 @@ async def test_a_patch_for_an_object_that_is_gone_is_dropped(
 
 @pytest.mark.feature("RST-08")
 async def test_a_status_that_the_schema_does_not_know_is_told_of(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     gizmos: Kind,
@@ -217,7 +204,7 @@ async def test_a_status_that_the_schema_does_not_know_is_told_of(
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("gizmos", registry=registry, id="fn")
+    @webop.on.create("gizmos", id="fn")
     async def fn(**kwargs: Any) -> str:
         calls.note("fn", kwargs)
         return "result"
@@ -236,15 +223,10 @@ async def test_a_status_that_the_schema_does_not_know_is_told_of(
 
 @pytest.mark.feature("RST-09", "RST-01", "HND-29", "PAT-02")
 async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    gadgets: Kind,
-    webop_namespace: str,
-    calls: Calls,
+    run_operator: RunOperator, client: Client, gadgets: Kind, webop_namespace: str, calls: Calls
 ) -> None:
-    @webop.on.create("gadgets", registry=registry, id="created")
-    @webop.on.update("gadgets", registry=registry, id="updated")
+    @webop.on.create("gadgets", id="created")
+    @webop.on.update("gadgets", id="updated")
     async def fn(patch: webop.Patch, **kwargs: Any) -> str:
         calls.note("fn", kwargs)
         patch.spec["patched"] = "yes"
@@ -262,11 +244,11 @@ async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
 
 @pytest.mark.feature("HIE-07", "HIE-09", "HIE-14", "TRB-04", "ASY-03")
 async def test_children_are_adopted_by_the_object_of_the_handler(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     children: list[dict[str, Any]] = []
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     def fn(name: str, **_: Any) -> None:
         if name == "one":
             child: dict[str, Any] = {"kind": "ConfigMap"}
@@ -305,12 +287,12 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
             body["spec"]["claimed"] = "yes"
             body["status"] = {"claimed": "yes", "theirs": body["spec"].get("theirs", "no")}
 
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         if not is_timer:
             patch.fns.append(claim)
 
-    @webop.timer("gadgets", registry=registry, interval=0.2)
+    @webop.timer("gadgets", interval=0.2)
     async def timer(patch: webop.Patch, spec: webop.Spec, **_: Any) -> None:
         if is_timer and "claimed" not in spec and not patch.fns:
             patch.fns.append(claim)
@@ -336,17 +318,17 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
 
 @pytest.mark.feature("PAT-03")
 async def test_two_handlers_can_want_the_same_function(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     def count(body: webop.RawBody) -> None:
         body.setdefault("status", {})["items"] = len(body["spec"]["items"])
 
-    @webop.on.create("widgets", registry=registry, id="quick")
+    @webop.on.create("widgets", id="quick")
     async def quick(patch: webop.Patch, **_: Any) -> None:
         patch.spec["items"] = ["a"]
         patch.fns.append(count)
 
-    @webop.on.create("widgets", registry=registry, id="slow")
+    @webop.on.create("widgets", id="slow")
     async def slow(patch: webop.Patch, **_: Any) -> None:
         await objects.wait("one", lambda body: body.get("status"))
         patch.spec["items"] = ["a", "b"]
@@ -373,12 +355,12 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
     def change(body: webop.RawBody) -> None:
         body["spec"]["y"] = 2
 
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.status["phase"] = "done"
         patch.spec["x"] = 1
 
-    @webop.on.create("gadgets", registry=registry, id="other")
+    @webop.on.create("gadgets", id="other")
     async def other(patch: webop.Patch, name: str, **_: Any) -> None:
         if name == "two":
             patch.fns.append(change)
@@ -402,7 +384,6 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
 
 @pytest.mark.feature("PAT-03")
 async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_status(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     gadgets: Kind,
@@ -413,7 +394,7 @@ async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_stat
         body["metadata"]["labels"] = {"label": "not valid!"}
         body["status"] = {"phase": "done"}
 
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(change)
 
@@ -439,7 +420,7 @@ async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
     is_away = True
     tried = asyncio.Event()
 
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("fn", kwargs)
         patch.metadata.labels["done"] = "yes"
@@ -472,15 +453,15 @@ async def test_a_value_that_waits_for_a_write_that_fails_does_not_wait_for_a_slo
 ) -> None:
     is_writing, released = asyncio.Event(), asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="quick")
+    @webop.on.create("widgets", id="quick")
     async def quick(**_: Any) -> None:
         pass
 
-    @webop.on.create("widgets", registry=registry, id="slow")
+    @webop.on.create("widgets", id="slow")
     async def slow(**_: Any) -> None:
         await released.wait()
 
-    @webop.daemon("widgets", registry=registry, id="daemon")
+    @webop.daemon("widgets", id="daemon")
     async def daemon(patch: webop.Patch, **_: Any) -> None:
         await is_writing.wait()
         patch.status["progress"] = 1

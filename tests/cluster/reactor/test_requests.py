@@ -15,6 +15,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     get_annotations,
 )
 from webop.client.api import Client
@@ -65,9 +66,9 @@ async def meter(webop_cluster: LocalCluster, widgets: Kind) -> Meter:
 
 @pytest.mark.feature("PAT-10", "HND-32", "RST-01")
 async def test_a_created_object_with_one_handler_costs_one_patch(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+    run_operator: RunOperator, objects: Objects, meter: Meter
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> str:
         patch.status["more"] = {"of": "it"}
         return "result"
@@ -83,11 +84,11 @@ async def test_a_created_object_with_one_handler_costs_one_patch(
 
 @pytest.mark.feature("PAT-10", "HND-14")
 async def test_quick_handlers_share_one_patch(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+    run_operator: RunOperator, objects: Objects, meter: Meter
 ) -> None:
     for key in "abc":
 
-        @webop.on.create("widgets", registry=registry, id=key)
+        @webop.on.create("widgets", id=key)
         async def fn(**_: Any) -> str:
             return "result"
 
@@ -101,12 +102,10 @@ async def test_quick_handlers_share_one_patch(
 
 @pytest.mark.feature("HND-18", "HND-34", "PAT-10")
 async def test_an_object_with_a_finalizer_costs_two_patches_and_its_deletion_one(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+    run_operator: RunOperator, objects: Objects, meter: Meter
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.delete("widgets", id="deleted")(do_nothing)
+    webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
         await objects.create("one")
         await objects.wait_handled("one")
@@ -117,11 +116,11 @@ async def test_an_object_with_a_finalizer_costs_two_patches_and_its_deletion_one
 
 
 async def test_the_records_of_a_deletion_go_together_with_the_finalizer(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+    run_operator: RunOperator, objects: Objects, meter: Meter
 ) -> None:
     """Otherwise a kill between the two requests repeats the handlers."""
 
-    @webop.on.delete("widgets", registry=registry, id="deleted")
+    @webop.on.delete("widgets", id="deleted")
     async def fn(retry: int, **_: Any) -> None:
         if not retry:
             raise webop.TemporaryError("not yet", delay=0.1)
@@ -138,14 +137,13 @@ async def test_the_records_of_a_deletion_go_together_with_the_finalizer(
 
 @pytest.mark.feature("RST-09", "PAT-10")
 async def test_a_status_with_an_endpoint_of_its_own_costs_a_patch_of_its_own(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     gadgets: Kind,
     webop_namespace: str,
     webop_cluster: LocalCluster,
 ) -> None:
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(**_: Any) -> str:
         return "result"
 
@@ -161,20 +159,18 @@ async def test_a_status_with_an_endpoint_of_its_own_costs_a_patch_of_its_own(
 
 @pytest.mark.feature("FLT-25", "FLT-28", "HND-26")
 async def test_what_is_out_of_the_scope_of_all_handlers_costs_nothing(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+    run_operator: RunOperator, objects: Objects, meter: Meter
 ) -> None:
     labels = {"mine": "yes"}
 
-    @webop.on.create("widgets", registry=registry, id="created", labels=labels)
-    @webop.on.update("widgets", registry=registry, id="updated", labels=labels)
-    @webop.on.delete("widgets", registry=registry, id="deleted", labels=labels)
-    @webop.on.resume("widgets", registry=registry, id="resumed", labels=labels)
-    @webop.on.field("widgets", registry=registry, field="spec.never", annotations={"mine": "yes"})
+    @webop.on.create("widgets", id="created", labels=labels)
+    @webop.on.update("widgets", id="updated", labels=labels)
+    @webop.on.delete("widgets", id="deleted", labels=labels)
+    @webop.on.resume("widgets", id="resumed", labels=labels)
+    @webop.on.field("widgets", field="spec.never", annotations={"mine": "yes"})
     async def fn(**_: Any) -> None: ...
 
-    @webop.on.event("widgets", registry=registry, id="event")
-    async def event(**_: Any) -> None: ...
-
+    webop.on.event("widgets", id="event")(do_nothing)
     await objects.create("old")
     async with run_operator():
         await objects.create("new", annotations=labels)
@@ -189,14 +185,12 @@ async def test_what_is_out_of_the_scope_of_all_handlers_costs_nothing(
 
 @pytest.mark.feature("EVT-10")
 async def test_a_restart_costs_no_patches(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+    run_operator: RunOperator, objects: Objects, meter: Meter
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    @webop.on.field("widgets", registry=registry, id="field", field="status")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.field("widgets", id="field", field="status")(do_nothing)
+    webop.on.delete("widgets", id="deleted")(do_nothing)
+    webop.on.update("widgets", id="updated")(do_nothing)
+    webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
         for number in range(5):
             await objects.create(f"o{number}", {"a": number}, labels={"l": "v"})

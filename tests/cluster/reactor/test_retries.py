@@ -18,6 +18,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     get_progress,
     is_handled,
 )
@@ -120,10 +121,7 @@ async def test_a_handler_that_has_failed_for_good_does_not_stop_the_others(
 ) -> None:
     failing = Failing(registry, exc, **options)
 
-    @webop.on.create("widgets", registry=registry, id="other")
-    async def other(**kwargs: Any) -> None:
-        calls.note("other", kwargs)
-
+    webop.on.create("widgets", id="other")(calls.noting("other"))
     async with run_operator():
         await objects.create("one")
         body = await objects.wait_handled("one")
@@ -136,10 +134,10 @@ async def test_a_handler_that_has_failed_for_good_does_not_stop_the_others(
 
 @pytest.mark.feature("ERR-17", "ERR-16")
 async def test_a_failure_for_good_is_only_for_the_present_change(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    @webop.on.update("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
+    @webop.on.update("widgets", id="fn")
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
         raise webop.PermanentError("never")
@@ -155,11 +153,11 @@ async def test_a_failure_for_good_is_only_for_the_present_change(
 
 @pytest.mark.feature("ERR-09", "ERR-10", "D-08")
 async def test_an_async_handler_that_hangs_is_cut_off_at_its_time_out(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     cleaned: list[str] = []
 
-    @webop.on.create("widgets", registry=registry, id="fn", timeout=0.2)
+    @webop.on.create("widgets", id="fn", timeout=0.2)
     async def fn(name: str, **_: Any) -> None:
         if not name.startswith("fence"):
             try:
@@ -175,11 +173,11 @@ async def test_an_async_handler_that_hangs_is_cut_off_at_its_time_out(
 
 @pytest.mark.feature("ERR-18", "ERR-01")
 async def test_a_handler_that_hangs_or_waits_holds_up_no_other_object(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     hanging = asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, **_: Any) -> None:
         if name == "hanging":
             hanging.set()
@@ -210,11 +208,7 @@ async def test_a_handler_that_hangs_or_waits_holds_up_no_other_object(
 )
 @pytest.mark.parametrize("is_sync", [True, False])
 async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    exc: BaseException,
-    is_sync: bool,
+    run_operator: RunOperator, objects: Objects, exc: BaseException, is_sync: bool
 ) -> None:
     def fail(name: str, retry: int, **_: Any) -> None:
         if name == "one" and not retry:
@@ -224,7 +218,7 @@ async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
         fail(**kwargs)
 
     fn = fail if is_sync else fail_async
-    webop.on.create("widgets", registry=registry, id="fn", backoff=0.1)(fn)
+    webop.on.create("widgets", id="fn", backoff=0.1)(fn)
     async with run_operator():
         await objects.create("one")
         await objects.wait_handled("one")
@@ -233,14 +227,13 @@ async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
 
 @pytest.mark.feature("CON-08", "PAT-05", "DMN-35")
 async def test_the_patch_of_a_handler_is_applied_although_it_fails(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     marker = "tests.webop.dev/never-again"
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
+    webop.on.create("widgets", id="created")(do_nothing)
 
-    @webop.on.update("widgets", registry=registry, id="fn", annotations={marker: webop.ABSENT})
+    @webop.on.update("widgets", id="fn", annotations={marker: webop.ABSENT})
     async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("fn", kwargs)
         patch.metadata.annotations[marker] = "yes"
@@ -260,21 +253,14 @@ async def test_the_patch_of_a_handler_is_applied_although_it_fails(
 
 @pytest.mark.feature("CFG-56", "CFG-54")
 async def test_of_what_happens_to_an_object_during_its_pause_only_the_last_state_is_handled(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     def choose(spec: webop.Spec, **_: Any) -> bool:
         if spec.get("a") == 0:
             raise ValueError("a broken filter")
         return True
 
-    @webop.on.create("widgets", registry=registry, id="fn", when=choose)
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.create("widgets", id="fn", when=choose)(calls.noting("fn"))
     async with run_operator(build_settings(batching={"error_delays": [1.0]})):
         await objects.create("one", {"a": 0})
         await eventually(lambda: "a broken filter" in caplog.text)
@@ -290,11 +276,7 @@ async def test_of_what_happens_to_an_object_during_its_pause_only_the_last_state
 
 @pytest.mark.feature("CFG-22", "CFG-57", "FLT-19")
 async def test_an_object_whose_filter_fails_is_left_alone_for_a_while(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken = True
 
@@ -303,10 +285,7 @@ async def test_an_object_whose_filter_fails_is_left_alone_for_a_while(
             raise ValueError("a broken filter")
         return True
 
-    @webop.on.create("widgets", registry=registry, id="fn", when=choose)
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.create("widgets", id="fn", when=choose)(calls.noting("fn"))
     async with run_operator(build_settings(batching={"error_delays": [0.2]})):
         await objects.create("one")
         await eventually(lambda: "a broken filter" in caplog.text)
@@ -320,17 +299,16 @@ async def test_an_object_whose_filter_fails_is_left_alone_for_a_while(
 
 @pytest.mark.feature("HND-27", "ERR-01")
 async def test_an_event_handler_is_not_held_up_by_the_filter_or_the_patch_of_another(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
 
     def fail(**_: Any) -> bool:
         raise ValueError("a broken filter")
 
-    @webop.on.event("widgets", registry=registry, id="broken", when=fail)
-    async def broken(**_: Any) -> None: ...
+    webop.on.event("widgets", id="broken", when=fail)(do_nothing)
 
-    @webop.on.event("widgets", registry=registry, id="fn")
+    @webop.on.event("widgets", id="fn")
     async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
         if name == "one":
             seen.append(kwargs["type"])
@@ -348,11 +326,7 @@ async def test_an_event_handler_is_not_held_up_by_the_filter_or_the_patch_of_ano
 
 @pytest.mark.feature("PAT-01", "ERR-01")
 async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_else(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     content: dict[str, Any] = {}
     content["again"] = content
@@ -362,16 +336,16 @@ async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_
 
     for key, value in {"nan": math.nan, "set": {1}, "circular": content, "deep": deep}.items():
 
-        @webop.on.create("widgets", registry=registry, id=key, param=value)
+        @webop.on.create("widgets", id=key, param=value)
         async def odd(patch: webop.Patch, param: Any, **kwargs: Any) -> None:
             calls.note("odd", kwargs)
             patch.spec.update(a=param, b=2)
 
-    @webop.on.create("widgets", registry=registry, id="function")
+    @webop.on.create("widgets", id="function")
     async def function(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(lambda body: body["spec"].update(c=-math.inf))
 
-    @webop.on.create("widgets", registry=registry, id="fine")
+    @webop.on.create("widgets", id="fine")
     async def fine(patch: webop.Patch, **kwargs: Any) -> dict[int, int]:
         calls.note("fine", kwargs)
         patch.spec["d"] = (2,)
@@ -390,18 +364,14 @@ async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_
 @pytest.mark.feature("RST-02", "ERR-01")
 @pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, float("nan"), {5: 6}, "\ud800"])
 async def test_a_result_that_json_cannot_hold_is_lost_and_nothing_else(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    value: Any,
+    run_operator: RunOperator, objects: Objects, calls: Calls, value: Any
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="odd")
+    @webop.on.create("widgets", id="odd")
     async def odd(**kwargs: Any) -> Any:
         calls.note("odd", kwargs)
         return value
 
-    @webop.on.create("widgets", registry=registry, id="fine")
+    @webop.on.create("widgets", id="fine")
     async def fine(**kwargs: Any) -> str:
         calls.note("fine", kwargs)
         return "fine"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.operators import Objects, RunOperator
+from tests.kit.operators import Objects, RunOperator, do_nothing
 
 
 def read_greeting(caplog: pytest.LogCaptureFixture) -> str:
@@ -18,14 +17,9 @@ def read_greeting(caplog: pytest.LogCaptureFixture) -> str:
 
 @pytest.mark.feature("SCP-01", "RES-18")
 async def test_an_operator_that_has_started_says_once_what_it_serves_and_where(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
     with caplog.at_level(logging.INFO):
         async with run_operator():
             await objects.create("one")

@@ -17,7 +17,6 @@ from tests.kit.waiting import eventually
 
 @pytest.mark.feature("DMN-02", "CFG-26", "HND-04")
 async def test_a_hundred_sync_daemons_run_and_sync_handlers_too(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -26,18 +25,18 @@ async def test_a_hundred_sync_daemons_run_and_sync_handlers_too(
 ) -> None:
     threads: set[str] = set()
 
-    @webop.daemon("widgets", registry=registry, id="daemon", labels={"with": "daemon"})
+    @webop.daemon("widgets", id="daemon", labels={"with": "daemon"})
     def run(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         threads.add(threading.current_thread().name)
         timeline.note("begun")
         stopped.wait()
         timeline.note("ended")
 
-    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.create("widgets", id="created")
     def created(**kwargs: Any) -> None:
         calls.note("created", kwargs)
 
-    @webop.timer("widgets", registry=registry, id="tick", interval=1)
+    @webop.timer("widgets", id="tick", interval=1)
     def tick(name: str, **_: Any) -> None:
         timeline.note(f"tick {name}")
 
@@ -56,13 +55,9 @@ async def test_a_hundred_sync_daemons_run_and_sync_handlers_too(
 
 @pytest.mark.feature("DMN-02", "CFG-27", "DMN-03")
 async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="daemon", labels={"with": "daemon"})
+    @webop.daemon("widgets", id="daemon", labels={"with": "daemon"})
     def run(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         calls.note("begun", kwargs)
         stopped.wait()
@@ -89,14 +84,13 @@ async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
 
 @pytest.mark.feature("CFG-27", "CFG-26")
 async def test_a_full_pool_of_handlers_is_told_about(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
     released: threading.Event,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.timer("widgets", registry=registry, id="tick", interval=0.1, labels={"slow": "yes"})
+    @webop.timer("widgets", id="tick", interval=0.1, labels={"slow": "yes"})
     def tick(**_: Any) -> None:
         timeline.note("tick")
         released.wait(20)
@@ -118,13 +112,13 @@ _variable: contextvars.ContextVar[str] = contextvars.ContextVar("_variable")
 
 @pytest.mark.feature("ASY-03", "KWA-09")
 async def test_a_sync_daemon_knows_what_it_is_called_for(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     def set_up(**_: Any) -> float:
         _variable.set("from the loop")
         return 0
 
-    @webop.daemon("widgets", registry=registry, id="fn", initial_delay=set_up)
+    @webop.daemon("widgets", id="fn", initial_delay=set_up)
     def fn(body: webop.Body, **kwargs: Any) -> None:
         child = {"metadata": {"name": "child"}}
         webop.adopt(child)
@@ -142,13 +136,9 @@ async def test_a_sync_daemon_knows_what_it_is_called_for(
 
 @pytest.mark.feature("CFG-26", "CFG-27")
 async def test_the_number_of_threads_can_be_changed_while_handlers_run(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    released: threading.Event,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline, released: threading.Event
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn", labels={"slow": "yes"})
+    @webop.on.create("widgets", id="fn", labels={"slow": "yes"})
     def fn(name: str, **_: Any) -> str:
         timeline.note(f"begun {name}")
         released.wait(20)

@@ -47,11 +47,11 @@ def has_finalizer(raw: Json) -> bool:
 
 
 @pytest.fixture
-def events(registry: webop.OperatorRegistry) -> list[tuple[Any, str]]:
+def events() -> list[tuple[Any, str]]:
     """What event handlers get."""
     found: list[tuple[Any, str]] = []
 
-    @webop.on.event("widgets", registry=registry)
+    @webop.on.event("widgets")
     async def event(type: Any, name: str, **_: Any) -> None:
         found.append((type, name))
 
@@ -116,7 +116,6 @@ async def test_the_start_shows_the_selectors_and_warns_of_a_key_that_matches_no_
 @pytest.mark.feature("EVT-06")
 async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
     objects: Objects,
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     calls: Calls,
     memos: list[Any],
@@ -125,15 +124,15 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
     reasons: list[Any] = []
     indexes: list[Any] = []
 
-    @webop.on.event("widgets", registry=registry, id="look")
+    @webop.on.event("widgets", id="look")
     async def look(names: webop.Index[Any, Any], **_: Any) -> None:
         indexes.append(sorted(names))
 
-    @webop.index("widgets", registry=registry, id="names")
+    @webop.index("widgets", id="names")
     async def index(name: str, **_: Any) -> Json:
         return {name: True}
 
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def guard(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
         reasons.append("started")
         await stopped.wait()
@@ -170,9 +169,9 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
 
 @pytest.mark.feature("EVT-06")
 async def test_an_object_that_leaves_in_its_deletion_is_released_without_its_handlers(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
-    @webop.on.delete("widgets", registry=registry)
+    @webop.on.delete("widgets")
     async def cleanup(**kwargs: Any) -> None:
         calls.note("delete", kwargs)
         raise webop.TemporaryError("not yet", delay=600)
@@ -189,17 +188,17 @@ async def test_an_object_that_leaves_in_its_deletion_is_released_without_its_han
 
 @pytest.mark.feature("EVT-06")
 async def test_an_object_that_leaves_while_a_handler_runs_gets_what_the_handler_has_left(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry)
+    @webop.on.create("widgets")
     async def slow(patch: webop.Patch, **_: Any) -> None:
         begun.set()
         await may_end.wait()
         patch.spec["done"] = True
 
-    @webop.on.delete("widgets", registry=registry)
+    @webop.on.delete("widgets")
     async def cleanup(**_: Any) -> None:
         raise AssertionError("It is not deleted.")
 
@@ -215,15 +214,15 @@ async def test_an_object_that_leaves_while_a_handler_runs_gets_what_the_handler_
 
 @pytest.mark.feature("EVT-06", "DMN-01")
 async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_released(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
     may_end = asyncio.Event()
 
-    @webop.on.delete("widgets", registry=registry)
+    @webop.on.delete("widgets")
     async def cleanup(**kwargs: Any) -> None:
         calls.note("delete", kwargs)
 
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def slow(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         calls.note("daemon", kwargs)
         await stopped.wait()
@@ -247,9 +246,9 @@ async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_r
 
 @pytest.mark.feature("EVT-06", "CON-01")
 async def test_the_progress_of_handlers_of_an_object_that_leaves_is_forgotten(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="create", timeout=6000)
+    @webop.on.create("widgets", id="create", timeout=6000)
     async def create(retry: int, **kwargs: Any) -> None:
         calls.note("create", {**kwargs, "retry": retry})
         raise webop.TemporaryError("not yet", delay=600)
@@ -326,9 +325,9 @@ async def test_objects_that_leave_while_no_operator_runs_are_found_at_the_next_s
 
 @pytest.mark.feature("EVT-06", "DMN-01")
 async def test_objects_without_a_last_handled_state_are_found_by_their_former_labels(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def daemon(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         calls.note("daemon", kwargs)
         await stopped.wait()

@@ -31,11 +31,11 @@ def forbid() -> httpx.Response:
 
 
 async def test_a_result_is_kept_while_permissions_are_applied_anew(
-    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
+    run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     forbidden: list[httpx.Request] = []
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(patch: webop.Patch, **kwargs: Any) -> str:
         calls.note("fn", kwargs)
         patch.metadata.labels["x"] = "y"
@@ -114,13 +114,13 @@ async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named
         settings.persistence.progress_storage = webop.StatusProgressStorage()
         settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
 
-    @webop.on.create(used.plural, registry=registry, id="fn")
+    @webop.on.create(used.plural, id="fn")
     async def fn(retry: int, **kwargs: Any) -> None:
         calls.note(f"created {retry}", kwargs)
         if not retry:
             raise webop.TemporaryError("again", delay=0.5)
 
-    @webop.on.update(used.plural, registry=registry, id="up")
+    @webop.on.update(used.plural, id="up")
     async def up(diff: webop.Diff, **kwargs: Any) -> None:
         calls.note(f"updated {[change[1] for change in diff]}", kwargs)
 

@@ -98,11 +98,9 @@ def maps(client: Client, webop_namespace: str) -> Maps:
 
 
 @pytest.fixture
-def builder(registry: webop.OperatorRegistry) -> Builder:
+def builder() -> Builder:
     builder = Builder()
-    decorate = webop.reconcile(
-        "widgets", registry=registry, id="build", owns=["configmaps"], when=is_no_fence
-    )
+    decorate = webop.reconcile("widgets", id="build", owns=["configmaps"], when=is_no_fence)
     decorate(builder.build)
     return builder
 

@@ -90,14 +90,11 @@ SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
 
 
 async def test_an_item_of_a_list_that_was_renamed_by_hand_is_taken_back(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    client: Client,
-    run_operator: RunOperator,
+    objects: Objects, client: Client, run_operator: RunOperator
 ) -> None:
     calls = list[str]()
 
-    @webop.reconcile("widgets", registry=registry, owns=["services"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["services"], when=is_no_fence)
     async def build(children: webop.Children, name: str, **_: Any) -> None:
         calls.append(name)
         ports = [{"port": 80}]
@@ -132,9 +129,9 @@ async def test_an_item_of_a_list_that_was_renamed_by_hand_is_taken_back(
 
 
 async def test_fields_that_a_former_parent_has_applied_go_when_they_are_left_out(
-    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, run_operator: RunOperator
+    objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
     async def build(children: webop.Children, spec: webop.Spec, name: str, **_: Any) -> None:
         await children.apply(build_map(name, dict(spec)))
 
@@ -276,13 +273,9 @@ async def test_nothing_of_others_is_taken_over_or_pruned(
 
 
 async def test_a_child_of_another_object_is_refused(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    maps: Maps,
-    run_operator: RunOperator,
-    caplog: pytest.LogCaptureFixture,
+    objects: Objects, maps: Maps, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
     async def build(children: webop.Children, name: str, **_: Any) -> None:
         await children.apply(build_map("shared", {"text": name}))
 
@@ -298,12 +291,9 @@ async def test_a_child_of_another_object_is_refused(
 
 
 async def test_a_kind_that_is_not_in_owns_is_refused_with_the_remedy(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    caplog: pytest.LogCaptureFixture,
+    objects: Objects, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.reconcile("widgets", registry=registry, owns=["services"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["services"], when=is_no_fence)
     def build(children: webop.SyncChildren, **_: Any) -> None:
         children.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}})
 
@@ -314,16 +304,11 @@ async def test_a_kind_that_is_not_in_owns_is_refused_with_the_remedy(
 
 
 async def test_children_are_read_from_memory_and_are_never_older_than_own_writes(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    maps: Maps,
-    relayed: Relay,
+    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, relayed: Relay
 ) -> None:
     seen: list[Any] = []
 
-    @webop.reconcile(
-        "widgets", registry=registry, owns=["configmaps"], reads=["configmaps"], when=is_no_fence
-    )
+    @webop.reconcile("widgets", owns=["configmaps"], reads=["configmaps"], when=is_no_fence)
     async def build(children: webop.Children, spec: webop.Spec, **_: Any) -> None:
         await children.apply(build_map("a", {"text": spec["text"]}))
         await children.apply(build_map("b", {"text": "b"}))
@@ -348,13 +333,9 @@ async def test_children_are_read_from_memory_and_are_never_older_than_own_writes
 
 
 async def test_children_can_be_deleted_in_order_before_the_object_is_gone(
-    builder: Builder,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    maps: Maps,
-    run_operator: RunOperator,
+    builder: Builder, objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:
-    @webop.on.delete("widgets", registry=registry, when=is_no_fence)
+    @webop.on.delete("widgets", when=is_no_fence)
     async def clean(children: webop.Children, **_: Any) -> None:
         assert await children.delete_all(wait=20) == ["site-home"]
 
@@ -367,16 +348,14 @@ async def test_children_can_be_deleted_in_order_before_the_object_is_gone(
 
 
 async def test_mapped_objects_of_other_kinds_call_the_reconciler(
-    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, run_operator: RunOperator
+    objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:
     calls = Builder()
 
     def users(labels: Any, **_: Any) -> list[str]:
         return [labels["used-by"]] if "used-by" in labels else []
 
-    decorate = webop.reconcile(
-        "widgets", registry=registry, watches={"configmaps": users}, when=is_no_fence
-    )
+    decorate = webop.reconcile("widgets", watches={"configmaps": users}, when=is_no_fence)
     decorate(calls.build)
     async with run_operator():
         await objects.pass_fence()
@@ -406,9 +385,9 @@ async def test_a_copy_of_a_child_is_no_child(
 
 
 async def test_an_object_is_adopted_only_if_the_reconciler_says_so(
-    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, run_operator: RunOperator
+    objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
     async def build(children: webop.Children, name: str, spec: webop.Spec, **_: Any) -> None:
         await children.apply(build_map(name, {"more": "yes"}), adopt=spec.get("adopt", False))
 
@@ -440,15 +419,11 @@ async def test_the_children_of_a_reconciler_that_was_renamed_are_still_its_own(
 
 @pytest.mark.parametrize("where", ["default", "elsewhere"])
 async def test_a_child_that_no_watch_would_show_is_refused(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    caplog: pytest.LogCaptureFixture,
-    where: str,
+    objects: Objects, run_operator: RunOperator, caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     options: Json = {"across_namespaces": True} if where == "elsewhere" else {}
 
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence, **options)
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence, **options)
     async def build(children: webop.Children, **_: Any) -> None:
         await children.apply(build_map("one", {}), namespace=where)
 

@@ -100,9 +100,7 @@ async def test_metadata_and_the_status_do_not_matter_but_chosen_fields_do(
 ) -> None:
     labelled = Seen()
     declare(registry, seen)
-    decorate = webop.reconcile(
-        "widgets", registry=registry, id="labels", fields=["metadata.labels"], when=is_no_fence
-    )
+    decorate = webop.reconcile("widgets", id="labels", fields=["metadata.labels"], when=is_no_fence)
     decorate(labelled)
     async with run_operator():
         await objects.pass_fence()
@@ -193,11 +191,11 @@ async def test_calls_for_one_object_keep_their_distance(
 
 
 async def test_what_a_reconciler_writes_does_not_call_it_again(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     calls: list[Any] = []
 
-    @webop.reconcile("widgets", registry=registry, when=is_no_fence)
+    @webop.reconcile("widgets", when=is_no_fence)
     async def build(patch: webop.Patch, because: Any, **_: Any) -> None:
         calls.append(because)
         patch.status["count"] = len(calls)
@@ -213,12 +211,12 @@ async def test_what_a_reconciler_writes_does_not_call_it_again(
 
 @pytest.mark.parametrize("part", ["spec", "annotations"])
 async def test_what_a_reconciler_changes_of_what_counts_does_not_call_it_again_either(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, part: str
+    objects: Objects, run_operator: RunOperator, part: str
 ) -> None:
     calls: list[Any] = []
     fields = ["metadata.annotations"] if part == "annotations" else None
 
-    @webop.reconcile("widgets", registry=registry, when=is_no_fence, fields=fields)
+    @webop.reconcile("widgets", when=is_no_fence, fields=fields)
     async def build(patch: webop.Patch, because: Any, **_: Any) -> None:
         calls.append(because)
         (patch.spec if part == "spec" else patch.metadata.annotations)["count"] = str(len(calls))
@@ -236,12 +234,12 @@ async def test_what_a_reconciler_changes_of_what_counts_does_not_call_it_again_e
 
 
 async def test_a_change_during_a_call_is_not_taken_for_the_own_one(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     calls: list[Any] = []
     released = asyncio.Event()
 
-    @webop.reconcile("widgets", registry=registry, when=is_no_fence)
+    @webop.reconcile("widgets", when=is_no_fence)
     async def build(patch: webop.Patch, spec: webop.Spec, **_: Any) -> None:
         calls.append(spec.get("a"))
         patch.spec["count"] = len(calls)
@@ -280,13 +278,13 @@ async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
     handled: list[str] = []
     declare(registry, seen)
 
-    @webop.on.create("widgets", registry=registry, when=is_no_fence, backoff=0.2)
+    @webop.on.create("widgets", when=is_no_fence, backoff=0.2)
     async def made(retry: int, **_: Any) -> None:
         handled.append(f"create {retry}")
         if retry < 2:
             raise ValueError("not yet")
 
-    @webop.on.delete("widgets", registry=registry, when=is_no_fence)
+    @webop.on.delete("widgets", when=is_no_fence)
     async def removed(**_: Any) -> None:
         handled.append("delete")
 
@@ -317,9 +315,9 @@ async def test_a_restart_reconciles_each_object_once(
 
 
 async def test_a_reconciler_gets_models_and_returns_a_status(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
-    @webop.reconcile(Widget, registry=registry, when=is_no_fence)
+    @webop.reconcile(Widget, when=is_no_fence)
     def build(widget: Widget, spec: WidgetSpec, **_: Any) -> WidgetStatus:
         assert widget.spec == spec
         return WidgetStatus(total=spec.size * 2)

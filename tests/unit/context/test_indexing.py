@@ -49,12 +49,7 @@ class Bench:
             self._indexes = Indexes(self.handlers)
         return self._indexes
 
-    def add(
-        self,
-        fn: Callable[..., Any] | None = None,
-        id: str = "idx",
-        **options: Any,
-    ) -> None:
+    def add(self, fn: Callable[..., Any] | None = None, id: str = "idx", **options: Any) -> None:
         """Declare a handler."""
         self.handlers.append(IndexHandler(id=id, fn=fn or self._call, selector=None, **options))
 
@@ -363,9 +358,7 @@ async def test_a_failure_in_one_index_is_none_of_the_others(bench: Bench, error:
 
 
 @pytest.mark.feature("IDX-15")
-async def test_what_is_discarded_in_the_midst_of_indexing_does_not_come_back(
-    bench: Bench,
-) -> None:
+async def test_what_is_discarded_in_the_midst_of_indexing_does_not_come_back(bench: Bench) -> None:
     entered, proceed = asyncio.Event(), asyncio.Event()
 
     async def slow(**_: Any) -> str:

@@ -119,10 +119,7 @@ async def test_an_event_is_tried_again_after_the_pauses_that_are_chosen_for_it(
 @pytest.mark.feature("KEV-09", "REF-74")
 @pytest.mark.parametrize(("backoffs", "attempts"), [((), 1), (0, 2), ([0, 0], 3)])
 async def test_an_event_is_dropped_when_the_pauses_that_are_chosen_for_it_are_used_up(
-    posted: Recorder,
-    backoffs: float | list[float],
-    attempts: int,
-    caplog: pytest.LogCaptureFixture,
+    posted: Recorder, backoffs: float | list[float], attempts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     posted.failures = [APIServerError("boo", status=503)] * attempts
     webop.warn(BODY, reason="R1", backoffs=backoffs)
