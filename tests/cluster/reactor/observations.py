@@ -36,11 +36,11 @@ class Names:
         served: the versions, with whether they have a status endpoint.
     """
 
-    def __init__(self, registry: webop.OperatorRegistry, plural: str) -> None:
+    def __init__(self, plural: str) -> None:
         self.served: set[tuple[str, bool]] = set()
         self._index: Any = ()
-        webop.on.startup(registry=registry)(self._look)
-        webop.index(plural, registry=registry, id="names")(self._add)
+        webop.on.startup()(self._look)
+        webop.index(plural, id="names")(self._add)
 
     def __call__(self) -> set[str]:
         return set(self._index)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +16,6 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     get_connection,
-    operate,
 )
 from tests.kit.timeline import Timeline
 from tests.kit.waiting import eventually
@@ -35,39 +32,23 @@ def set_conditions(body: webop.RawBody) -> None:
     conditions.append({"type": "Whatever", "status": "True"})
 
 
-@contextlib.asynccontextmanager
-async def operate_through(
-    proxy: Forwarder, cluster: LocalCluster, registry: webop.OperatorRegistry, namespace: str
-) -> AsyncIterator[None]:
-    """Run an operator that reaches the API server through a proxy, with short pauses."""
-    quick: dict[str, dict[str, Any]] = {
-        "networking": {"error_backoffs": [], "request_timeout": 2},
-        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
-        "batching": {"error_delays": [0.1]},
-    }
-    info, settings = get_connection(cluster, proxy.url), build_settings(**quick)
-    async with operate(info, registry, settings, beside=True, namespaces=[namespace]):
-        yield
-
-
-def declare(registry: webop.OperatorRegistry, plural: str, fn: Any, *, is_timer: bool) -> None:
+def declare(plural: str, fn: Any, *, is_timer: bool) -> None:
     """Declare a function as a timer, or as a daemon that asks for being called again."""
     if is_timer:
-        webop.timer(plural, registry=registry, id="fn", interval=0.1)(fn)
+        webop.timer(plural, id="fn", interval=0.1)(fn)
         return
 
     async def run(**kwargs: Any) -> None:
         await fn(**kwargs)
         raise webop.TemporaryError("again", delay=0.1)
 
-    webop.daemon(plural, registry=registry, id="fn")(run)
+    webop.daemon(plural, id="fn")(run)
 
 
 @pytest.mark.feature("TMR-20", "DMN-27", "PAT-03", "PAT-04", "PAT-05", "PAT-06", "PAT-08", "D-05")
 @pytest.mark.parametrize("has_status", [False, True])
 @pytest.mark.parametrize("is_timer", [False, True])
 async def test_a_patch_is_applied_after_each_iteration_and_cleared(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     widgets: Kind,
@@ -88,7 +69,7 @@ async def test_a_patch_is_applied_after_each_iteration_and_cleared(
         patch.metadata.labels["x"] = "y"
         patch.fns.append(set_conditions)
 
-    declare(registry, kind.plural, update, is_timer=is_timer)
+    declare(kind.plural, update, is_timer=is_timer)
     async with run_operator():
         await objects.create("one", {"a": 0})
         first = await objects.wait("one", lambda b: (b.get("status") or {}).get("conditions"))
@@ -101,7 +82,7 @@ async def test_a_patch_is_applied_after_each_iteration_and_cleared(
 
 
 async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_is_back(
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     objects: Objects,
     proxy: Forwarder,
     webop_cluster: LocalCluster,
@@ -113,7 +94,14 @@ async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_i
         proxy.cut()
         patch.fns.append(set_conditions)
 
-    async with operate_through(proxy, webop_cluster, registry, objects.namespace):
+    quick: dict[str, dict[str, Any]] = {
+        "networking": {"error_backoffs": [], "request_timeout": 2},
+        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
+        "batching": {"error_delays": [0.1]},
+    }
+    info = get_connection(webop_cluster, proxy.url)
+    vault, settings = webop.Vault({"proxied": info}), build_settings(**quick)
+    async with run_operator(settings, vault=vault, beside=True):
         await objects.create("one")
         await eventually(lambda: "Retrying in" in caplog.text, "the patch is refused")
         proxy.is_refusing = False
@@ -147,7 +135,6 @@ def spoil(patch: webop.Patch, number: int) -> None:
 @pytest.mark.feature("DMN-27", "TMR-20", "PAT-12")
 @pytest.mark.parametrize("is_timer", [False, True])
 async def test_mistakes_in_a_patch_do_not_stop_a_timer_or_a_daemon(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -162,7 +149,7 @@ async def test_mistakes_in_a_patch_do_not_stop_a_timer_or_a_daemon(
         calls.note("fn", {**kwargs, "name": name})
         spoil(patch, len(calls.of("one")))
 
-    declare(registry, "widgets", fn, is_timer=is_timer)
+    declare("widgets", fn, is_timer=is_timer)
     async with run_operator():
         await objects.create("one", {"a": 1})
         await calls.wait("one", count=8)

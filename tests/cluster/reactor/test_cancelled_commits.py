@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
-from tests.kit.http_relay import relay
 from tests.kit.obstacles import denying
 from tests.kit.operators import (
     Calls,
@@ -17,12 +16,8 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     do_nothing,
-    operate,
 )
 from tests.kit.waiting import eventually
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 # Nothing is stored before the operator stops, which waits for nobody.
 LATE: Any = {"execution": {"commit_window": 60}, "batching": {"exit_timeout": 0.1}}
@@ -38,11 +33,7 @@ async def test_a_handler_whose_patch_is_denied_is_not_called_again_after_a_stop_
         calls.note("first", kwargs)
         patch.metadata.labels["forbidden"] = "yes"
 
-    @webop.on.create("widgets", id="second")
-    async def second(**kwargs: Any) -> None:
-        calls.note("second", kwargs)
-        await released.wait()
-
+    webop.on.create("widgets", id="second")(calls.noting("second", released))
     expression = "!has(object.metadata.labels) || !('forbidden' in object.metadata.labels)"
     async with denying(objects, expression, {"metadata": {"labels": {"forbidden": "x"}}}):
         async with run_operator(build_settings(**LATE)):
@@ -55,21 +46,14 @@ async def test_a_handler_whose_patch_is_denied_is_not_called_again_after_a_stop_
 
 
 async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_the_stop(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_relayed: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     released = asyncio.Event()
     refused: list[httpx.Request] = []
 
     webop.on.create("widgets", id="first")(calls.noting("first"))
 
-    @webop.on.create("widgets", id="second")
-    async def second(**kwargs: Any) -> None:
-        calls.note("second", kwargs)
-        await released.wait()
+    webop.on.create("widgets", id="second")(calls.noting("second", released))
 
     async def refuse_once(request: httpx.Request) -> httpx.Response | None:
         if refused or request.method != "PATCH":
@@ -78,25 +62,18 @@ async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_t
         return httpx.Response(503, json={"kind": "Status", "code": 503})
 
     settings = build_settings(execution={"commit_window": 0.1}, batching={"exit_timeout": 0.1})
-    options: Any = {"beside": True, "namespaces": [objects.namespace]}
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = refuse_once
-        with caplog.at_level("DEBUG", "webop"):
-            async with operate(relayed.info, registry, settings, **options):
-                await objects.create("a")
-                await eventually(lambda: "Retrying in" in caplog.text)
-        released.set()
-        async with operate(relayed.info, registry, settings, **options):
-            await objects.wait_handled("a")
+    with caplog.at_level("DEBUG", "webop"):
+        async with run_relayed(settings, meddle=refuse_once):
+            await objects.create("a")
+            await eventually(lambda: "Retrying in" in caplog.text)
+    released.set()
+    async with run_relayed(settings, meddle=refuse_once):
+        await objects.wait_handled("a")
     assert calls.handlers("a") == ["first", "second", "second"]
 
 
 async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the_api_server_hangs(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_relayed: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     hanging, never = asyncio.Event(), asyncio.Event()
 
@@ -120,19 +97,16 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
 
     requests: list[httpx.Request] = []
     settings = build_settings(execution={"commit_window": 60}, batching={"exit_timeout": 1})
-    options: Any = {"beside": True, "namespaces": [objects.namespace]}
     loop = asyncio.get_running_loop()
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = hang
-        async with operate(relayed.info, registry, settings, **options) as running:
-            for name in ("writes-already", "is-cancelled", "is-cancelled-as-its-daemon-writes"):
-                await objects.create(name, labels={"daemon": "yes"} if "daemon" in name else {})
-                await calls.wait(name)
-            hanging.set()
-            began = loop.time()
-            await running.stop()
-            duration = loop.time() - began
-        never.set()
+    async with run_relayed(settings, meddle=hang) as running:
+        for name in ("writes-already", "is-cancelled", "is-cancelled-as-its-daemon-writes"):
+            await objects.create(name, labels={"daemon": "yes"} if "daemon" in name else {})
+            await calls.wait(name)
+        hanging.set()
+        began = loop.time()
+        await running.stop()
+        duration = loop.time() - began
+    never.set()
     assert len(requests) >= 3, "all have tried to write"
     assert duration < 6.5
     assert "swallow" not in caplog.text, "the handlers are not to blame"

@@ -26,15 +26,15 @@ AT_ONCE = {"execution": {"commit_window": 0.0}}
 class Chain:
     """Handlers a, b, c of updates (and of creations); b can be held up, or told to fail."""
 
-    def __init__(self, registry: webop.OperatorRegistry, calls: Calls) -> None:
+    def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.entered = asyncio.Event()
         self.released = asyncio.Event()
         self.released.set()
         self.failing: set[int] = set()
         for key in "abc":
-            webop.on.create("widgets", registry=registry, id=key)(self._build(key))
-            webop.on.update("widgets", registry=registry, id=key)(self._build(key))
+            webop.on.create("widgets", id=key)(self._build(key))
+            webop.on.update("widgets", id=key)(self._build(key))
 
     def _build(self, key: str) -> Any:
         async def fn(name: str, spec: webop.Spec, **kwargs: Any) -> None:
@@ -55,8 +55,8 @@ class Chain:
 
 
 @pytest.fixture
-def chain(registry: webop.OperatorRegistry, calls: Calls) -> Chain:
-    return Chain(registry, calls)
+def chain(calls: Calls) -> Chain:
+    return Chain(calls)
 
 
 @pytest.mark.feature("HND-10", "HND-14", "REF-30")
@@ -131,7 +131,7 @@ async def test_a_change_in_the_middle_of_the_chain_is_seen_by_every_handler(
     }
 
 
-@pytest.mark.feature("D-67")
+@pytest.mark.feature("D-67", "EVT-12")
 async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
     chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:

@@ -79,9 +79,9 @@ async def wait_noticed(objects: Objects, index: Names) -> None:
 
 @pytest.mark.parametrize("change", [gain_status, prefer_next_version])
 async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_called_again(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects, change: Change
+    run_operator: RunOperator, ducks: Objects, change: Change
 ) -> None:
-    crowd, index = Crowd(), Names(registry, ducks.kind.crd_name)
+    crowd, index = Crowd(), Names(ducks.kind.crd_name)
     released = asyncio.Event()
 
     @webop.on.update(ducks.kind.crd_name, id="slow")
@@ -139,15 +139,12 @@ async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_o
     assert f"Until the next start, webop continues with {kind.plural}.v1.{kind.group}." in told
 
 
+@pytest.mark.feature("RST-09", "RES-18")
 @pytest.mark.parametrize("is_gained", [False, True], ids=["goes", "comes"])
 async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    ducks: Objects,
-    calls: Calls,
-    is_gained: bool,
+    run_operator: RunOperator, ducks: Objects, calls: Calls, is_gained: bool
 ) -> None:
-    ended, index = asyncio.Event(), Names(registry, ducks.kind.crd_name)
+    ended, index = asyncio.Event(), Names(ducks.kind.crd_name)
 
     @webop.on.create(ducks.kind.crd_name, id="created")
     async def created(**kwargs: Any) -> str:
@@ -155,6 +152,7 @@ async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status
         await ended.wait()
         return "done"
 
+    webop.on.resume(ducks.kind.crd_name, id="resumed")(calls.noting("resumed"))
     if not is_gained:
         await change_kind(ducks)
     async with run_operator():

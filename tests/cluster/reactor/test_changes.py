@@ -37,24 +37,6 @@ async def test_a_created_object_is_handled_once(
     assert not get_progress(body)
 
 
-@pytest.mark.feature("HND-04", "ASY-02", "HND-13")
-async def test_sync_handlers_are_called_in_threads(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.create("widgets", id="fn")
-    def fn(patch: webop.Patch, **kwargs: Any) -> str:
-        calls.note("fn", kwargs)
-        patch.spec["added"] = "yes"
-        return "result"
-
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", lambda body: body.get("status"))
-    assert body["status"] == {"fn": "result"}
-    assert body["spec"] == {"added": "yes"}
-    assert len(calls.of("one")) == 1
-
-
 @pytest.mark.feature("HND-16", "EVT-13", "EVT-14", "EVT-16", "KWA-15")
 async def test_an_update_is_told_with_both_states_and_the_difference(
     run_operator: RunOperator, objects: Objects
@@ -152,11 +134,7 @@ async def test_a_deletion_waits_for_its_handlers(
     async def created(meta: webop.Meta, **kwargs: Any) -> None:
         calls.note("created", kwargs, finalizers=list(meta.finalizers))
 
-    @webop.on.delete("widgets", id="deleted")
-    async def deleted(**kwargs: Any) -> None:
-        calls.note("deleted", kwargs)
-        await may_go.wait()
-
+    webop.on.delete("widgets", id="deleted")(calls.noting("deleted", may_go))
     async with run_operator():
         await objects.create("one", {"a": 1}, finalizers=["tests.webop.dev/other"])
         await objects.wait_handled("one")
@@ -252,42 +230,6 @@ async def test_event_handlers_see_everything_and_leave_nothing_behind(
         ("new", "DELETED", "DELETED", {"a": 2}),
     ]
     assert "annotations" not in body["metadata"]
-
-
-@pytest.mark.feature("EVT-12")
-async def test_objects_are_handled_in_parallel_but_each_by_one_at_a_time(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    inside: list[str] = []
-    violations: list[str] = []
-    crowd: set[tuple[str, ...]] = set()
-    both = asyncio.Event()
-
-    @webop.on.create("widgets", id="created")
-    @webop.on.update("widgets", id="updated")
-    async def fn(name: str, **_: Any) -> None:
-        if name.startswith("fence"):
-            return
-        if name in inside:
-            violations.append(name)
-        inside.append(name)
-        crowd.add(tuple(sorted(inside)))
-        if {"one", "two"} <= set(inside):
-            both.set()
-        await both.wait()
-        inside.remove(name)
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await eventually(lambda: inside == ["one"])
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.pass_fence()
-        await objects.create("two", {"a": 0})
-        await asyncio.wait_for(both.wait(), 20)
-        await objects.wait_handled("one")
-        await objects.wait_handled("two")
-    assert ("one", "two") in crowd
-    assert not violations
 
 
 @pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07")

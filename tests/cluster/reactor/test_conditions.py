@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.kit.operators import Json, Kind, Objects, RunOperator
+from tests.kit.operators import Calls, Json, Kind, Objects, RunOperator
 from webop.client.api import Client
 from webop.objects.conditions import find_condition
 
@@ -60,21 +60,28 @@ async def test_handlers_set_conditions_beside_those_of_others(
         assert second["status"]["seen"] == 2
 
 
-async def test_a_condition_that_the_schema_does_not_know_is_told_of(
+@pytest.mark.feature("RST-08")
+async def test_a_status_that_the_schema_does_not_know_is_told_of(
     run_operator: RunOperator,
     client: Client,
     gizmos: Kind,
     webop_namespace: str,
+    calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("gizmos")
-    async def fn(patch: webop.Patch, **_: Any) -> None:
+    @webop.on.create("gizmos", id="fn")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("fn", kwargs)
         patch.status.set_condition("Ready", True, reason="Fine")
+        return "result"
 
     objects = Objects(client, gizmos, webop_namespace)
     async with run_operator():
         await objects.create("one")
-        await objects.wait_handled("one")
+        body = await objects.wait_handled("one")
         await objects.pass_fence()
-    warning = next(r.message for r in caplog.records if "inconsistencies" in r.message)
-    assert "dropped status.conditions of" in warning
+    assert "status" not in body
+    assert len(calls.of("one")) == 1
+    warnings = [r.message for r in caplog.records if "inconsistencies" in r.message]
+    for part in ("status.conditions", "status.fn", "x-kubernetes-preserve-unknown-fields"):
+        assert any(part in warning for warning in warnings), part

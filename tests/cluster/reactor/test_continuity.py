@@ -18,7 +18,6 @@ from tests.kit.operators import (
     do_nothing,
     get_progress,
 )
-from tests.kit.waiting import eventually
 from webop.handlers.stopping import AsyncDaemonStopped
 
 
@@ -40,18 +39,6 @@ async def test_nothing_is_called_again_after_a_restart(
     assert len(calls.of("one")) == 2
     after = await objects.get("one")
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
-
-
-@pytest.mark.feature("EVT-08", "EVT-09")
-async def test_what_was_there_before_the_first_operator_is_created_for_it(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.on.create("widgets", id="created")(calls.noting("created"))
-    await objects.create("one", {"a": 1})
-    async with run_operator():
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert [call["reason"] for call in calls.of("one")] == ["create"]
 
 
 @pytest.mark.feature("EVT-11", "CON-05", "HND-16")
@@ -119,7 +106,7 @@ async def test_an_object_that_matches_later_is_not_resumed_then(
     assert not calls.of("one")
 
 
-@pytest.mark.feature("HND-20", "HND-21", "HND-09", "HND-10", "D-44")
+@pytest.mark.feature("HND-20", "HND-21", "HND-09", "HND-10", "D-44", "EVT-08", "EVT-09")
 async def test_resuming_handlers_mix_into_the_first_creation_or_update(
     run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
@@ -289,23 +276,6 @@ async def test_progress_of_a_cycle_that_has_lost_its_cause_does_not_hide_the_nex
     assert specs == {"first": [1, 2], "second": [1, 2]}
 
 
-@pytest.mark.feature("MEM-12")
-async def test_a_memo_does_not_survive(run_operator: RunOperator, objects: Objects) -> None:
-    seen: list[Any] = []
-
-    @webop.on.event("widgets", id="event")
-    async def event(name: str, memo: webop.Memo, **_: Any) -> None:
-        if name == "one":
-            seen.append(dict(memo))
-            memo.x = 1
-
-    await objects.create("one")
-    for count in (1, 2):
-        async with run_operator():
-            await eventually(lambda count=count: len(seen) == count)  # type: ignore[misc]
-    assert seen == [{}, {}]
-
-
 @pytest.mark.feature("CFG-21")
 async def test_no_handler_begins_while_the_operator_stops(
     run_operator: RunOperator, objects: Objects, calls: Calls
@@ -318,10 +288,7 @@ async def test_no_handler_begins_while_the_operator_stops(
             calls.note("index", {"name": name})
             await is_stopping.wait()
 
-    @webop.on.update("widgets", id="update")
-    async def update(**kwargs: Any) -> None:
-        calls.note("update", kwargs)
-        await is_changed.wait()
+    webop.on.update("widgets", id="update")(calls.noting("update", is_changed))
 
     @webop.daemon("widgets", id="daemon")
     async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:

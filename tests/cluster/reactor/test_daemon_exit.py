@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import FINALIZER, Objects, RunOperator
+from tests.kit.operators import Objects, RunOperator
 from tests.kit.timeline import Timeline
 
 Why = webop.DaemonStoppingReason
@@ -95,31 +95,6 @@ async def test_the_stages_hold_on_the_exit_too(
     assert 0.75 < stopped < 2.5
 
 
-@pytest.mark.feature("DMN-01", "DMN-03", "DMN-19", "DMN-24")
-async def test_daemons_go_on_with_the_next_operator(
-    run_operator: RunOperator, objects: Objects, timeline: Timeline
-) -> None:
-    @webop.daemon("widgets", id="fn")
-    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
-        timeline.note("begun")
-        await stopped.wait()
-        timeline.note("ended")
-
-    async with run_operator():
-        await objects.create("one")
-        await timeline.wait("begun")
-    before = await objects.get("one")
-    assert FINALIZER in before["metadata"]["finalizers"]
-    async with run_operator():
-        await timeline.wait("begun", 2)
-        # Nothing has been written for that.
-        assert (await objects.get("one"))["metadata"] == before["metadata"]
-    await objects.delete("one")
-    async with run_operator():
-        await objects.wait_gone("one")
-    assert timeline.list_names() == ["begun", "ended", "begun", "ended"]
-
-
 @pytest.mark.feature("DMN-02", "DMN-03")
 async def test_a_daemon_that_waits_for_its_retry_or_its_start_does_not_hold_up_the_exit(
     run_operator: RunOperator, objects: Objects, timeline: Timeline
@@ -129,14 +104,8 @@ async def test_a_daemon_that_waits_for_its_retry_or_its_start_does_not_hold_up_t
         timeline.note("retried")
         raise webop.TemporaryError("later", delay=1000)
 
-    @webop.daemon("widgets", id="postponed", initial_delay=1000)
-    async def postponed(**_: Any) -> None:
-        timeline.note("postponed")
-
-    @webop.timer("widgets", id="timer", interval=1000)
-    async def timer(**_: Any) -> None:
-        timeline.note("timer")
-
+    webop.daemon("widgets", id="postponed", initial_delay=1000)(timeline.noting("postponed"))
+    webop.timer("widgets", id="timer", interval=1000)(timeline.noting("timer"))
     async with run_operator() as operator:
         await objects.create("one")
         await timeline.wait("retried")

@@ -153,12 +153,7 @@ async def test_criteria_are_looked_at_when_the_object_changes_and_at_no_other_ti
             timeline.note("asked")
         return wanted and name == "one"
 
-    @webop.daemon("widgets", id="fn", when=is_wanted)
-    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
-        timeline.note("begun")
-        await stopped.wait()
-        timeline.note("ended")
-
+    webop.daemon("widgets", id="fn", when=is_wanted)(timeline.live)
     async with run_operator():
         await objects.create("one", {"a": 0})
         await objects.pass_fence()
@@ -177,9 +172,7 @@ async def test_the_initial_delay_is_not_repeated_when_the_object_matches_again(
 ) -> None:
     options: Any = {"labels": {"of": "interest"}, "initial_delay": 1.0}
 
-    @webop.timer("widgets", id="timer", interval=100, **options)
-    async def timer(**_: Any) -> None:
-        timeline.note("timer")
+    webop.timer("widgets", id="timer", interval=100, **options)(timeline.noting("timer"))
 
     @webop.daemon("widgets", id="daemon", **options)
     async def daemon(stopped: webop.DaemonStopped, **_: Any) -> None:

@@ -25,7 +25,9 @@ def has_finalizer(body: dict[str, Any]) -> bool:
     return FINALIZER in body["metadata"].get("finalizers", ())
 
 
-@pytest.mark.feature("DMN-01", "DMN-03", "DMN-04", "DMN-05", "DMN-06", "DMN-07", "DMN-24", "DMN-32")
+@pytest.mark.feature(
+    "DMN-01", "DMN-03", "DMN-04", "DMN-05", "DMN-06", "DMN-07", "DMN-24", "DMN-32", "KWA-16"
+)
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_daemon_lives_as_long_as_its_object(
     run_operator: RunOperator, objects: Objects, calls: Calls, *, is_sync: bool
@@ -33,7 +35,8 @@ async def test_a_daemon_lives_as_long_as_its_object(
     flags: dict[str | None, webop.DaemonStopped] = {}
 
     def begin(stopped: webop.DaemonStopped, kwargs: Any) -> None:
-        assert isinstance(stopped, webop.DaemonStopped)
+        assert isinstance(stopped, webop.SyncDaemonStopperChecker) is is_sync
+        assert isinstance(stopped, webop.AsyncDaemonStopperChecker) is not is_sync
         assert not stopped
         assert not stopped.is_set()
         assert stopped.reason is None
@@ -262,28 +265,6 @@ async def test_the_result_of_a_daemon_goes_to_the_status(
         await objects.create("one")
         body = await objects.wait("one", lambda body: body.get("status"))
     assert body["status"] == {stem: {"finished": True}}
-
-
-@pytest.mark.feature("DMN-36", "IDX-22")
-async def test_daemons_begin_when_the_indexes_are_filled(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[int] = []
-
-    @webop.index("widgets", id="by_name")
-    async def by_name(name: str, **_: Any) -> dict[str, int]:
-        await asyncio.sleep(0.02)
-        return {name: 1}
-
-    @webop.daemon("widgets", id="fn")
-    async def fn(by_name: webop.Index[str, int], **_: Any) -> None:
-        seen.append(len(by_name))
-
-    for number in range(10):
-        await objects.create(f"obj-{number}")
-    async with run_operator():
-        await eventually(lambda: len(seen) >= 10)
-    assert seen[:10] == [10] * 10
 
 
 @pytest.mark.feature("DMN-36")

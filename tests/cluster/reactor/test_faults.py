@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     get_connection,
-    get_progress,
 )
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
@@ -129,30 +127,6 @@ async def test_a_handler_is_not_repeated_because_its_outcome_could_not_be_writte
     assert body["status"] == {"fn": "done"}
 
 
-@pytest.mark.feature("ERR-19", "ERR-18")
-async def test_retries_go_on_through_an_outage(
-    run_operator: RunOperator, objects: Objects, calls: Calls, proxy: Forwarder
-) -> None:
-    @webop.on.create("widgets", id="fn")
-    async def fn(name: str, retry: int, **kwargs: Any) -> None:
-        if not name.startswith("fence"):
-            calls.note("fn", {**kwargs, "name": name}, retry=retry)
-            if retry < 3:
-                raise webop.TemporaryError("not yet", delay=0.5)
-
-    async with run_operator(build_settings(**QUICK), beside=True):
-        await objects.create("one")
-        await objects.wait("one", get_progress)
-        await objects.pass_fence()  # the operator knows, too, that the progress is written
-        proxy.is_refusing = True
-        proxy.cut()
-        await calls.wait("one", count=2)
-        proxy.is_refusing = False
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert [call["retry"] for call in calls.of("one")] == [0, 1, 2, 3]
-
-
 async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_there(
     noting: Calls,
     run_operator: RunOperator,
@@ -169,18 +143,6 @@ async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_t
         await objects.create("one")
         await objects.wait_handled("one")
     assert noting.handlers("one") == ["created"]
-
-
-async def test_an_operator_can_be_stopped_while_the_api_server_is_away(
-    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder
-) -> None:
-    async with run_operator(build_settings(**QUICK), beside=True) as operator:
-        await objects.create("one")
-        await objects.wait_handled("one")
-        proxy.freeze()
-        await objects.patch("one", {"spec": {"a": 1}})
-        async with asyncio.timeout(10):
-            await operator.stop()
 
 
 @pytest.mark.feature("CFG-39", "PAT-07", "PAT-09")

@@ -28,10 +28,10 @@ def dump(index: webop.Index[Any, Any]) -> Snapshot:
 class Window:
     """Looks into an index from outside of handlers, through what a startup handler was given."""
 
-    def __init__(self, registry: webop.OperatorRegistry, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self.index: Any = None
 
-        @webop.on.startup(registry=registry, id="window", errors=webop.ErrorsMode.PERMANENT)
+        @webop.on.startup(id="window", errors=webop.ErrorsMode.PERMANENT)
         def look(**kwargs: Any) -> None:
             self.index = kwargs[name]
 
@@ -39,19 +39,17 @@ class Window:
         await eventually(lambda: dump(self.index) == expected, f"{expected} in the index")
 
 
-def index_colours(registry: webop.OperatorRegistry) -> Window:
-    @webop.index("widgets", registry=registry, id="colours", labels={"ignored": webop.ABSENT})
+def index_colours() -> Window:
+    @webop.index("widgets", id="colours", labels={"ignored": webop.ABSENT})
     async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str]:
         return {spec["colour"]: name}
 
-    return Window(registry, "colours")
+    return Window("colours")
 
 
 @pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15", "IDX-02", "IDX-24")
-async def test_an_index_follows_the_objects(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
-) -> None:
-    window = index_colours(registry)
+async def test_an_index_follows_the_objects(objects: Objects, run_operator: RunOperator) -> None:
+    window = index_colours()
     await objects.create("a", {"colour": "red"})
     async with run_operator():
         await window.until({"red": ["a"]})
@@ -69,17 +67,18 @@ async def test_an_index_follows_the_objects(
 
 
 @pytest.mark.feature("IDX-26", "MEM-12")
-async def test_an_index_is_made_anew_by_each_operator(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+async def test_an_index_and_memos_are_made_anew_by_each_operator(
+    objects: Objects, run_operator: RunOperator
 ) -> None:
-    indexed: list[str] = []
+    indexed: list[Any] = []
 
     @webop.index("widgets", id="colours")
-    async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str] | None:
-        indexed.append(name)
+    async def colours(name: str, spec: webop.Spec, memo: Any, **_: Any) -> dict[Any, str] | None:
+        indexed.append((name, dict(memo)))
+        memo.known = True
         return {spec["colour"]: name} if "colour" in spec else None
 
-    window = Window(registry, "colours")
+    window = Window("colours")
     for name in "abc":
         await objects.create(name, {"colour": "red"})
     async with run_operator():
@@ -89,10 +88,13 @@ async def test_an_index_is_made_anew_by_each_operator(
     await objects.delete("b")
     async with run_operator():
         await window.until({"red": ["c"], "blue": ["a"]})
-    assert sorted(indexed) == ["a", "c"]  # the one that has not changed is asked about as well
+    assert sorted(indexed) == [
+        ("a", {}),
+        ("c", {}),
+    ]  # also what has not changed
 
 
-@pytest.mark.feature("IDX-22", "IDX-03", "IDX-01")
+@pytest.mark.feature("IDX-22", "IDX-03", "IDX-01", "DMN-36")
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_indexes_are_filled_before_any_handler_runs(
     objects: Objects, gadgets: Kind, client: Client, run_operator: RunOperator, kind: str
@@ -190,9 +192,9 @@ async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
 
 @pytest.mark.feature("IDX-16", "IDX-17", "IDX-18", "IDX-12")
 async def test_errors_of_indexers_leave_others_alone(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
-    window = Window(registry, "moods")
+    window = Window("moods")
 
     errors = {
         "arbitrary": ValueError("ignored"),
@@ -228,10 +230,10 @@ async def test_errors_of_indexers_leave_others_alone(
 
 @pytest.mark.feature("IDX-22", "RES-18")
 async def test_an_index_of_a_kind_that_is_not_in_the_cluster_holds_up_nobody(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, client: Client
+    objects: Objects, run_operator: RunOperator, client: Client
 ) -> None:
     late = Kind("late.webop.dev", "latecomers", "Latecomer")
-    window = Window(registry, "latest")
+    window = Window("latest")
 
     @webop.index("latecomers", id="latest")
     async def latest(name: str, **_: Any) -> dict[str, str]:

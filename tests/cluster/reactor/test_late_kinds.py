@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.cluster.reactor.test_observer import read_credentials
-from tests.kit.http_relay import relay
-from tests.kit.operators import CRDS, Calls, Kind, Objects, build_settings, do_nothing, operate
+from tests.kit.http_relay import Relay
+from tests.kit.operators import CRDS, Calls, Kind, Objects, RunOperator, do_nothing
+from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -27,12 +26,7 @@ def geese(client: Client, webop_namespace: str) -> Objects:
 
 @pytest.mark.parametrize("name", ["category", "shortNames"])
 async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watched_kind(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
-    client: Client,
-    geese: Objects,
-    calls: Calls,
-    name: str,
+    run_operator: RunOperator, client: Client, geese: Objects, calls: Calls, name: str
 ) -> None:
     kind, word = geese.kind, f"{name.lower()}-{geese.namespace}"
 
@@ -49,7 +43,7 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
         names = {"shortNames": [word]}
 
     await kind.define(client)
-    async with operate(info, registry, namespaces=[geese.namespace]):
+    async with run_operator():
         await geese.create("before")
         await geese.wait_handled("before")
         await client.patch(CRDS, None, kind.crd_name, {"spec": {"names": names}})
@@ -67,8 +61,8 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
 
 @pytest.mark.parametrize("selector", ["name", "category"])
 async def test_a_kind_that_the_discovery_shows_late_is_served_then(
-    registry: webop.OperatorRegistry,
-    webop_cluster: LocalCluster,
+    relayed: Relay,
+    run_relayed: RunOperator,
     client: Client,
     geese: Objects,
     calls: Calls,
@@ -82,25 +76,22 @@ async def test_a_kind_that_the_discovery_shows_late_is_served_then(
         webop.on.create(geese.kind.crd_name, id="created")(created)
     else:
         webop.on.create(category=category, id="created")(created)
-    async with relay(webop_cluster) as relayed:
-        relayed.hidden.add(geese.kind.group)
-        async with operate(
-            relayed.info, registry, build_settings(), beside=True, namespaces=[geese.namespace]
-        ):
-            await eventually(lambda: relayed.discoveries, "the first discovery")
-            before = relayed.discoveries
-            crd = geese.kind.build_crd()
-            crd["spec"]["names"]["categories"] = [category]
-            await client.create(CRDS, None, crd)
-            await geese.kind.wait_served(client)
-            await geese.create("one")
-            await eventually(lambda: relayed.discoveries >= before + 3, "it is looked for")
-            relayed.hidden.clear()
-            await calls.wait("one")
+    relayed.hidden.add(geese.kind.group)
+    async with run_relayed():
+        await eventually(lambda: relayed.discoveries, "the first discovery")
+        before = relayed.discoveries
+        crd = geese.kind.build_crd()
+        crd["spec"]["names"]["categories"] = [category]
+        await client.create(CRDS, None, crd)
+        await geese.kind.wait_served(client)
+        await geese.create("one")
+        await eventually(lambda: relayed.discoveries >= before + 3, "it is looked for")
+        relayed.hidden.clear()
+        await calls.wait("one")
 
 
 async def test_who_may_not_watch_definitions_finds_a_late_kind_all_the_same(
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     webop_cluster: LocalCluster,
     client: Client,
     geese: Objects,
@@ -108,28 +99,10 @@ async def test_who_may_not_watch_definitions_finds_a_late_kind_all_the_same(
 ) -> None:
     webop.on.create(geese.kind.crd_name, id="created")(do_nothing)
     user = f"keeper-of-{geese.namespace}"
-    await grant_everything(geese, user)
-    credentials = read_credentials(webop_cluster, user)
-    async with operate(credentials, registry, namespaces=[geese.namespace]):
+    await grant(client, user, geese.kind.crd_name, "*", geese.namespace)
+    async with run_operator(vault=read_vault(webop_cluster, user)):
         await eventually(lambda: "is not in the cluster yet" in caplog.text, "it is missed")
         await geese.kind.define(client)
         await geese.create("one")
         await geese.wait_handled("one")
     assert any("not notice changes of customresourcedefinitions" in m for m in caplog.messages)
-
-
-async def grant_everything(objects: Objects, user: str) -> None:
-    """Let a user do all with the objects in their namespace (RBAC), but nothing else."""
-    api, namespace = "rbac.authorization.k8s.io", objects.namespace
-    rule = {"apiGroups": [objects.kind.group], "resources": ["*"], "verbs": ["*"]}
-    binding = {
-        "metadata": {"name": "keeper"},
-        "roleRef": {"apiGroup": api, "kind": "Role", "name": "keeper"},
-        "subjects": [{"apiGroup": api, "kind": "User", "name": user}],
-    }
-    path = f"/apis/{api}/v1/namespaces/{namespace}"
-    for plural, body in (
-        ("roles", {"metadata": {"name": "keeper"}, "rules": [rule]}),
-        ("rolebindings", binding),
-    ):
-        await objects.client.request("POST", f"{path}/{plural}", body=body)

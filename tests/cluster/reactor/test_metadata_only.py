@@ -35,8 +35,8 @@ def objects(client: Client, gadgets: Kind, webop_namespace: str) -> Objects:
 
 
 def declare(
-    registry: webop.OperatorRegistry, calls: Calls, *, metadata_only: bool = True
-) -> webop.OperatorRegistry:
+    calls: Calls, registry: webop.OperatorRegistry | None = None, *, metadata_only: bool = True
+) -> None:
     """Declare handlers of creations, updates and deletions."""
 
     async def note(body: webop.Body, reason: str, **kwargs: Any) -> None:
@@ -44,7 +44,6 @@ def declare(
 
     for decorator in (webop.on.create, webop.on.update, webop.on.delete):
         decorator("gadgets", registry=registry, id="note", metadata_only=metadata_only)(note)
-    return registry
 
 
 async def wait_stored(objects: Objects, name: str, labels: Json) -> Json:
@@ -65,14 +64,9 @@ KIND = {"apiVersion": "tests.webop.dev/v1", "kind": "Gadget"}
 @pytest.mark.feature("HND-28")
 @pytest.mark.parametrize("is_streaming", [True, False], ids=["stream", "pages"])
 async def test_changes_of_the_metadata_are_handled_and_others_are_not(
-    objects: Objects,
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    calls: Calls,
-    *,
-    is_streaming: bool,
+    objects: Objects, run_operator: RunOperator, calls: Calls, *, is_streaming: bool
 ) -> None:
-    declare(registry, calls)
+    declare(calls)
     await objects.create("old", {"size": 1}, labels={"v": "1"})
     settings = build_settings(watching={"streaming_list": is_streaming})
     async with run_operator(settings):
@@ -173,12 +167,13 @@ async def test_indexes_events_daemons_and_timers_get_only_the_metadata(
 async def test_an_operator_that_begins_to_read_only_the_metadata_calls_nothing_again(
     objects: Objects, info: ConnectionInfo, calls: Calls
 ) -> None:
-    namespaces = [objects.namespace]
-    whole = declare(webop.OperatorRegistry(), calls, metadata_only=False)
-    async with operate(info, whole, namespaces=namespaces):
+    whole, partial = webop.OperatorRegistry(), webop.OperatorRegistry()
+    declare(calls, whole, metadata_only=False)
+    declare(calls, partial)
+    async with operate(info, whole, namespaces=[objects.namespace]):
         await objects.create("a", {"size": 1}, labels={"v": "1"})
         await wait_stored(objects, "a", {"v": "1"})
-    async with operate(info, declare(webop.OperatorRegistry(), calls), namespaces=namespaces):
+    async with operate(info, partial, namespaces=[objects.namespace]):
         await objects.create("b", labels={"v": "1"})
         await wait_stored(objects, "b", {"v": "1"})
         await objects.patch("a", {"metadata": {"labels": {"v": "2"}}})
@@ -189,13 +184,9 @@ async def test_an_operator_that_begins_to_read_only_the_metadata_calls_nothing_a
 
 @pytest.mark.feature("HND-28")
 async def test_one_handler_that_needs_more_is_enough_to_read_whole_objects(
-    objects: Objects,
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    objects: Objects, run_operator: RunOperator, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    declare(registry, calls)
+    declare(calls)
 
     webop.on.event("gadgets", id="looking")(do_nothing)
     caplog.set_level(logging.INFO)
@@ -208,13 +199,9 @@ async def test_one_handler_that_needs_more_is_enough_to_read_whole_objects(
 
 @pytest.mark.feature("CFG-38")
 async def test_records_in_the_status_need_whole_objects(
-    objects: Objects,
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    objects: Objects, run_operator: RunOperator, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    declare(registry, calls)
+    declare(calls)
     settings = build_settings(persistence={"diffbase_storage": webop.StatusDiffBaseStorage()})
     caplog.set_level(logging.INFO)
     async with run_operator(settings):
@@ -227,12 +214,10 @@ async def test_records_in_the_status_need_whole_objects(
 
 @pytest.mark.feature("PAT-01")
 async def test_no_request_asks_for_more_than_the_metadata(
-    objects: Objects, registry: webop.OperatorRegistry, relayed: Relay, calls: Calls
+    objects: Objects, relayed: Relay, run_relayed: RunOperator, calls: Calls
 ) -> None:
-    declare(registry, calls)
-    async with operate(
-        relayed.info, registry, build_settings(), beside=True, namespaces=[objects.namespace]
-    ):
+    declare(calls)
+    async with run_relayed():
         await objects.create("a", {"size": 1})
         await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
         await objects.delete("a")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
 from tests.kit.causes import FailedTest, UnreadableError
-from tests.kit.http_relay import operate_behind, relay
 from tests.kit.operators import (
     DIFFBASE,
     Calls,
@@ -19,13 +18,9 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     get_annotations,
-    operate,
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 
 @pytest.mark.feature("PAT-01", "PAT-02", "PAT-10", "KWA-11")
@@ -76,62 +71,6 @@ async def test_functions_change_the_freshest_state(
         await objects.pass_fence()
     assert body["spec"]["items"] == ["theirs", "others", "mine"]
     assert body["status"]["too"] == "yes"
-
-
-@pytest.mark.feature("PAT-07", "PAT-09")
-async def test_functions_that_come_too_late_are_applied_to_the_newer_state(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    rivals = 0
-
-    def append(body: webop.RawBody) -> None:
-        nonlocal rivals
-        rivals += 1
-        body["spec"]["by"] = [*body["spec"].get("by", []), "fn"][:5]
-
-    @webop.on.create("widgets", id="fn")
-    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
-        if name == "one":
-            patch.fns.append(append)
-            started.set()
-
-    started = asyncio.Event()
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-
-        async def disturb() -> None:
-            await started.wait()
-            for value in range(20):
-                await objects.patch("one", {"spec": {"a": value}})
-
-        await asyncio.gather(disturb(), objects.wait("one", lambda body: body["spec"].get("by")))
-        await objects.wait("one", lambda body: DIFFBASE in get_annotations(body))
-        await objects.pass_fence()
-        body = await objects.get("one")
-    assert body["spec"] == {"a": 19, "by": ["fn"]}
-    assert rivals
-
-
-@pytest.mark.feature("PAT-03", "RST-09")
-async def test_functions_change_the_status_behind_its_own_endpoint_too(
-    run_operator: RunOperator, client: Client, gadgets: Kind, webop_namespace: str
-) -> None:
-    def transform(body: webop.RawBody) -> None:
-        body.setdefault("status", {})["phase"] = "done"
-        body["spec"]["added"] = "yes"
-
-    @webop.on.create("gadgets", id="fn")
-    async def fn(patch: webop.Patch, **_: Any) -> None:
-        patch.fns.append(transform)
-
-    objects = Objects(client, gadgets, webop_namespace)
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", lambda body: body["spec"].get("added"))
-        await objects.pass_fence()
-        body = await objects.get("one")
-    assert body["spec"] == {"added": "yes"}
-    assert body["status"] == {"phase": "done"}
 
 
 @pytest.mark.feature("PAT-03", "ERR-01")
@@ -195,32 +134,6 @@ async def test_a_patch_for_an_object_that_is_gone_is_dropped(
     assert not [r for r in caplog.records if r.levelno >= 30]
 
 
-@pytest.mark.feature("RST-08")
-async def test_a_status_that_the_schema_does_not_know_is_told_of(
-    run_operator: RunOperator,
-    client: Client,
-    gizmos: Kind,
-    webop_namespace: str,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.on.create("gizmos", id="fn")
-    async def fn(**kwargs: Any) -> str:
-        calls.note("fn", kwargs)
-        return "result"
-
-    objects = Objects(client, gizmos, webop_namespace)
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert "status" not in body
-    assert len(calls.of("one")) == 1
-    warning = next(r.message for r in caplog.records if "inconsistencies" in r.message)
-    assert "status.fn" in warning
-    assert "x-kubernetes-preserve-unknown-fields" in warning
-
-
 @pytest.mark.feature("RST-09", "RST-01", "HND-29", "PAT-02")
 async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
     run_operator: RunOperator, client: Client, gadgets: Kind, webop_namespace: str, calls: Calls
@@ -267,14 +180,13 @@ async def test_children_are_adopted_by_the_object_of_the_handler(
     assert owner["uid"] == parent["metadata"]["uid"]
 
 
-@pytest.mark.feature("PAT-03", "PAT-07")
+@pytest.mark.feature("PAT-03", "PAT-07", "RST-09")
 @pytest.mark.parametrize("how", ["an error", "a conflict"])
 @pytest.mark.parametrize("is_timer", [False, True], ids=["handler", "timer"])
 async def test_a_function_changes_the_status_also_after_a_failure_between_its_two_requests(
-    registry: webop.OperatorRegistry,
     client: Client,
     gadgets: Kind,
-    webop_cluster: LocalCluster,
+    run_relayed: RunOperator,
     webop_namespace: str,
     how: str,
     is_timer: bool,
@@ -306,7 +218,7 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
         await objects.patch("one", {"spec": {"theirs": "yes"}})
         return None
 
-    async with operate_behind(webop_cluster, meddle, registry, webop_namespace):
+    async with run_relayed(meddle=meddle):
         await objects.create("one")
         body = await objects.wait("one", lambda body: body.get("status"))
         body = await objects.wait_handled("one")
@@ -343,10 +255,9 @@ async def test_two_handlers_can_want_the_same_function(
 
 @pytest.mark.feature("PAT-01", "PAT-03")
 async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
-    registry: webop.OperatorRegistry,
     client: Client,
     gadgets: Kind,
-    webop_cluster: LocalCluster,
+    run_relayed: RunOperator,
     webop_namespace: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -373,7 +284,7 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
             else None
         )
 
-    async with operate_behind(webop_cluster, forbid, registry, webop_namespace):
+    async with run_relayed(meddle=forbid):
         for name, spec in (("one", {"x": 1}), ("two", {"x": 1, "y": 2})):
             await objects.create(name)
             body = await objects.wait_handled(name)
@@ -409,12 +320,7 @@ async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_stat
 
 @pytest.mark.feature("PAT-01", "RST-02")
 async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
-    registry: webop.OperatorRegistry,
-    client: Client,
-    gadgets: Kind,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    calls: Calls,
+    client: Client, gadgets: Kind, run_relayed: RunOperator, webop_namespace: str, calls: Calls
 ) -> None:
     objects = Objects(client, gadgets, webop_namespace)
     is_away = True
@@ -435,21 +341,18 @@ async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
     settings = build_settings()
     settings.persistence.progress_storage = webop.StatusProgressStorage()
     settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
-    options: Any = {"beside": True, "namespaces": [webop_namespace]}
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = refuse
-        async with operate(relayed.info, registry, settings, **options):
-            await objects.create("one")
-            await tried.wait()
-        is_away = False
-        async with operate(relayed.info, registry, settings, **options):
-            body = await objects.wait("one", lambda body: "labels" in body["metadata"])
+    async with run_relayed(settings, meddle=refuse):
+        await objects.create("one")
+        await tried.wait()
+    is_away = False
+    async with run_relayed(settings, meddle=refuse):
+        body = await objects.wait("one", lambda body: "labels" in body["metadata"])
     assert body["status"]["phase"] == "done"
     assert calls.handlers("one") == ["fn", "fn"]
 
 
 async def test_a_value_that_waits_for_a_write_that_fails_does_not_wait_for_a_slow_handler(
-    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
+    run_relayed: RunOperator, objects: Objects
 ) -> None:
     is_writing, released = asyncio.Event(), asyncio.Event()
 
@@ -475,7 +378,7 @@ async def test_a_value_that_waits_for_a_write_that_fails_does_not_wait_for_a_slo
         return httpx.Response(503)
 
     settings = build_settings(execution={"commit_window": 0.1})
-    async with operate_behind(webop_cluster, fail, registry, objects.namespace, settings):
+    async with run_relayed(settings, meddle=fail):
         await objects.create("one")
         await objects.wait("one", lambda body: body.get("status") == {"progress": 1})
         released.set()

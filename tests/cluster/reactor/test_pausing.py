@@ -247,25 +247,6 @@ async def test_a_handler_in_flight_finishes_and_what_waits_for_a_retry_goes_on_a
     assert len(calls.of("slow")) == 1
 
 
-@pytest.mark.feature("PEE-17")
-async def test_turns_that_follow_each_other_at_once_end_in_the_last_one(
-    run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls
-) -> None:
-    async with run_peer():
-        for index in range(5):
-            await objects.create(f"n{index}")
-            await boss.pause()
-            await boss.resume()
-        for index in range(5):
-            await objects.wait_handled(f"n{index}")
-        await objects.pass_fence()
-        await boss.pause()
-        await objects.create("last")
-        await asyncio.sleep(_IDLE)
-        assert not noting.of("last")
-    assert [noting.handlers(f"n{index}").count("create") for index in range(5)] == [1] * 5
-
-
 async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_have_seen_it(
     run_peer: RunOperator, objects: Objects, boss: Boss, calls: Calls
 ) -> None:

@@ -64,40 +64,25 @@ async def meter(webop_cluster: LocalCluster, widgets: Kind) -> Meter:
     return meter
 
 
-@pytest.mark.feature("PAT-10", "HND-32", "RST-01")
-async def test_a_created_object_with_one_handler_costs_one_patch(
-    run_operator: RunOperator, objects: Objects, meter: Meter
+@pytest.mark.feature("PAT-10", "HND-32", "HND-14", "RST-01")
+@pytest.mark.parametrize("keys", ["a", "abc"])
+async def test_the_quick_handlers_of_a_created_object_share_one_patch(
+    run_operator: RunOperator, objects: Objects, meter: Meter, keys: str
 ) -> None:
-    @webop.on.create("widgets", id="fn")
-    async def fn(patch: webop.Patch, **_: Any) -> str:
-        patch.status["more"] = {"of": "it"}
-        return "result"
-
-    async with run_operator():
-        for number in range(5):
-            await objects.create(f"o{number}")
-            await objects.wait_handled(f"o{number}")
-        await objects.pass_fence()
-        counted = await meter.read()
-    assert counted == {"PATCH": 6}
-
-
-@pytest.mark.feature("PAT-10", "HND-14")
-async def test_quick_handlers_share_one_patch(
-    run_operator: RunOperator, objects: Objects, meter: Meter
-) -> None:
-    for key in "abc":
+    for key in keys:
 
         @webop.on.create("widgets", id=key)
-        async def fn(**_: Any) -> str:
+        async def fn(patch: webop.Patch, **_: Any) -> str:
+            patch.status["more"] = {"of": "it"}
             return "result"
 
     async with run_operator(build_settings(execution={"commit_window": 10})):
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        for number in range(5):
+            await objects.create(f"o{number}")
+            body = await objects.wait_handled(f"o{number}")
         counted = await meter.read()
-    assert counted == {"PATCH": 1}
-    assert body["status"] == dict.fromkeys("abc", "result")
+    assert counted == {"PATCH": 5}
+    assert body["status"] == {**dict.fromkeys(keys, "result"), "more": {"of": "it"}}
 
 
 @pytest.mark.feature("HND-18", "HND-34", "PAT-10")
@@ -181,22 +166,3 @@ async def test_what_is_out_of_the_scope_of_all_handlers_costs_nothing(
     assert counted == {"PATCH": 1}  # of the fence
     assert get_annotations(body) == labels
     assert FINALIZER not in body["metadata"].get("finalizers", ())
-
-
-@pytest.mark.feature("EVT-10")
-async def test_a_restart_costs_no_patches(
-    run_operator: RunOperator, objects: Objects, meter: Meter
-) -> None:
-    webop.on.field("widgets", id="field", field="status")(do_nothing)
-    webop.on.delete("widgets", id="deleted")(do_nothing)
-    webop.on.update("widgets", id="updated")(do_nothing)
-    webop.on.create("widgets", id="created")(do_nothing)
-    async with run_operator():
-        for number in range(5):
-            await objects.create(f"o{number}", {"a": number}, labels={"l": "v"})
-            await objects.wait_handled(f"o{number}")
-    await meter.read()
-    async with run_operator():
-        await objects.pass_fence()
-        counted = await meter.read()
-    assert counted == {"PATCH": 2}  # of the fence

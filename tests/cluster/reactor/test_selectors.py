@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings
+from tests.kit.operators import Calls, Kind, Objects, RunOperator
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.objects.resources import Resource
@@ -65,32 +65,3 @@ async def test_kinds_of_the_cluster_are_served_whatever_the_namespaces_are(
         await client.delete(CLUSTER_ROLES, None, name)
         await eventually(lambda: len(seen) == 2)
     assert seen == [("create", None), ("delete", None)]
-
-
-@pytest.mark.feature("CFG-23", "RES-18")
-async def test_without_scanning_exact_namespaces_and_present_kinds_are_served(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.on.create("widgets", id="fn")(calls.noting("fn"))
-    async with run_operator(build_settings(scanning={"disabled": True})):
-        await objects.create("one")
-        await objects.wait_handled("one")
-    assert len(calls.of("one")) == 1
-
-
-@pytest.mark.feature("HND-12", "EMB-09")
-async def test_handlers_of_another_registry_are_not_called(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    other = webop.OperatorRegistry()
-    for name, each in (("mine", registry), ("theirs", other)):
-
-        @webop.on.create("widgets", registry=each, id=name, param=name)
-        async def fn(param: str, **kwargs: Any) -> None:
-            calls.note(param, kwargs)
-
-    async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["mine"]

@@ -21,7 +21,7 @@ def is_about(actual: float, expected: float, late: float = LATE) -> bool:
     return expected - 0.02 <= actual <= expected + late
 
 
-@pytest.mark.feature("TMR-01", "TMR-09", "TMR-22", "TMR-24", "TMR-25", "DMN-04")
+@pytest.mark.feature("TMR-01", "TMR-09", "TMR-22", "TMR-24", "TMR-25", "DMN-04", "KWA-16")
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_timer_is_called_as_long_as_its_object_exists(
     run_operator: RunOperator, objects: Objects, timeline: Timeline, *, is_sync: bool
@@ -145,10 +145,7 @@ async def test_an_idling_timer_is_called_once_after_each_change_that_settles(
 async def test_updates_of_the_status_do_not_starve_an_idling_timer(
     run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
-    @webop.timer("widgets", id="fn", idle=0.5, interval=0.2)
-    async def fn(**_: Any) -> None:
-        timeline.note("called")
-
+    webop.timer("widgets", id="fn", idle=0.5, interval=0.2)(timeline.noting("called"))
     async with run_operator():
         await objects.create("one", {"a": 0})
         count = 0
@@ -234,10 +231,7 @@ async def test_a_timer_without_an_interval_follows_the_changes_and_rests_in_betw
     async def eager(spec: webop.Spec, **_: Any) -> None:
         timeline.note(f"eager {spec.get('a')}")
 
-    @webop.timer("widgets", id="once")
-    async def once(**_: Any) -> None:
-        timeline.note("once")
-
+    webop.timer("widgets", id="once")(timeline.noting("once"))
     async with run_operator():
         await objects.create("one", {"a": 0})
         await timeline.wait("eager 0")
@@ -255,10 +249,7 @@ async def test_a_timer_without_an_interval_follows_the_changes_and_rests_in_betw
 async def test_a_timer_with_idle_and_interval_ticks_between_changes(
     run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
-    @webop.timer("widgets", id="fn", idle=0.9, interval=0.2)
-    async def fn(**_: Any) -> None:
-        timeline.note("called")
-
+    webop.timer("widgets", id="fn", idle=0.9, interval=0.2)(timeline.noting("called"))
     async with run_operator():
         await objects.create("one", {"a": 0})
         created = time.monotonic()
@@ -296,9 +287,9 @@ async def test_the_first_call_can_be_postponed(
         timeline.note("chosen")
         given["fn"] = {"body", *kwargs}
 
-    @webop.timer("widgets", id="idle", initial_delay=0.5, interval=0.1, idle=0.2)
-    async def idle(**_: Any) -> None:
-        timeline.note("idle")
+    webop.timer("widgets", id="idle", initial_delay=0.5, interval=0.1, idle=0.2)(
+        timeline.noting("idle")
+    )
 
     @webop.timer("widgets", id="lost", interval=1, initial_delay=fail_to_tell)
     def lost(**_: Any) -> None:

@@ -96,7 +96,7 @@ async def test_only_objects_in_the_selector_are_seen(
     assert not calls.of("old-out")
 
 
-@pytest.mark.feature("REF-50")
+@pytest.mark.feature("REF-50", "SCP-01", "RES-18")
 async def test_the_start_shows_the_selectors_and_warns_of_a_key_that_matches_no_watched_kind(
     run_operator: RunOperator, objects: Objects, memos: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,7 +107,8 @@ async def test_the_start_shows_the_selectors_and_warns_of_a_key_that_matches_no_
     settings.watching.label_selectors["ns"] = f"kubernetes.io/metadata.name={objects.namespace}"
     async with run_operator(settings):
         await eventually(lambda: "It serves" in caplog.text)
-    assert "widgets.v1.tests.webop.dev (watched=yes and metadata.name!=x) in" in caplog.text
+    kinds = "widgets.v1.tests.webop.dev (watched=yes and metadata.name!=x)"
+    assert caplog.text.count(f"{kinds} in namespaces: {objects.namespace}.") == 1
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     (text,) = warnings
     assert "label_selectors has the key widgetz, which matches no watched kind" in text

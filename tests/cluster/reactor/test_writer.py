@@ -13,7 +13,7 @@ import pytest
 
 import webop
 from tests.kit.http_relay import Relay
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, operate
+from tests.kit.operators import Calls, Kind, Objects, RunOperator
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -96,8 +96,8 @@ async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
 
 @pytest.mark.parametrize("kind", ["annotations", "status"])
 async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named_once(
-    registry: webop.OperatorRegistry,
     relayed: Relay,
+    run_relayed: RunOperator,
     client: Client,
     gizmos: Kind,
     widgets: Kind,
@@ -134,10 +134,8 @@ async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named
             return await relayed.pass_on(new)
         return None
 
-    relayed.meddle = meddle
-    options: Any = {"beside": True, "namespaces": [webop_namespace]}
     with caplog.at_level(logging.WARNING):
-        async with operate(relayed.info, registry, settings, **options):
+        async with run_relayed(settings, meddle=meddle):
             await objects.create("a", {"x": 0})
             await calls.wait("a", "created 1")
             await asyncio.sleep(1)
