@@ -142,11 +142,9 @@ async def test_mistakes_in_a_patch_do_not_stop_a_timer_or_a_daemon(
     *,
     is_timer: bool,
 ) -> None:
-    async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
-        if name != "one":
-            return
+    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         assert not patch  # what is refused is not carried over
-        calls.note("fn", {**kwargs, "name": name})
+        calls.note("fn", kwargs)
         spoil(patch, len(calls.of("one")))
 
     declare("widgets", fn, is_timer=is_timer)
@@ -166,12 +164,9 @@ async def test_a_result_that_is_there_already_is_not_written_again(
     results: list[Any] = [{"a": 1, "b": None}, {"a": 1}, 1, True, True, "x", None, "x", ["x"]]
 
     @webop.timer("widgets", id="fn", interval=0.15)
-    async def fn(name: str, body: webop.Body, **kwargs: Any) -> Any:
-        if name == "one":
-            version = body.meta.resource_version
-            calls.note("fn", {**kwargs, "name": name}, version=version)
-            return results[min(len(calls), len(results)) - 1]
-        return None
+    async def fn(body: webop.Body, **kwargs: Any) -> Any:
+        calls.note("fn", kwargs, version=body.meta.resource_version)
+        return results[min(len(calls), len(results)) - 1]
 
     async with run_operator():
         await objects.create("one")

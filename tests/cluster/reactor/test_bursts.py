@@ -14,10 +14,9 @@ import pytest
 
 import webop
 from tests.kit.obstacles import hang, webhook_on_updates
-from tests.kit.operators import Kind, Objects, RunOperator, build_settings, do_nothing
+from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
 from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 
 _HANDLERS = """
 import os
@@ -106,9 +105,8 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
 @pytest.mark.feature("EVT-12", "PEE-01")
 async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_lease(
     run_operator: RunOperator,
-    client: Client,
     objects: Objects,
-    gadgets: Kind,
+    with_status: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Each update of a widget takes a second: its webhook hangs, and is ignored after that."""
@@ -119,7 +117,6 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
     async def fn(name: str, **_: Any) -> None:
         calls[name] += 1
 
-    others = Objects(client, gadgets, objects.namespace)
     leadership = {
         "lease_name": "slow",
         "lease_namespace": objects.namespace,
@@ -137,8 +134,8 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
             await eventually(lambda: len(calls) >= 30, "the slow kind is at work")
             for number in range(3):
                 began = time.monotonic()
-                await others.create(f"g{number}")
-                await others.wait_handled(f"g{number}")
+                await with_status.create(f"g{number}")
+                await with_status.wait_handled(f"g{number}")
                 assert time.monotonic() - began < 5, "the other kind takes twenty"
                 await asyncio.sleep(1)
             assert len(calls) < 200
@@ -151,7 +148,7 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
 
 @pytest.mark.feature("ASY-02", "EVT-12")
 async def test_sync_handlers_that_wait_for_threads_hold_up_neither_other_kinds_nor_take_memory(
-    run_operator: RunOperator, client: Client, objects: Objects, gadgets: Kind
+    run_operator: RunOperator, objects: Objects, with_status: Objects
 ) -> None:
     released = threading.Event()
     begun: set[str] = set()
@@ -162,13 +159,12 @@ async def test_sync_handlers_that_wait_for_threads_hold_up_neither_other_kinds_n
         released.wait(60)
 
     webop.on.create("gadgets", id="quick")(do_nothing)
-    others = Objects(client, gadgets, objects.namespace)
     try:
         async with run_operator(build_settings(execution={"max_workers": 3})):
             await asyncio.gather(*(objects.create(f"w{number}") for number in range(300)))
             await eventually(lambda: len(begun) == 3)
-            await others.create("g")
-            await others.wait_handled("g")
+            await with_status.create("g")
+            await with_status.wait_handled("g")
             tasks = [task for task in asyncio.all_tasks() if "_work" in repr(task.get_coro())]
             assert len(tasks) < 200
             released.set()

@@ -33,14 +33,12 @@ class Chain:
         self.released.set()
         self.failing: set[int] = set()
         for key in "abc":
-            webop.on.create("widgets", id=key)(self._build(key))
-            webop.on.update("widgets", id=key)(self._build(key))
+            webop.on.create("widgets", id=key, when=is_no_fence)(self._build(key))
+            webop.on.update("widgets", id=key, when=is_no_fence)(self._build(key))
 
     def _build(self, key: str) -> Any:
-        async def fn(name: str, spec: webop.Spec, **kwargs: Any) -> None:
-            if name.startswith("fence"):
-                return
-            self.calls.note(key, {**kwargs, "name": name, "spec": spec})
+        async def fn(spec: webop.Spec, **kwargs: Any) -> None:
+            self.calls.note(key, {**kwargs, "spec": spec})
             if key == "b":
                 self.entered.set()
                 await self.released.wait()
@@ -290,12 +288,12 @@ async def test_a_lifecycle_that_chooses_nobody_is_asked_again_after_pauses_and_l
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
 
-    @webop.on.create("widgets", id="parent")
-    async def parent(name: str, **kwargs: Any) -> None:
-        if is_for_children and name == "one":
+    @webop.on.create("widgets", id="parent", when=is_no_fence)
+    async def parent(**kwargs: Any) -> None:
+        if is_for_children:
             await webop.execute(fns={"fn": fn}, lifecycle=hesitate)
-        elif name == "one":
-            await fn(name=name, **kwargs)
+        else:
+            await fn(**kwargs)
 
     async with run_operator(lifecycle=None if is_for_children else hesitate):
         await objects.create("one")
@@ -314,11 +312,8 @@ async def test_sub_handlers_go_on_where_they_were_after_a_restart(
 ) -> None:
     ready = False
 
-    @webop.on.create("widgets", id="parent")
-    async def parent(name: str, **kwargs: Any) -> str | None:
-        if name.startswith("fence"):
-            return None
-
+    @webop.on.create("widgets", id="parent", when=is_no_fence)
+    async def parent(**kwargs: Any) -> str:
         @webop.subhandler(id="fine")
         async def fine(**kwargs: Any) -> str:
             calls.note("fine", kwargs)
@@ -331,7 +326,7 @@ async def test_sub_handlers_go_on_where_they_were_after_a_restart(
                 raise webop.TemporaryError("not yet", delay=0.1)
 
         await webop.execute()
-        calls.note("end", {**kwargs, "name": name})
+        calls.note("end", kwargs)
         return "all done"
 
     async with run_operator():

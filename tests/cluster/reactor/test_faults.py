@@ -14,6 +14,7 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     get_connection,
+    is_no_fence,
 )
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
@@ -105,12 +106,11 @@ async def test_a_dead_line_is_noticed_by_its_silence(
 async def test_a_handler_is_not_repeated_because_its_outcome_could_not_be_written_at_once(
     run_operator: RunOperator, objects: Objects, calls: Calls, proxy: Forwarder
 ) -> None:
-    @webop.on.create("widgets", id="fn")
-    async def fn(name: str, **kwargs: Any) -> str:
-        if not name.startswith("fence"):
-            calls.note("fn", {**kwargs, "name": name})
-            proxy.is_refusing = True
-            proxy.cut()
+    @webop.on.create("widgets", id="fn", when=is_no_fence)
+    async def fn(**kwargs: Any) -> str:
+        calls.note("fn", kwargs)
+        proxy.is_refusing = True
+        proxy.cut()
         return "done"
 
     quick = {**QUICK, "networking": {"error_backoffs": [0.05], "request_timeout": 2}}

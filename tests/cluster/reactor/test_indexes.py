@@ -97,7 +97,7 @@ async def test_an_index_and_memos_are_made_anew_by_each_operator(
 @pytest.mark.feature("IDX-22", "IDX-03", "IDX-01", "DMN-36")
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_indexes_are_filled_before_any_handler_runs(
-    objects: Objects, gadgets: Kind, client: Client, run_operator: RunOperator, kind: str
+    objects: Objects, with_status: Objects, run_operator: RunOperator, kind: str
 ) -> None:
     sizes: dict[str, list[int]] = {}
 
@@ -123,12 +123,11 @@ async def test_indexes_are_filled_before_any_handler_runs(
     async def daemon(**kwargs: Any) -> None:
         note(**kwargs)
 
-    others = Objects(client, gadgets, objects.namespace)
-    await asyncio.gather(*(others.create(f"g{n}") for n in range(5)))
+    await asyncio.gather(*(with_status.create(f"g{n}") for n in range(5)))
     await asyncio.gather(*(objects.create(f"w{n}") for n in range(40)))
     async with run_operator():
         await eventually(lambda: len(sizes) == 45, "all objects are handled")
-        await others.wait_handled("g0")
+        await with_status.wait_handled("g0")
         await objects.wait_handled("w39")
     early = {name: found for name, found in sizes.items() if min(found) < 40}
     assert early == {}

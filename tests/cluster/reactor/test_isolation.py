@@ -95,39 +95,30 @@ async def count_watches(cluster: LocalCluster, resource: str) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.feature("SCP-12", "SCP-13")
-@pytest.mark.parametrize("is_clusterwide", [True, False])
-async def test_the_whole_cluster_is_one_watch_and_namespaces_are_watched_each_on_their_own(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
+@pytest.mark.feature("SCP-12", "SCP-13", "CFG-23")
+@pytest.mark.parametrize(
+    ("options", "is_scanning", "expected"),
+    [
+        ({"clusterwide": True, "namespaces": []}, True, [{"cluster"}, set(), {"cluster"}]),
+        ({"namespaces": ["*"]}, True, [{"namespace"}, {"cluster"}, {"cluster"}]),
+        ({}, True, [{"namespace"}, {"cluster"}, {"cluster"}]),
+        ({}, False, [{"namespace"}, set(), set()]),
+    ],
+)
+async def test_no_more_is_watched_than_the_namespaces_and_the_scanning_need(
+    run_operator: RunOperator,
     objects: Objects,
     webop_cluster: LocalCluster,
-    *,
-    is_clusterwide: bool,
-) -> None:
-    webop.on.event("widgets", id="fn")(do_nothing)
-    resources = ("widgets", "namespaces")
-    before = [await count_watches(webop_cluster, name) for name in resources]
-    options: Any = {"clusterwide": True} if is_clusterwide else {"namespaces": ["*"]}
-    async with operate(info, registry, build_settings(), **options):
-        await objects.pass_fence()
-
-    expected = [{"cluster"}, set()] if is_clusterwide else [{"namespace"}, {"cluster"}]
-    await wait_for_watches(webop_cluster, resources, before, expected)
-
-
-@pytest.mark.feature("CFG-23")
-@pytest.mark.parametrize("disabled", [True, False])
-async def test_without_scanning_nobody_watches_for_new_namespaces_and_kinds(
-    run_operator: RunOperator, objects: Objects, webop_cluster: LocalCluster, *, disabled: bool
+    options: Any,
+    is_scanning: bool,
+    expected: Sequence[set[str]],
 ) -> None:
     webop.on.event("widgets", id="fn")(do_nothing)
     resources = ("widgets", "namespaces", "customresourcedefinitions")
     before = [await count_watches(webop_cluster, name) for name in resources]
-    async with run_operator(build_settings(scanning={"disabled": disabled})):
+    async with run_operator(build_settings(scanning={"disabled": not is_scanning}), **options):
         await objects.pass_fence()
-    others: list[set[str]] = [set() if disabled else {"cluster"}] * 2
-    await wait_for_watches(webop_cluster, resources, before, [{"namespace"}, *others])
+    await wait_for_watches(webop_cluster, resources, before, expected)
 
 
 async def wait_for_watches(

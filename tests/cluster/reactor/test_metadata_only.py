@@ -14,7 +14,6 @@ from tests.kit.operators import (
     DIFFBASE,
     Calls,
     Json,
-    Kind,
     Objects,
     RunOperator,
     build_settings,
@@ -24,14 +23,12 @@ from tests.kit.operators import (
     operate,
 )
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 
 
 @pytest.fixture
-def objects(client: Client, gadgets: Kind, webop_namespace: str) -> Objects:
-    """Objects whose status has its own endpoint."""
-    return Objects(client, gadgets, webop_namespace)
+def objects(with_status: Objects) -> Objects:
+    return with_status
 
 
 def declare(

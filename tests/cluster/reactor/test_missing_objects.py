@@ -14,14 +14,12 @@ import webop
 from tests.kit.http_relay import Relay, fail
 from tests.kit.operators import (
     Calls,
-    Kind,
     Objects,
     RunOperator,
     build_settings,
     is_no_fence,
 )
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 
 
 class SilentWatch:
@@ -69,11 +67,10 @@ class SilentWatch:
 
 
 async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_late_response(
-    client: Client, relayed: Relay, run_relayed: RunOperator, objects: Objects, gadgets: Kind
+    relayed: Relay, run_relayed: RunOperator, with_status: Objects
 ) -> None:
     """It is read because of a conflict, and deleted while the response is on its way."""
-    objects = Objects(client, gadgets, objects.namespace)
-    watch = SilentWatch(relayed, gadgets.plural)
+    watch = SilentWatch(relayed, with_status.kind.plural)
     read, released = asyncio.Event(), asyncio.Event()
     seen: list[list[str]] = []
 
@@ -87,7 +84,7 @@ async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_lat
         if name == "two":
             return
         watch.is_silent = True
-        await objects.patch("one", {"spec": {"a": 1}})
+        await with_status.patch("one", {"spec": {"a": 1}})
         patch.status["a"] = 1
 
     async def meddle(request: httpx.Request) -> httpx.Response | None:
@@ -99,18 +96,18 @@ async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_lat
         return response
 
     async with run_relayed(meddle=meddle):
-        await objects.create("one")
+        await with_status.create("one")
         await asyncio.wait_for(read.wait(), 10)
-        await objects.delete("one")
+        await with_status.delete("one")
         opened = watch.opened
         watch.end()
         await eventually(lambda: watch.opened > opened)
-        await objects.pass_fence()  # the list is over
+        await with_status.pass_fence()  # the list is over
         released.set()
         for _ in range(3):  # in the meantime, the response has its effects
-            await objects.pass_fence()
-        await objects.create("two")
-        await objects.wait_handled("two")
+            await with_status.pass_fence()
+        await with_status.create("two")
+        await with_status.wait_handled("two")
     assert seen == [["one"], ["two"]]
 
 

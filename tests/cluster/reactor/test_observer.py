@@ -178,32 +178,31 @@ async def remove_namespace(client: Client, name: str) -> None:
 
 
 @pytest.fixture
-def arrivals(webop_namespace: str) -> Kind:
-    """A kind that is not in the cluster yet."""
-    return Kind(f"{webop_namespace}.observer.webop.dev", plural="arrivals", kind="Arrival")
+def arrivals(client: Client, webop_namespace: str) -> Objects:
+    """Objects of a kind that is not in the cluster yet."""
+    kind = Kind(f"{webop_namespace}.observer.webop.dev", plural="arrivals", kind="Arrival")
+    return Objects(client, kind, webop_namespace)
 
 
 @pytest.mark.feature("RES-17", "RES-18")
 async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_back(
     run_operator: RunOperator,
     client: Client,
-    arrivals: Kind,
-    webop_namespace: str,
+    arrivals: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    webop.on.create(arrivals.crd_name, id="fn")(calls.noting("fn"))
-    objects = Objects(client, arrivals, webop_namespace)
+    webop.on.create(arrivals.kind.crd_name, id="fn")(calls.noting("fn"))
     caplog.set_level("INFO", "webop")
     gone = "Stopped serving"
     async with run_operator():
         await eventually(lambda: "arrivals" in caplog.text, "the missing kind is told of")
         for count in (1, 2):
-            await arrivals.define(client)
-            await objects.create("one", {"a": count})
-            await objects.wait_handled("one")
+            await arrivals.kind.define(client)
+            await arrivals.create("one", {"a": count})
+            await arrivals.wait_handled("one")
             assert caplog.text.count("now. Handling it.") == count
-            await arrivals.undefine(client)
+            await arrivals.kind.undefine(client)
             await eventually(lambda count=count: caplog.text.count(gone) == count, gone)  # type: ignore[misc]
     assert [call["spec"]["a"] for call in calls.of("one")] == [1, 2]
     assert {r.levelname for r in caplog.records if "not in the cluster" in r.message} == {"WARNING"}
@@ -211,30 +210,29 @@ async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_ba
 
 @pytest.mark.feature("RES-18", "RES-22")
 async def test_versions_that_are_added_to_a_kind_are_served(
-    run_operator: RunOperator, client: Client, arrivals: Kind, webop_namespace: str
+    run_operator: RunOperator, client: Client, arrivals: Objects
 ) -> None:
     served: set[str] = set()
     for version in ("v1", "v2", "v3"):
 
-        @webop.on.create(arrivals.group, version, arrivals.plural, id=version)
+        @webop.on.create(arrivals.kind.group, version, arrivals.kind.plural, id=version)
         async def fn(resource: webop.Resource, **_: Any) -> None:
             served.add(resource.version)
 
-        @webop.on.event(arrivals.group, version, arrivals.plural, id=version)
+        @webop.on.event(arrivals.kind.group, version, arrivals.kind.plural, id=version)
         async def event(resource: webop.Resource, **_: Any) -> None:
             served.add(resource.version)
 
-    await arrivals.define(client)
-    objects = Objects(client, arrivals, webop_namespace)
+    await arrivals.kind.define(client)
     async with run_operator():
-        await objects.pass_fence()
+        await arrivals.pass_fence()
         # One after another: the first could be found by chance, as the start takes its time.
         for version in ("v2", "v3"):
-            crd = await client.get(CRDS, None, arrivals.crd_name)
+            crd = await client.get(CRDS, None, arrivals.kind.crd_name)
             versions = crd["spec"]["versions"]
             versions = [*versions, {**versions[0], "name": version, "storage": False}]
             patch = {"spec": {"versions": versions}}
-            await client.patch(CRDS, None, arrivals.crd_name, patch)
+            await client.patch(CRDS, None, arrivals.kind.crd_name, patch)
             await eventually(lambda version=version: version in served, version)  # type: ignore[misc]
 
 
@@ -242,25 +240,23 @@ async def test_versions_that_are_added_to_a_kind_are_served(
 async def test_an_ambiguous_name_is_told_of_and_is_not_served(
     run_operator: RunOperator,
     client: Client,
-    arrivals: Kind,
-    webop_namespace: str,
+    arrivals: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    twin = Kind(f"twin.{arrivals.group}", plural="arrivals", kind="Arrival")
-    for kind in (arrivals, twin):
+    twin = Kind(f"twin.{arrivals.kind.group}", plural="arrivals", kind="Arrival")
+    for kind in (arrivals.kind, twin):
         await kind.define(client)
 
-    webop.on.create(arrivals.crd_name, id="exact")(calls.noting("fn"))
+    webop.on.create(arrivals.kind.crd_name, id="exact")(calls.noting("fn"))
     webop.on.create("arrivals", id="ambiguous")(calls.noting("fn"))
-    objects = Objects(client, arrivals, webop_namespace)
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
-        await objects.pass_fence()
+        await arrivals.create("one")
+        await arrivals.wait_handled("one")
+        await arrivals.pass_fence()
     assert len(calls.of("one")) == 1
     (told,) = {r.message for r in caplog.records if "ambiguous" in r.message}
-    assert arrivals.group in told
+    assert arrivals.kind.group in told
     assert twin.group in told
 
 

@@ -13,14 +13,12 @@ from tests.kit.causes import FailedTest, UnreadableError
 from tests.kit.operators import (
     DIFFBASE,
     Calls,
-    Kind,
     Objects,
     RunOperator,
     build_settings,
     get_annotations,
 )
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 
 
 @pytest.mark.feature("PAT-01", "PAT-02", "PAT-10", "KWA-11")
@@ -136,7 +134,7 @@ async def test_a_patch_for_an_object_that_is_gone_is_dropped(
 
 @pytest.mark.feature("RST-09", "RST-01", "HND-29", "PAT-02")
 async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
-    run_operator: RunOperator, client: Client, gadgets: Kind, webop_namespace: str, calls: Calls
+    run_operator: RunOperator, with_status: Objects, calls: Calls
 ) -> None:
     @webop.on.create("gadgets", id="created")
     @webop.on.update("gadgets", id="updated")
@@ -145,11 +143,10 @@ async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
         patch.spec["patched"] = "yes"
         return "result"
 
-    objects = Objects(client, gadgets, webop_namespace)
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", lambda body: len(body.get("status", {})) == 2)
-        await objects.pass_fence()
+        await with_status.create("one")
+        body = await with_status.wait("one", lambda body: len(body.get("status", {})) == 2)
+        await with_status.pass_fence()
     assert body["status"] == {"created": "result", "updated": "result"}
     assert body["spec"] == {"patched": "yes"}
     assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
@@ -184,14 +181,8 @@ async def test_children_are_adopted_by_the_object_of_the_handler(
 @pytest.mark.parametrize("how", ["an error", "a conflict"])
 @pytest.mark.parametrize("is_timer", [False, True], ids=["handler", "timer"])
 async def test_a_function_changes_the_status_also_after_a_failure_between_its_two_requests(
-    client: Client,
-    gadgets: Kind,
-    run_relayed: RunOperator,
-    webop_namespace: str,
-    how: str,
-    is_timer: bool,
+    with_status: Objects, run_relayed: RunOperator, how: str, is_timer: bool
 ) -> None:
-    objects = Objects(client, gadgets, webop_namespace)
     met: list[httpx.Request] = []
 
     def claim(body: webop.RawBody) -> None:
@@ -215,13 +206,13 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
         met.append(request)
         if how == "an error":
             return httpx.Response(503)
-        await objects.patch("one", {"spec": {"theirs": "yes"}})
+        await with_status.patch("one", {"spec": {"theirs": "yes"}})
         return None
 
     async with run_relayed(meddle=meddle):
-        await objects.create("one")
-        body = await objects.wait("one", lambda body: body.get("status"))
-        body = await objects.wait_handled("one")
+        await with_status.create("one")
+        body = await with_status.wait("one", lambda body: body.get("status"))
+        body = await with_status.wait_handled("one")
     assert met
     theirs = {} if how == "an error" else {"theirs": "yes"}
     assert body["spec"] == {"claimed": "yes", **theirs}
@@ -255,13 +246,8 @@ async def test_two_handlers_can_want_the_same_function(
 
 @pytest.mark.feature("PAT-01", "PAT-03")
 async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
-    client: Client,
-    gadgets: Kind,
-    run_relayed: RunOperator,
-    webop_namespace: str,
-    caplog: pytest.LogCaptureFixture,
+    with_status: Objects, run_relayed: RunOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    objects = Objects(client, gadgets, webop_namespace)
 
     def change(body: webop.RawBody) -> None:
         body["spec"]["y"] = 2
@@ -286,8 +272,8 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
 
     async with run_relayed(meddle=forbid):
         for name, spec in (("one", {"x": 1}), ("two", {"x": 1, "y": 2})):
-            await objects.create(name)
-            body = await objects.wait_handled(name)
+            await with_status.create(name)
+            body = await with_status.wait_handled(name)
             assert body["spec"] == spec
             assert "status" not in body
     assert "no status" in caplog.text
@@ -295,11 +281,7 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
 
 @pytest.mark.feature("PAT-03")
 async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_status(
-    run_operator: RunOperator,
-    client: Client,
-    gadgets: Kind,
-    webop_namespace: str,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, with_status: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     def change(body: webop.RawBody) -> None:
         body["metadata"]["labels"] = {"label": "not valid!"}
@@ -309,10 +291,9 @@ async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_stat
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(change)
 
-    objects = Objects(client, gadgets, webop_namespace)
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        await with_status.create("one")
+        body = await with_status.wait_handled("one")
     assert body["status"] == {"phase": "done"}
     assert "labels" not in body["metadata"]
     assert "not valid!" in caplog.text
@@ -320,9 +301,8 @@ async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_stat
 
 @pytest.mark.feature("PAT-01", "RST-02")
 async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
-    client: Client, gadgets: Kind, run_relayed: RunOperator, webop_namespace: str, calls: Calls
+    with_status: Objects, run_relayed: RunOperator, calls: Calls
 ) -> None:
-    objects = Objects(client, gadgets, webop_namespace)
     is_away = True
     tried = asyncio.Event()
 
@@ -342,11 +322,11 @@ async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
     settings.persistence.progress_storage = webop.StatusProgressStorage()
     settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
     async with run_relayed(settings, meddle=refuse):
-        await objects.create("one")
+        await with_status.create("one")
         await tried.wait()
     is_away = False
     async with run_relayed(settings, meddle=refuse):
-        body = await objects.wait("one", lambda body: "labels" in body["metadata"])
+        body = await with_status.wait("one", lambda body: "labels" in body["metadata"])
     assert body["status"]["phase"] == "done"
     assert calls.handlers("one") == ["fn", "fn"]
 

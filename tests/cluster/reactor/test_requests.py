@@ -18,7 +18,6 @@ from tests.kit.operators import (
     do_nothing,
     get_annotations,
 )
-from webop.client.api import Client
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -122,21 +121,17 @@ async def test_the_records_of_a_deletion_go_together_with_the_finalizer(
 
 @pytest.mark.feature("RST-09", "PAT-10")
 async def test_a_status_with_an_endpoint_of_its_own_costs_a_patch_of_its_own(
-    run_operator: RunOperator,
-    client: Client,
-    gadgets: Kind,
-    webop_namespace: str,
-    webop_cluster: LocalCluster,
+    run_operator: RunOperator, with_status: Objects, webop_cluster: LocalCluster
 ) -> None:
     @webop.on.create("gadgets", id="fn")
     async def fn(**_: Any) -> str:
         return "result"
 
-    objects, meter = Objects(client, gadgets, webop_namespace), Meter(webop_cluster, gadgets)
+    meter = Meter(webop_cluster, with_status.kind)
     await meter.read()
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        await with_status.create("one")
+        body = await with_status.wait_handled("one")
         counted = await meter.read()
     assert counted == {"PATCH": 1, "PATCH status": 1}
     assert body["status"] == {"fn": "result"}

@@ -18,6 +18,7 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     do_nothing,
+    is_no_fence,
 )
 from tests.kit.waiting import eventually
 from tests.simulation.virtual import Datetime
@@ -32,11 +33,9 @@ class Failing:
         self.times = times
         self.moments: list[float] = []
         self.retries: list[int] = []
-        webop.on.create("widgets", id="failing", **options)(self._fail)
+        webop.on.create("widgets", id="failing", when=is_no_fence, **options)(self._fail)
 
-    async def _fail(self, retry: int, name: str, **_: Any) -> str:
-        if name.startswith("fence"):
-            return "fence"
+    async def _fail(self, retry: int, **_: Any) -> str:
         self.moments.append(time.monotonic())
         self.retries.append(retry)
         if len(self.moments) <= self.times:
@@ -134,11 +133,10 @@ async def test_an_async_handler_that_hangs_is_cut_off_at_its_time_out(
 
     @webop.on.create("widgets", id="fn", timeout=0.2)
     async def fn(name: str, **_: Any) -> None:
-        if not name.startswith("fence"):
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cleaned.append(name)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(name)
 
     async with run_operator():
         await objects.create("one")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Kind, Objects, RunOperator
+from tests.kit.operators import Calls, Objects, RunOperator
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.objects.resources import Resource
@@ -19,17 +19,17 @@ CLUSTER_ROLES = Resource(
 
 @pytest.mark.feature("RES-11", "RES-15", "RES-12")
 async def test_everything_of_a_group_is_served(
-    run_operator: RunOperator, client: Client, objects: Objects, gadgets: Kind
+    run_operator: RunOperator, objects: Objects, with_status: Objects
 ) -> None:
     seen: set[tuple[str, str]] = set()
 
-    @webop.on.event(gadgets.group, webop.EVERYTHING, id="fn")
+    @webop.on.event(objects.kind.group, webop.EVERYTHING, id="fn")
     async def fn(resource: webop.Resource, name: str, **_: Any) -> None:
         seen.add((resource.plural, name))
 
     async with run_operator():
         await objects.create("one")
-        await Objects(client, gadgets, objects.namespace).create("two")
+        await with_status.create("two")
         await eventually(lambda: {("widgets", "one"), ("gadgets", "two")} <= seen)
 
 

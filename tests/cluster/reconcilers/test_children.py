@@ -19,6 +19,7 @@ from tests.kit.operators import (
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIError
 
 Json = dict[str, Any]
@@ -178,12 +179,10 @@ async def test_a_war_with_another_writer_of_the_same_field_is_fought_once_a_seco
 
 
 async def test_a_restart_and_foreign_fields_lead_to_no_write(
-    builder: Builder, objects: Objects, maps: Maps, relayed: Relay
+    builder: Builder, objects: Objects, maps: Maps, relayed: Relay, run_relayed: RunOperator
 ) -> None:
-    registry = builder_registry(builder)
     await objects.create("site", {"pages": {"home": "Hello", "news": "None"}})
-    run: Json = {"namespaces": [objects.namespace], "beside": True}
-    async with operate(relayed.info, registry, **run):
+    async with run_relayed():
         await builder.until_called("site", "resumed")
         await eventually(lambda: sorted(builder.written) == ["site-home", "site-news"])
         await maps.patch("site-home", {"data": {"more": "yes"}})
@@ -194,7 +193,7 @@ async def test_a_restart_and_foreign_fields_lead_to_no_write(
     builder.reasons.clear()
     builder.written.clear()
     relayed.requests.clear()
-    async with operate(relayed.info, registry, **run):
+    async with run_relayed():
         await builder.until_called("site", "resumed")
         await objects.pass_fence()
     assert builder.written == []
@@ -204,11 +203,11 @@ async def test_a_restart_and_foreign_fields_lead_to_no_write(
 
 
 async def test_slow_writes_of_children_limit_how_many_reconcilers_run_at_once(
-    objects: Objects, maps: Maps, relayed: Relay
+    objects: Objects, maps: Maps, run_relayed: RunOperator
 ) -> None:
-    registry, running, most = webop.OperatorRegistry(), 0, 0
+    running = most = 0
 
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
     async def build(name: str, children: webop.Children, **_: Any) -> None:
         nonlocal running, most
         running += 1
@@ -221,20 +220,12 @@ async def test_slow_writes_of_children_limit_how_many_reconcilers_run_at_once(
         if request.method == "PATCH":
             await asyncio.sleep(0.3)
 
-    relayed.meddle = meddle
     names = [f"site-{number}" for number in range(70)]
     await asyncio.gather(*(objects.create(name, {}) for name in names))
-    async with operate(relayed.info, registry, namespaces=[objects.namespace], beside=True):
+    async with run_relayed(meddle=meddle):
         for name in names:
             await maps.wait(f"{name}-b", bool)
     assert 1 < most <= 32
-
-
-def builder_registry(builder: Builder) -> webop.OperatorRegistry:
-    registry = webop.OperatorRegistry()
-    options: Json = {"registry": registry, "id": "build", "when": is_no_fence}
-    webop.reconcile("widgets", owns=["configmaps"], **options)(builder.build)
-    return registry
 
 
 async def test_own_writes_do_not_call_the_reconciler_again(
@@ -304,7 +295,7 @@ async def test_a_kind_that_is_not_in_owns_is_refused_with_the_remedy(
 
 
 async def test_children_are_read_from_memory_and_are_never_older_than_own_writes(
-    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, relayed: Relay
+    objects: Objects, maps: Maps, relayed: Relay, run_relayed: RunOperator
 ) -> None:
     seen: list[Any] = []
 
@@ -319,8 +310,7 @@ async def test_children_are_read_from_memory_and_are_never_older_than_own_writes
         assert await children.get("configmaps", "absent") is None
         assert not await children.ready("configmaps")
 
-    run = operate(relayed.info, registry, namespaces=[objects.namespace], beside=True)
-    async with run:
+    async with run_relayed():
         for text in ("1", "2", "3"):
             if text == "1":
                 await objects.create("one", {"text": text})
@@ -403,17 +393,16 @@ async def test_an_object_is_adopted_only_if_the_reconciler_says_so(
 
 
 async def test_the_children_of_a_reconciler_that_was_renamed_are_still_its_own(
-    objects: Objects, maps: Maps, relayed: Relay
+    objects: Objects, maps: Maps, info: ConnectionInfo
 ) -> None:
     builder = Builder()
     await objects.create("site", {"pages": {"home": "1"}})
-    run: Json = {"namespaces": [objects.namespace], "beside": True}
     for number, name in enumerate(("build", "make"), start=1):
         registry = webop.OperatorRegistry()
         options: Json = {"registry": registry, "id": name, "when": is_no_fence}
         webop.reconcile("widgets", owns=["configmaps"], **options)(builder.build)
         await objects.patch("site", {"spec": {"pages": {"home": str(number)}}})
-        async with operate(relayed.info, registry, **run):
+        async with operate(info, registry, namespaces=[objects.namespace], beside=True):
             await maps.wait("site-home", has(str(number)))
 
 

@@ -72,14 +72,14 @@ async def seen() -> Seen:
     return Seen()
 
 
-def declare(registry: webop.OperatorRegistry, seen: Seen, **options: Any) -> None:
-    webop.reconcile("widgets", registry=registry, id="look", when=is_no_fence, **options)(seen)
+def declare(seen: Seen, **options: Any) -> None:
+    webop.reconcile("widgets", id="look", when=is_no_fence, **options)(seen)
 
 
 async def test_changes_during_a_call_lead_to_one_more_with_the_newest_state(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
-    declare(registry, seen)
+    declare(seen)
     async with run_operator():
         await objects.pass_fence()
         seen.released.clear()
@@ -96,10 +96,10 @@ async def test_changes_during_a_call_lead_to_one_more_with_the_newest_state(
 
 
 async def test_metadata_and_the_status_do_not_matter_but_chosen_fields_do(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
     labelled = Seen()
-    declare(registry, seen)
+    declare(seen)
     decorate = webop.reconcile("widgets", id="labels", fields=["metadata.labels"], when=is_no_fence)
     decorate(labelled)
     async with run_operator():
@@ -117,9 +117,9 @@ async def test_metadata_and_the_status_do_not_matter_but_chosen_fields_do(
 
 
 async def test_failures_lead_to_growing_pauses_which_a_change_of_the_object_ends(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
-    declare(registry, seen, backoff=webop.Backoff(first=0.2, factor=3, limit=60, jitter=0))
+    declare(seen, backoff=webop.Backoff(first=0.2, factor=3, limit=60, jitter=0))
     seen.answers = [ValueError("x")] * 5
     async with run_operator():
         await objects.pass_fence()
@@ -140,13 +140,9 @@ async def test_failures_lead_to_growing_pauses_which_a_change_of_the_object_ends
 
 
 async def test_a_wish_to_be_called_again_is_neither_an_error_nor_an_event(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    seen: Seen,
-    caplog: pytest.LogCaptureFixture,
+    objects: Objects, run_operator: RunOperator, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
-    declare(registry, seen)
+    declare(seen)
     seen.answers = [webop.again(after=0.3, reason="RollingOut"), webop.again(after=3600)]
     settings = build_settings(posting={"enabled": True})
     async with run_operator(settings):
@@ -160,26 +156,30 @@ async def test_a_wish_to_be_called_again_is_neither_an_error_nor_an_event(
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
-async def test_a_permanent_error_waits_for_a_change(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+@pytest.mark.parametrize(
+    ("retries", "answers"), [(None, [webop.PermanentError("no")]), (2, [ValueError("x")] * 2)]
+)
+async def test_after_a_failure_for_good_it_is_called_for_the_next_reason(
+    objects: Objects, run_operator: RunOperator, seen: Seen, retries: int | None, answers: Any
 ) -> None:
-    declare(registry, seen, backoff=0.05)
-    seen.answers = [webop.PermanentError("no")]
+    declare(seen, backoff=0.05, retries=retries, owns=["configmaps"])
+    seen.answers = [*answers]
     async with run_operator():
         await objects.pass_fence()
         await objects.create("one")
-        await seen.until(1)
+        await seen.until(len(answers))
         await objects.pass_fence()
-        assert len(seen.calls) == 1
+        assert len(seen.calls) == len(answers)
         await objects.patch("one", {"spec": {"a": 1}})
-        await seen.until(2)
-    assert seen.reasons() == [("created",), ("changed",)]
+        await seen.until(len(answers) + 1)
+    assert [call["retry"] for call in seen.calls] == [*range(len(answers)), 0]
+    assert seen.calls[-1]["because"] == ("changed",)
 
 
 async def test_calls_for_one_object_keep_their_distance(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
-    declare(registry, seen, min_interval=0.5)
+    declare(seen, min_interval=0.5)
     async with run_operator():
         await objects.pass_fence()
         await objects.create("one")
@@ -190,27 +190,8 @@ async def test_calls_for_one_object_keep_their_distance(
     assert all(pause > 0.3 for pause in seen.pauses())  # a call can begin late, not the next one
 
 
-async def test_what_a_reconciler_writes_does_not_call_it_again(
-    objects: Objects, run_operator: RunOperator
-) -> None:
-    calls: list[Any] = []
-
-    @webop.reconcile("widgets", when=is_no_fence)
-    async def build(patch: webop.Patch, because: Any, **_: Any) -> None:
-        calls.append(because)
-        patch.status["count"] = len(calls)
-        patch.meta["labels"] = {"count": str(len(calls))}
-
-    async with run_operator():
-        await objects.pass_fence()
-        await objects.create("one")
-        await objects.wait("one", lambda body: body.get("status") == {"count": 1})
-        await objects.pass_fence()
-    assert calls == [("created",)]
-
-
-@pytest.mark.parametrize("part", ["spec", "annotations"])
-async def test_what_a_reconciler_changes_of_what_counts_does_not_call_it_again_either(
+@pytest.mark.parametrize("part", ["status", "spec", "annotations"])
+async def test_what_a_reconciler_writes_does_not_call_it_again_even_if_it_counts(
     objects: Objects, run_operator: RunOperator, part: str
 ) -> None:
     calls: list[Any] = []
@@ -219,12 +200,14 @@ async def test_what_a_reconciler_changes_of_what_counts_does_not_call_it_again_e
     @webop.reconcile("widgets", when=is_no_fence, fields=fields)
     async def build(patch: webop.Patch, because: Any, **_: Any) -> None:
         calls.append(because)
-        (patch.spec if part == "spec" else patch.metadata.annotations)["count"] = str(len(calls))
+        patch.meta["labels"] = {"count": str(len(calls))}
+        parts = {"status": patch.status, "spec": patch.spec}
+        parts.get(part, patch.metadata.annotations)["count"] = str(len(calls))
 
     async with run_operator():
         await objects.pass_fence()
         await objects.create("one", {"a": 1})
-        await eventually(lambda: bool(calls), "a call")
+        await objects.wait("one", lambda body: body["metadata"].get("labels") == {"count": "1"})
         await objects.pass_fence()
         assert calls == [("created",)]
         await objects.patch("one", {"spec": {"a": 2}, "metadata": {"annotations": {"a": "2"}}})
@@ -257,26 +240,11 @@ async def test_a_change_during_a_call_is_not_taken_for_the_own_one(
     assert calls == [1, 2]
 
 
-async def test_after_the_last_attempt_it_is_called_for_the_next_reason(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
-) -> None:
-    declare(registry, seen, retries=2, backoff=0.05, owns=["configmaps"])
-    seen.answers = [ValueError("x")] * 2
-    async with run_operator():
-        await objects.pass_fence()
-        await objects.create("one")
-        await seen.until(2)
-        await objects.pass_fence()
-        await objects.patch("one", {"spec": {"a": 1}})
-        await seen.until(3)
-    assert [call["retry"] for call in seen.calls] == [0, 1, 0]
-
-
 async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
     handled: list[str] = []
-    declare(registry, seen)
+    declare(seen)
 
     @webop.on.create("widgets", when=is_no_fence, backoff=0.2)
     async def made(retry: int, **_: Any) -> None:
@@ -301,9 +269,9 @@ async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
 
 
 async def test_a_restart_reconciles_each_object_once(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
-    declare(registry, seen)
+    declare(seen)
     await objects.create("one")
     async with run_operator():
         await seen.until(1)
