@@ -16,12 +16,7 @@ import yaml
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault

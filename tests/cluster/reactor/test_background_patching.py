@@ -9,14 +9,7 @@ import pytest
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.operators import (
-    Calls,
-    Kind,
-    Objects,
-    RunOperator,
-    build_settings,
-    get_connection,
-)
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings, get_connection
 from tests.kit.timeline import Timeline
 from tests.kit.waiting import eventually
 from webop.client.api import Client

@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import (
-    Kind,
-    Objects,
-    build_settings,
-    connect,
-    get_connection,
-    operate,
-)
+from tests.kit.operators import Kind, Objects, build_settings, connect, get_connection, operate
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster

@@ -10,13 +10,7 @@ import pytest
 
 import webop
 from tests.kit.obstacles import denying
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    do_nothing,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing
 from tests.kit.waiting import eventually
 
 # Nothing is stored before the operator stops, which waits for nobody.
@@ -50,7 +44,6 @@ async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_t
 ) -> None:
     released = asyncio.Event()
     refused: list[httpx.Request] = []
-
     webop.on.create("widgets", id="first")(calls.noting("first"))
 
     webop.on.create("widgets", id="second")(calls.noting("second", released))
@@ -76,7 +69,6 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
     run_relayed: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     hanging, never = asyncio.Event(), asyncio.Event()
-
     webop.on.create("widgets", id="first")(do_nothing)
 
     @webop.on.create("widgets", id="second")

@@ -182,7 +182,6 @@ async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
     chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
     late = Calls()
-
     webop.on.update("widgets", id="late", field="spec.x")(late.noting("late"))
     chain.failing = {1}
     async with run_operator():
@@ -206,7 +205,6 @@ async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_ca
     chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
     late = Calls()
-
     webop.on.create("widgets", id="late", labels={"late": "yes"})(late.noting("late"))
     chain.failing = {0}
     async with run_operator():
@@ -258,7 +256,8 @@ async def test_a_deletion_in_the_middle_of_a_handler_is_handled_after_it(
 async def test_the_operator_can_be_given_another_lifecycle(
     chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
-    def last_first(handlers: Any, **_: Any) -> Any:
+    def last_first(handlers: Any, **kwargs: Any) -> Any:
+        assert {"spec", "name", "reason", "state"} <= kwargs.keys()
         return handlers[-1:]
 
     async with run_operator(lifecycle=last_first):

@@ -10,15 +10,7 @@ import pytest
 
 import webop
 from tests.cluster.reactor.observations import Crowd, Names
-from tests.kit.operators import (
-    CRDS,
-    Calls,
-    Json,
-    Kind,
-    Objects,
-    RunOperator,
-    build_settings,
-)
+from tests.kit.operators import CRDS, Calls, Json, Kind, Objects, RunOperator, build_settings
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 
@@ -117,7 +109,6 @@ async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_o
     run_operator: RunOperator, ducks: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     crowd, kind = Crowd(), ducks.kind
-
     webop.on.create(kind.plural, id="created")(calls.noting("created"))
 
     @webop.daemon(kind.plural, id="daemon")

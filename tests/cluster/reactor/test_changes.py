@@ -42,7 +42,6 @@ async def test_an_update_is_told_with_both_states_and_the_difference(
     run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
-
     webop.on.create("widgets", id="created")(do_nothing)
 
     @webop.on.update("widgets", id="updated")
@@ -104,7 +103,6 @@ async def test_a_field_of_a_handler_is_essential_wherever_it_is(
     run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
-
     webop.on.create("widgets", id="created")(do_nothing)
 
     @webop.on.update("widgets", id="fn", field="status.x")

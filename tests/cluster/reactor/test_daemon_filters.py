@@ -171,7 +171,6 @@ async def test_the_initial_delay_is_not_repeated_when_the_object_matches_again(
     run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     options: Any = {"labels": {"of": "interest"}, "initial_delay": 1.0}
-
     webop.timer("widgets", id="timer", interval=100, **options)(timeline.noting("timer"))
 
     @webop.daemon("widgets", id="daemon", **options)

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import (
-    FINALIZER,
-    Objects,
-    RunOperator,
-    build_settings,
-)
+from tests.kit.operators import FINALIZER, Objects, RunOperator, build_settings
 from tests.kit.timeline import Timeline
 from tests.kit.waiting import eventually
 

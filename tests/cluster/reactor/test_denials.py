@@ -9,13 +9,7 @@ import pytest
 
 import webop
 from tests.kit.obstacles import denying
-from tests.kit.operators import (
-    FINALIZER,
-    Calls,
-    Objects,
-    RunOperator,
-    do_nothing,
-)
+from tests.kit.operators import FINALIZER, Calls, Objects, RunOperator, do_nothing
 
 
 @pytest.fixture

@@ -38,7 +38,6 @@ def info(webop_cluster: LocalCluster, proxy: Forwarder) -> ConnectionInfo:
 @pytest.fixture
 def noting(calls: Calls) -> Calls:
     """Handlers of everything, which note their calls."""
-
     webop.on.create("widgets", id="created")(calls.noting("created"))
     webop.on.update("widgets", id="updated")(calls.noting("updated"))
     webop.on.event("widgets", id="event", when=is_deleted)(calls.noting("gone"))

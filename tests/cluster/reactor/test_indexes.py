@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import (
-    Calls,
-    Kind,
-    Objects,
-    RunOperator,
-)
+from tests.kit.operators import Calls, Kind, Objects, RunOperator
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 

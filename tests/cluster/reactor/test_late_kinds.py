@@ -29,7 +29,6 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
     run_operator: RunOperator, client: Client, geese: Objects, calls: Calls, name: str
 ) -> None:
     kind, word = geese.kind, f"{name.lower()}-{geese.namespace}"
-
     webop.on.create(kind.crd_name, id="exact")(calls.noting("exact"))
 
     async def attached(**kwargs: Any) -> None:

@@ -16,13 +16,7 @@ import pytest
 import webop
 from tests.cluster.reactor.observations import Crowd
 from tests.kit.http_relay import Relay, relay
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    do_nothing,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 from webop.reactor.observer import Scope
@@ -148,7 +142,6 @@ async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_fo
     run_operator: RunOperator, run_hosted: RunHosted, objects: Objects
 ) -> None:
     resumed: Counter[str] = Counter()
-
     webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
         await objects.create("old")

@@ -184,7 +184,6 @@ async def test_one_handler_that_needs_more_is_enough_to_read_whole_objects(
     objects: Objects, run_operator: RunOperator, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     declare(calls)
-
     webop.on.event("gadgets", id="looking")(do_nothing)
     caplog.set_level(logging.INFO)
     async with run_operator():

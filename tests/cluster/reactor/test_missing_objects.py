@@ -12,13 +12,7 @@ import pytest
 
 import webop
 from tests.kit.http_relay import Relay, fail
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    is_no_fence,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
 
 

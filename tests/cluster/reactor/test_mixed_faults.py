@@ -11,14 +11,7 @@ import pytest
 
 import webop
 from tests.kit.http_relay import fail
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    do_nothing,
-    is_no_fence,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing, is_no_fence
 from tests.kit.waiting import eventually
 
 QUICK = {"networking": {"error_backoffs": [0.3]}, "batching": {"error_delays": [0.3]}}
@@ -73,7 +66,6 @@ async def test_a_finalizer_refused_by_409_is_tried_again(
 ) -> None:
     """A conflict that is not about the version of the object: such as of a webhook."""
     refused = 0
-
     webop.on.create("widgets", id="fn")(calls.noting("fn"))
     webop.on.delete("widgets", id="del")(do_nothing)
 
@@ -128,7 +120,6 @@ async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_ch
     run_relayed: RunOperator, objects: Objects
 ) -> None:
     moments: list[float] = []
-
     webop.on.update("widgets", id="fn")(do_nothing)
     webop.on.create("widgets", id="fn")(do_nothing)
 
@@ -177,7 +168,6 @@ async def test_what_event_handlers_want_is_written_later_even_if_the_object_does
     run_operator: RunOperator, run_relayed: RunOperator, objects: Objects
 ) -> None:
     refused = asyncio.Event()
-
     webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
         await objects.create("one")

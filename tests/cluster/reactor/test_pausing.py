@@ -141,7 +141,6 @@ async def test_objects_are_resumed_once_and_those_that_another_one_has_handled_a
 ) -> None:
     theirs = Calls()
     registry = webop.OperatorRegistry()
-
     webop.on.create("widgets", registry=registry, id="create")(theirs.noting("create"))
     other = build_settings(peering={"priority": 100})
     await objects.create("before")

@@ -12,14 +12,7 @@ import pytest
 
 import webop
 from tests.kit.causes import FailedTest, UnreadableError
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    do_nothing,
-    is_no_fence,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing, is_no_fence
 from tests.kit.waiting import eventually
 from tests.simulation.virtual import Datetime
 from webop import ErrorsMode
@@ -94,7 +87,6 @@ async def test_a_handler_that_has_failed_for_good_does_not_stop_the_others(
     count: int,
 ) -> None:
     failing = Failing(exc, **options)
-
     webop.on.create("widgets", id="other")(calls.noting("other"))
     async with run_operator():
         await objects.create("one")
@@ -151,6 +143,10 @@ async def test_an_async_handler_that_hangs_is_cut_off_at_its_time_out(
         SystemExit(3),
         asyncio.CancelledError(),
         StopIteration(),
+        StopAsyncIteration(),
+        GeneratorExit(),
+        ExceptionGroup("boo", [ValueError()]),
+        BaseExceptionGroup("boo", [KeyboardInterrupt()]),
         FailedTest("boo"),
         UnreadableError(5),
     ],
@@ -158,7 +154,11 @@ async def test_an_async_handler_that_hangs_is_cut_off_at_its_time_out(
 )
 @pytest.mark.parametrize("is_sync", [True, False])
 async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
-    run_operator: RunOperator, objects: Objects, exc: BaseException, is_sync: bool
+    run_operator: RunOperator,
+    objects: Objects,
+    caplog: pytest.LogCaptureFixture,
+    exc: BaseException,
+    is_sync: bool,
 ) -> None:
     def fail(name: str, retry: int, **_: Any) -> None:
         if name == "one" and not retry:
@@ -173,6 +173,7 @@ async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
         await objects.create("one")
         await objects.wait_handled("one")
         await objects.pass_fence()
+    assert "str() failed" not in caplog.text
 
 
 @pytest.mark.feature("CON-08", "PAT-05", "DMN-35")
@@ -180,7 +181,6 @@ async def test_the_patch_of_a_handler_is_applied_although_it_fails(
     run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     marker = "tests.webop.dev/never-again"
-
     webop.on.create("widgets", id="created")(do_nothing)
 
     @webop.on.update("widgets", id="fn", annotations={marker: webop.ABSENT})

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    is_no_fence,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
 
 

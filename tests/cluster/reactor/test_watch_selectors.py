@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,6 @@ from tests.kit.operators import (
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
-from webop.errors import APIConflictError
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
@@ -416,59 +414,3 @@ async def test_selectors_of_namespaces_choose_among_the_served_ones(
         await client.patch(namespaces, None, objects.namespace, patch)
         await calls.wait("a", "create")
     assert not calls.of("b")
-
-
-def build_pod(name: str, labels: Json) -> Json:
-    env = [{"name": f"VARIABLE_{number}", "value": "x" * 30} for number in range(20)]
-    spec = {
-        "containers": [{"name": "main", "image": "registry.example.com/x:1", "env": env}],
-        "automountServiceAccountToken": False,
-    }
-    metadata = {"name": name, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-@pytest.mark.feature("IDX-01", "FLT-28")
-async def test_a_selector_of_one_pod_in_a_hundred_spares_almost_all_bytes(
-    client: Client, webop_namespace: str, info: ConnectionInfo, proxy: Forwarder
-) -> None:
-    accounts = Resource("", "v1", "serviceaccounts", kind="ServiceAccount", namespaced=True)
-    pods = Resource("", "v1", "pods", kind="Pod", namespaced=True)
-    with contextlib.suppress(APIConflictError):
-        await client.create(accounts, webop_namespace, {"metadata": {"name": "default"}})
-    for number in range(100):
-        labels = {} if number else IN
-        await client.create(pods, webop_namespace, build_pod(f"pod-{number}", labels))
-    proxied = ConnectionInfo(server=proxy.url, ca_data=info.ca_data, token=info.token)
-
-    async def measure(kind: str, *, metadata_only: bool = False) -> tuple[int, int, set[str]]:
-        """Return the bytes before and in 100 changes, and the known pods."""
-        registry, known, ticked = webop.OperatorRegistry(), set[str](), set[str]()
-
-        @webop.on.event("pods", registry=registry, metadata_only=metadata_only)
-        async def event(name: str, annotations: Json, **_: Any) -> None:
-            known.add(name)
-            if annotations.get("tick") == tick:
-                ticked.add(name)
-
-        settings, tick = build_settings(), f"{kind}-{metadata_only}"
-        settings.watching.label_selectors[kind] = "watched=yes"
-        expected = 1 if kind == "pods" else 100
-        began = proxy.received
-        async with operate(proxied, registry, settings, namespaces=[webop_namespace]):
-            await eventually(lambda: len(known) == expected)
-            listed = proxy.received
-            for number in range(100):
-                patch = {"metadata": {"annotations": {"tick": tick}}}
-                await client.patch(pods, webop_namespace, f"pod-{number}", patch)
-            await eventually(lambda: len(ticked) == expected)
-            return listed - began, proxy.received - listed, known
-
-    one, everything = await measure("pods"), await measure("services")
-    metadata = await measure("services", metadata_only=True)
-    assert one[2] == {"pod-0"}
-    # In both are the discovery, and the definitions of kinds, also of other tests.
-    assert everything[0] - one[0] > 99 * 3000
-    assert one[1] < everything[1] / 20
-    assert metadata[0] < everything[0]
-    assert metadata[1] < everything[1]

@@ -11,12 +11,7 @@ import pytest
 import webop
 from tests.cluster.reconcilers.conftest import Builder, Maps, build_map
 from tests.kit.http_relay import Relay
-from tests.kit.operators import (
-    Objects,
-    RunOperator,
-    is_no_fence,
-    operate,
-)
+from tests.kit.operators import Objects, RunOperator, is_no_fence, operate
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
@@ -281,19 +276,6 @@ async def test_a_child_of_another_object_is_refused(
         await maps.wait("shared", has("two"))
 
 
-async def test_a_kind_that_is_not_in_owns_is_refused_with_the_remedy(
-    objects: Objects, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
-) -> None:
-    @webop.reconcile("widgets", owns=["services"], when=is_no_fence)
-    def build(children: webop.SyncChildren, **_: Any) -> None:
-        children.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}})
-
-    async with run_operator():
-        await objects.create("one")
-        text = "Its kind is not in owns= of the reconciler"
-        await eventually(lambda: text in caplog.text, "the error")
-
-
 async def test_children_are_read_from_memory_and_are_never_older_than_own_writes(
     objects: Objects, maps: Maps, relayed: Relay, run_relayed: RunOperator
 ) -> None:
@@ -406,17 +388,30 @@ async def test_the_children_of_a_reconciler_that_was_renamed_are_still_its_own(
             await maps.wait("site-home", has(str(number)))
 
 
-@pytest.mark.parametrize("where", ["default", "elsewhere"])
-async def test_a_child_that_no_watch_would_show_is_refused(
-    objects: Objects, run_operator: RunOperator, caplog: pytest.LogCaptureFixture, where: str
+@pytest.mark.parametrize(
+    ("options", "where", "text"),
+    [
+        ({"owns": ["services"]}, None, "Its kind is not in owns= of the reconciler"),
+        ({"owns": ["configmaps"]}, "default", "say across_namespaces=True"),
+        (
+            {"owns": ["configmaps"], "across_namespaces": True},
+            "elsewhere",
+            "does not serve its namespace",
+        ),
+    ],
+)
+async def test_a_child_that_no_watch_would_show_is_refused_with_the_remedy(
+    objects: Objects,
+    run_operator: RunOperator,
+    caplog: pytest.LogCaptureFixture,
+    options: Json,
+    where: str | None,
+    text: str,
 ) -> None:
-    options: Json = {"across_namespaces": True} if where == "elsewhere" else {}
+    @webop.reconcile("widgets", when=is_no_fence, **options)
+    def build(children: webop.SyncChildren, **_: Any) -> None:
+        children.apply(build_map("one", {}), namespace=where)
 
-    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence, **options)
-    async def build(children: webop.Children, **_: Any) -> None:
-        await children.apply(build_map("one", {}), namespace=where)
-
-    text = "does not serve its namespace" if options else "say across_namespaces=True"
     async with run_operator():
         await objects.create("one")
         await eventually(lambda: text in caplog.text, "the error")

@@ -11,12 +11,7 @@ import pydantic
 import pytest
 
 import webop
-from tests.kit.operators import (
-    Objects,
-    RunOperator,
-    build_settings,
-    is_no_fence,
-)
+from tests.kit.operators import Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
 
 Json = dict[str, Any]

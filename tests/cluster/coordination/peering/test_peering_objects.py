@@ -8,13 +8,7 @@ import time
 import pytest
 
 from tests.cluster.coordination.peering.pauses import stay_out
-from tests.kit.operators import (
-    CRDS,
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-)
+from tests.kit.operators import CRDS, Calls, Objects, RunOperator, build_settings
 from tests.kit.peering_objects import (
     PEERINGS,
     PeeringObject,
