@@ -225,6 +225,21 @@ class Objects:
         }
         return await self.client.create(self.resource, self.namespace, body)
 
+    async def make(self, name: str, spec: Json | None = None, **metadata: Any) -> Json:
+        """Create an object, and wait until it is handled."""
+        await self.create(name, spec, **metadata)
+        return await self.wait_handled(name)
+
+    async def change(self, name: str, patch: Json) -> Json:
+        """Apply a merge patch, and wait until the new state is handled."""
+        await self.patch(name, patch)
+        return await self.wait_handled(name)
+
+    async def remove(self, name: str) -> None:
+        """Ask for the deletion, and wait for the end of the object."""
+        await self.delete(name)
+        await self.wait_gone(name)
+
     async def get(self, name: str) -> Json:
         """Read an object."""
         return await self.client.get(self.resource, self.namespace, name)
@@ -289,6 +304,11 @@ def get_progress(body: Json) -> Json:
         for key, text in get_annotations(body).items()
         if key.startswith(f"{PREFIX}/") and key not in others
     }
+
+
+def has_finalizer(body: Json) -> bool:
+    """Tell whether an object has the finalizer of webop."""
+    return FINALIZER in body["metadata"].get("finalizers", ())
 
 
 def is_handled(body: Json) -> bool:

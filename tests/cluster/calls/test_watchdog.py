@@ -131,8 +131,7 @@ async def test_a_handler_of_an_object_is_warned_of_once_with_the_object(
     settings = build_settings(process={"blocked_loop_threshold": 0.1})
     async with run_operator(settings):
         for name in ("one", "two"):
-            await objects.create(name)
-            await objects.wait_handled(name)
+            await objects.make(name)
         await eventually(lambda: len(find(caplog, "no longer")) >= 2)
     warnings = [r for r in find(caplog, "Handler 'fn' blocks the") if "so far" in r.getMessage()]
     assert warnings[0].levelname == "WARNING"

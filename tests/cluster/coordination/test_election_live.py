@@ -80,20 +80,17 @@ async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
         options = [{"settings": lead(objects, **LONG), "identity": name} for name in ("one", "two")]
         first = await stack.enter_async_context(run_operator(beside=True, **options[0]))
         await objects.pass_fence()  # the watch is up: what comes now is new, and not resumed
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         lease = await read_lease(objects)
         assert lease["holderIdentity"] == "one"
         assert lease["leaseDurationSeconds"] == 20
         assert lease["leaseTransitions"] == 0
         assert lease["acquireTime"] <= lease["renewTime"]
         await stack.enter_async_context(run_operator(beside=True, **options[1]))
-        await objects.create("b")
-        await objects.wait_handled("b")
+        await objects.make("b")
         assert (await read_lease(objects))["holderIdentity"] == "one"
         await first.stop()
-        await objects.create("c")
-        await objects.wait_handled("c")
+        await objects.make("c")
         for name in ("a", "b"):
             await calls.wait(name, "resumed")
         lease = await read_lease(objects)
@@ -109,8 +106,7 @@ async def test_the_lease_is_in_the_only_served_namespace_if_nothing_says_otherwi
     objects: Objects, run_operator: RunOperator
 ) -> None:
     async with run_operator(settings=lead(objects, lease_namespace=None), identity="me"):
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         assert (await read_lease(objects))["holderIdentity"] == "me"
 
 
@@ -128,8 +124,7 @@ async def test_a_lease_of_somebody_else_is_waited_for_and_then_taken(
     await objects.client.create(LEASES, objects.namespace, body)
     async with run_operator(settings=lead(objects), identity="me"):
         await eventually(lambda: "held by 'go-controller_1' since 2026-01-02" in log.text, "a word")
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         lease = await read_lease(objects)
         assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("me", 4)
 

@@ -51,11 +51,9 @@ async def test_a_group_that_answers_503_holds_up_nobody_and_is_told_once(
             objects = Objects(client, kind, "default")
             info = get_connection(cluster)
             async with operate(info, registry, build_settings(), clusterwide=True):
-                await objects.create("a")
-                await objects.wait_handled("a")
+                await objects.make("a")
                 await Kind("late.webop.dev", "lates", "Late").define(client)  # one more scan
-                await objects.create("b")
-                await objects.wait_handled("b")
+                await objects.make("b")
                 told = [line for line in caplog.messages if "does not respond" in line]
                 assert len(told) == 1, told
                 assert "broken.webop.dev/v1" in told[0]

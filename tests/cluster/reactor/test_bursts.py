@@ -134,8 +134,7 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
             await eventually(lambda: len(calls) >= 30, "the slow kind is at work")
             for number in range(3):
                 began = time.monotonic()
-                await with_status.create(f"g{number}")
-                await with_status.wait_handled(f"g{number}")
+                await with_status.make(f"g{number}")
                 assert time.monotonic() - began < 5, "the other kind takes twenty"
                 await asyncio.sleep(1)
             assert len(calls) < 200
@@ -163,8 +162,7 @@ async def test_sync_handlers_that_wait_for_threads_hold_up_neither_other_kinds_n
         async with run_operator(build_settings(execution={"max_workers": 3})):
             await asyncio.gather(*(objects.create(f"w{number}") for number in range(300)))
             await eventually(lambda: len(begun) == 3)
-            await with_status.create("g")
-            await with_status.wait_handled("g")
+            await with_status.make("g")
             tasks = [task for task in asyncio.all_tasks() if "_work" in repr(task.get_coro())]
             assert len(tasks) < 200
             released.set()

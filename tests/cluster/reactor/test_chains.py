@@ -63,8 +63,7 @@ async def test_handlers_of_one_object_are_called_in_their_order(
     chain: Chain, run_operator: RunOperator, objects: Objects, window: float
 ) -> None:
     async with run_operator(build_settings(execution={"commit_window": window})):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.pass_fence()
     assert chain.calls.handlers("one") == ["a", "b", "c"]
 
@@ -95,8 +94,7 @@ async def test_a_handler_without_a_hash_is_called_once_for_each_reason(
     await objects.create("one", {"a": 1})
     async with run_operator():
         await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 2}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"a": 2}})
         await objects.pass_fence()
     assert noting.reasons == ["create", "update"]
     assert len(other.reasons) > 3
@@ -108,8 +106,7 @@ async def test_a_change_in_the_middle_of_the_chain_is_seen_by_every_handler(
     chain: Chain, run_operator: RunOperator, objects: Objects, window: float
 ) -> None:
     async with run_operator(build_settings(execution={"commit_window": window})):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         chain.released.clear()
         chain.entered.clear()
         await objects.patch("one", {"spec": {"a": 1}})
@@ -164,8 +161,7 @@ async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_mi
             raise webop.TemporaryError("not yet", delay=0.1)
 
     async with run_operator():
-        await objects.create("one", {"a": 0}, labels=labels)
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0}, labels=labels)
         await objects.patch("one", {"spec": {"a": 1}})
         await calls.wait("one", "chosen", count=2)
         await objects.patch("one", {"spec": {"a": 2}, "metadata": {"labels": {"x": None}}})
@@ -185,8 +181,7 @@ async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
     webop.on.update("widgets", id="late", field="spec.x")(late.noting("late"))
     chain.failing = {1}
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.patch("one", {"spec": {"a": 1}})
         await objects.wait("one", lambda body: "b" in get_progress(body))
         await objects.pass_fence()
@@ -217,39 +212,25 @@ async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_ca
 
 
 @pytest.mark.feature("ERR-20", "ERR-18")
-async def test_a_deletion_supersedes_what_waits_for_its_retry(
-    chain: Chain, run_operator: RunOperator, objects: Objects
+@pytest.mark.parametrize(("is_waiting", "called"), [(True, "abc"), (False, "ab")])
+async def test_a_deletion_supersedes_what_waits_for_its_retry_and_follows_what_runs(
+    chain: Chain, run_operator: RunOperator, objects: Objects, is_waiting: bool, called: str
 ) -> None:
-    @webop.on.delete("widgets", id="deleted")
-    async def deleted(**kwargs: Any) -> None:
-        chain.calls.note("deleted", kwargs)
-
-    chain.failing = {0}
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait("one", lambda body: "b" in get_progress(body))
-        await objects.delete("one")
-        await objects.wait_gone("one")
-    assert chain.calls.handlers("one") == ["a", "b", "c", "deleted"]
-
-
-@pytest.mark.feature("ERR-18")
-async def test_a_deletion_in_the_middle_of_a_handler_is_handled_after_it(
-    chain: Chain, run_operator: RunOperator, objects: Objects
-) -> None:
-    @webop.on.delete("widgets", id="deleted")
-    async def deleted(**kwargs: Any) -> None:
-        chain.calls.note("deleted", kwargs)
-
-    chain.released.clear()
+    webop.on.delete("widgets", id="deleted")(chain.calls.noting("deleted"))
+    if is_waiting:
+        chain.failing = {0}
+    else:
+        chain.released.clear()
     async with run_operator(build_settings(**AT_ONCE)):
         await objects.create("one", {"a": 0})
         await chain.entered.wait()
+        if is_waiting:
+            await objects.wait("one", lambda body: {"b", "c"} <= get_progress(body).keys())
         await objects.delete("one")
         await objects.pass_fence()
         chain.released.set()
         await objects.wait_gone("one")
-    assert chain.calls.handlers("one") == ["a", "b", "deleted"]
+    assert chain.calls.handlers("one") == [*called, "deleted"]
 
 
 @pytest.mark.feature("EMB-07", "REF-29", "REF-30")
@@ -261,8 +242,7 @@ async def test_the_operator_can_be_given_another_lifecycle(
         return handlers[-1:]
 
     async with run_operator(lifecycle=last_first):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.pass_fence()
     assert chain.calls.handlers("one") == ["c", "b", "a"]
 

@@ -88,8 +88,7 @@ async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_calle
             await stopped.wait()
 
     async with run_operator(build_settings(batching={"exit_timeout": 0.2})):
-        await ducks.create("one", {"a": 1})
-        await ducks.wait_handled("one")
+        await ducks.make("one", {"a": 1})
         await ducks.patch("one", {"spec": {"a": 2}})
         await eventually(lambda: crowd.present.total() == 2, "they run")
         await change_kind(ducks, change)
@@ -97,8 +96,7 @@ async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_calle
         released.set()
         await ducks.wait_handled("one")
         await eventually(lambda: crowd.present["daemon of one"] == 1, "the daemon runs")
-        await ducks.delete("one")
-        await ducks.wait_gone("one")
+        await ducks.remove("one")
     assert crowd.entries["handler of one"] == 1
     # With another version, it starts again: its body and its patches are of that version.
     assert crowd.entries["daemon of one"] == 1 + (change is prefer_next_version)
@@ -123,8 +121,7 @@ async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_o
         await eventually(lambda: "is ambiguous" in caplog.text, "it is noticed")
         await ducks.create("two")
         await calls.wait("two")
-        await ducks.delete("one")
-        await ducks.wait_gone("one")
+        await ducks.remove("one")
     assert crowd.entries == {"one": 1, "two": 1}
     (told,) = [text for text in caplog.messages if "is ambiguous" in text]
     assert f"Until the next start, webop continues with {kind.plural}.v1.{kind.group}." in told

@@ -28,8 +28,7 @@ async def test_a_created_object_is_handled_once(
 ) -> None:
     webop.on.create("widgets", id="fn")(calls.noting("fn"))
     async with run_operator():
-        await objects.create("one", {"a": 1}, labels={"l": "v"})
-        body = await objects.wait_handled("one")
+        body = await objects.make("one", {"a": 1}, labels={"l": "v"})
         await objects.pass_fence()
     assert [call["reason"] for call in calls.of("one")] == ["create"]
     essence = '{"spec":{"a":1},"metadata":{"labels":{"l":"v"}}}\n'
@@ -49,10 +48,8 @@ async def test_an_update_is_told_with_both_states_and_the_difference(
         seen.append((reason, old, new, tuple(diff)))
 
     async with run_operator():
-        await objects.create("one", {"a": 1, "b": 1})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 2, "b": None, "c": 3}})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1, "b": 1})
+        await objects.change("one", {"spec": {"a": 2, "b": None, "c": 3}})
         await objects.pass_fence()
     assert seen == [
         (
@@ -80,8 +77,7 @@ async def test_only_essential_changes_are_updates(
 
     applied = "kubectl.kubernetes.io/last-applied-configuration"
     async with run_operator():
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
         await objects.patch("one", {"status": {"x": 1}})
         await objects.patch("one", {"metadata": {"finalizers": ["tests.webop.dev/f"]}})
         await objects.patch("one", {"metadata": {"annotations": {applied: "{}"}}})
@@ -110,8 +106,7 @@ async def test_a_field_of_a_handler_is_essential_wherever_it_is(
         seen.append((old, new))
 
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         await objects.patch("one", {"status": {"y": 1}})
         await objects.patch("one", {"status": {"x": 1}})
         await eventually(lambda: seen)
@@ -134,8 +129,7 @@ async def test_a_deletion_waits_for_its_handlers(
 
     webop.on.delete("widgets", id="deleted")(calls.noting("deleted", may_go))
     async with run_operator():
-        await objects.create("one", {"a": 1}, finalizers=["tests.webop.dev/other"])
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1}, finalizers=["tests.webop.dev/other"])
         (created_call,) = calls.of("one")
         assert created_call["finalizers"] == ["tests.webop.dev/other", FINALIZER]
         await objects.delete("one")
@@ -158,8 +152,7 @@ async def test_an_optional_deletion_handler_keeps_nothing_from_deletion(
     webop.on.create("widgets", id="created")(do_nothing)
     webop.on.delete("widgets", id="deleted", optional=True)(do_nothing)
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
         assert "finalizers" not in body["metadata"]
         await objects.delete("one")
         assert not await objects.exists("one")
@@ -178,8 +171,7 @@ async def test_a_field_handler_is_told_of_its_field_only(
     async with run_operator():
         await objects.create("one", {"f": {"x": 1}, "o": 1})
         await eventually(lambda: len(seen) == 1)
-        await objects.patch("one", {"spec": {"o": 2}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"o": 2}})
         await objects.patch("one", {"spec": {"f": {"x": 2}}})
         await eventually(lambda: len(seen) == 2)
         await objects.patch("one", {"spec": {"f": None}})
@@ -252,8 +244,7 @@ async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
             seen.append(dict(memo))
 
     async with run_operator(memo=webop.Memo(given="outside")):
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
         await objects.patch("one", {"spec": {"a": 2}})
         await eventually(lambda: len(seen) == 2)
         await objects.delete("one")
@@ -285,10 +276,8 @@ async def test_results_are_in_the_status_for_handlers_that_come_later(
         return 5
 
     async with run_operator():
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 2}})
-        body = await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
+        body = await objects.change("one", {"spec": {"a": 2}})
     assert seen == ["x"]
     expected = {"created": {"name": "x", "items": [1, 2.5, None, True]}, "updated": 5}
     assert body["status"] == expected

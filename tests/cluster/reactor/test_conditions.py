@@ -77,8 +77,7 @@ async def test_a_status_that_the_schema_does_not_know_is_told_of(
 
     objects = Objects(client, gizmos, webop_namespace)
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
         await objects.pass_fence()
     assert "status" not in body
     assert len(calls.of("one")) == 1

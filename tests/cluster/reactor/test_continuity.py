@@ -31,8 +31,7 @@ async def test_nothing_is_called_again_after_a_restart(
     webop.on.update("widgets", id="updated")(calls.noting("fn"))
     webop.on.create("widgets", id="created")(calls.noting("fn"))
     async with run_operator():
-        await objects.create("one", {"a": 1}, labels={"l": "v"})
-        before = await objects.wait_handled("one")
+        before = await objects.make("one", {"a": 1}, labels={"l": "v"})
         await objects.pass_fence()
     assert len(calls.of("one")) == 2
     async with run_operator():
@@ -40,29 +39,6 @@ async def test_nothing_is_called_again_after_a_restart(
     assert len(calls.of("one")) == 2
     after = await objects.get("one")
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
-
-
-@pytest.mark.feature("EVT-11", "CON-05", "HND-16")
-async def test_changes_in_the_absence_of_the_operator_are_one_update(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.on.update("widgets", id="updated")(calls.noting("fn"))
-    webop.on.create("widgets", id="created")(calls.noting("fn"))
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-    for value in (1, 2, 3):
-        await objects.patch("one", {"spec": {"a": value}})
-    async with run_operator():
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    update = calls.of("one")[-1]
-    assert len(calls.of("one")) == 2
-    assert (update["reason"], update["old"], update["new"]) == (
-        "update",
-        {"spec": {"a": 0}},
-        {"spec": {"a": 3}},
-    )
 
 
 @pytest.mark.feature("HND-20", "HND-32")
@@ -73,8 +49,7 @@ async def test_resuming_handlers_are_called_once_for_what_was_there_before(
     webop.on.resume("widgets", id="resumed")(calls.noting("resumed"))
     async with run_operator():
         await objects.pass_fence()
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.pass_fence()
     assert not calls.of("one")
     for count in (1, 2):
@@ -97,17 +72,17 @@ async def test_an_object_that_matches_later_is_not_resumed_then(
     webop.on.create("widgets", id="created")(do_nothing)
     webop.on.resume("widgets", id="resumed", labels={"l": "v"})(calls.noting("resumed"))
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
     async with run_operator():
         await objects.pass_fence()
-        await objects.patch("one", {"metadata": {"labels": {"l": "v"}}, "spec": {"a": 1}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"metadata": {"labels": {"l": "v"}}, "spec": {"a": 1}})
         await objects.pass_fence()
     assert not calls.of("one")
 
 
-@pytest.mark.feature("HND-20", "HND-21", "HND-09", "HND-10", "D-44", "EVT-08", "EVT-09")
+@pytest.mark.feature(
+    "HND-20", "HND-21", "HND-09", "HND-10", "D-44", "EVT-08", "EVT-09", "EVT-11", "CON-05", "HND-16"
+)
 async def test_resuming_handlers_mix_into_the_first_creation_or_update(
     run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
@@ -118,10 +93,13 @@ async def test_resuming_handlers_mix_into_the_first_creation_or_update(
     await objects.create("one", {"a": 0})
     async with run_operator():
         await objects.wait_handled("one")
-    await objects.patch("one", {"spec": {"a": 1}})
+    for value in (1, 2, 3):  # for those who were away, one update
+        await objects.patch("one", {"spec": {"a": value}})
     async with run_operator():
         await objects.wait_handled("one")
         await objects.pass_fence()
+    update = calls.of("one")[-1]
+    assert (update["old"], update["new"]) == ({"spec": {"a": 0}}, {"spec": {"a": 3}})
     assert [(call["handler"], call["reason"]) for call in calls.of("one")] == [
         ("first", "create"),
         ("both", "create"),
@@ -140,8 +118,7 @@ async def test_a_deletion_in_the_absence_of_the_operator_is_handled_at_the_start
     webop.on.resume("widgets", id="with-deleted", deleted=True)(calls.noting("with-deleted"))
     async with run_operator():
         await objects.pass_fence()
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     await objects.delete("one")
     assert await objects.exists("one")
     async with run_operator():
@@ -262,15 +239,13 @@ async def test_progress_of_a_cycle_that_has_lost_its_cause_does_not_hide_the_nex
             raise webop.TemporaryError("not yet", delay=1000)
 
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.patch("one", {"spec": {"a": 1}})
         await objects.wait("one", lambda body: "second" in get_progress(body))
     await objects.patch("one", {"spec": {"a": 0}})
     async with run_operator():
         await objects.pass_fence()
-        await objects.patch("one", {"spec": {"a": 2}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"a": 2}})
         await objects.pass_fence()
     specs = {h: [c["spec"]["a"] for c in calls.of("one", h)] for h in ("first", "second")}
     assert specs == {"first": [1, 2], "second": [1, 2]}
@@ -296,8 +271,7 @@ async def test_no_handler_begins_while_the_operator_stops(
         is_stopping.set()
 
     async with run_operator():
-        await objects.create("one", spec={"size": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", spec={"size": 1})
         await objects.patch("one", {"spec": {"size": 2}})
         await calls.wait("one", "update")
         await objects.patch("one", {"spec": {"size": 3}})

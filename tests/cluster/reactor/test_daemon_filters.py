@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import FINALIZER, Objects, RunOperator, do_nothing
+from tests.kit.operators import Objects, RunOperator, do_nothing, has_finalizer
 from tests.kit.timeline import Timeline
-
-
-def has_finalizer(body: dict[str, Any]) -> bool:
-    return FINALIZER in body["metadata"].get("finalizers", ())
 
 
 @pytest.mark.feature("DMN-28", "DMN-31")
@@ -53,21 +49,18 @@ async def test_a_daemon_runs_while_the_object_matches(
         await stopped.wait()
         timeline.note("ended")
 
-    def has_been_kept_free(body: dict[str, Any]) -> bool:
-        return not has_finalizer(body)
-
     async with run_operator():
         await objects.create("one", {"a": 0})
         await objects.pass_fence()
         assert timeline.list_names() == []
-        assert has_been_kept_free(await objects.get("one"))
+        assert not has_finalizer(await objects.get("one"))
         for turn in (1, 2):
             await objects.patch("one", matching)
             await timeline.wait("begun", turn)
             assert has_finalizer(await objects.get("one"))
             await objects.patch("one", other)
             await timeline.wait("ended", turn)
-            await objects.wait("one", has_been_kept_free)
+            await objects.wait("one", lambda body: not has_finalizer(body))
     reasons = webop.DaemonStoppingReason
     expected = reasons.FILTERS_MISMATCH | reasons.DAEMON_SIGNALLED | reasons.DONE
     assert [flag.reason for flag in flags] == [expected, expected]

@@ -16,13 +16,10 @@ from tests.kit.operators import (
     RunOperator,
     build_settings,
     get_annotations,
+    has_finalizer,
 )
 from tests.kit.timeline import Timeline
 from tests.kit.waiting import eventually
-
-
-def has_finalizer(body: dict[str, Any]) -> bool:
-    return FINALIZER in body["metadata"].get("finalizers", ())
 
 
 @pytest.mark.feature(
@@ -64,8 +61,7 @@ async def test_a_daemon_lives_as_long_as_its_object(
             await calls.wait(name)
             assert has_finalizer(await objects.get(name))
         began = time.monotonic()
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
         assert time.monotonic() - began < 3  # at once, not at the next poll
         assert calls.handlers("one") == ["begun", "ended"]
         assert calls.handlers("two") == ["begun"]
@@ -100,8 +96,7 @@ async def test_a_daemon_that_ends_is_not_started_again_but_by_a_new_operator(
             await objects.patch("one", {"metadata": {"labels": {"of": value}}})
             await objects.pass_fence()
         assert len(calls.of("one")) == 1
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
         await objects.create("one", labels=labels)  # another one
         await calls.wait("one", count=2)
     async with run_operator():

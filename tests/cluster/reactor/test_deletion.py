@@ -57,8 +57,7 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
 
     settings = build_settings(batching={"exit_timeout": 0.1})
     async with run_relayed(settings, meddle=meddle):
-        await objects.create("one", finalizers=["tests.webop.dev/other"])
-        await objects.wait_handled("one")
+        await objects.make("one", finalizers=["tests.webop.dev/other"])
         await objects.delete("one")
         await calls.wait("one", "deleted")
         if moment == "daemon":

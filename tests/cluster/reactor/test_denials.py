@@ -32,8 +32,7 @@ async def test_a_label_denied_by_a_policy_blocks_neither_updates_nor_the_deletio
     webop.on.update("widgets", id="updated")(calls.noting("updated"))
     webop.on.delete("widgets", id="deleted")(calls.noting("deleted"))
     async with run_operator():
-        await strict.create("a")
-        await strict.wait_handled("a")
+        await strict.make("a")
         await strict.patch("a", {"spec": {"x": 1}})
         await calls.wait("a", "updated")
         assert FINALIZER in (await strict.get("a"))["metadata"]["finalizers"]
@@ -79,6 +78,5 @@ async def test_handlers_see_no_managed_fields_after_own_patches_either(
 
     webop.on.delete("widgets", id="finalizer")(do_nothing)
     async with run_operator():
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
     assert seen == [False, False]

@@ -35,7 +35,6 @@ async def test_the_handler_whose_filter_fails_is_named_in_the_log(
     async with run_operator():
         await objects.create("one")
         await eventually(find_complaints)
-        await objects.patch("one", {"spec": {"x": 1}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"x": 1}})
     assert repr(exc) in find_complaints()[0]
     assert "filter of Handler 'fragile'" in find_complaints()[0]

@@ -53,8 +53,7 @@ async def test_cut_connections_lose_no_change_and_repeat_no_handler(
     noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder
 ) -> None:
     async with run_operator(build_settings(**QUICK), beside=True):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         for value in (1, 2):
             proxy.cut()
             await objects.patch("one", {"spec": {"a": value}})
@@ -72,8 +71,7 @@ async def test_what_was_deleted_while_the_watch_was_down_is_noticed(
 ) -> None:
     async with run_operator(build_settings(**QUICK), beside=True):
         for name in ("one", "two"):
-            await objects.create(name)
-            await objects.wait_handled(name)
+            await objects.make(name)
         proxy.is_refusing = True
         proxy.cut()
         await objects.delete("one")
@@ -93,11 +91,9 @@ async def test_a_dead_line_is_noticed_by_its_silence(
     noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder
 ) -> None:
     async with run_operator(build_settings(**QUICK), beside=True):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         proxy.freeze()
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"a": 1}})
     assert [call["spec"]["a"] for call in noting.of("one", "updated")] == [1]
 
 
@@ -139,8 +135,7 @@ async def test_an_operator_that_starts_before_the_api_server_begins_when_it_is_t
         await eventually(lambda: "Cannot " in caplog.text)
         assert not any(task.done() for task in operator.tasks)
         proxy.is_refusing = False
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     assert noting.handlers("one") == ["created"]
 
 

@@ -30,8 +30,7 @@ async def test_sub_handlers_of_a_field_handler_see_the_change_of_its_field(
             calls.note("other", kwargs, diff=kwargs["diff"])
 
     async with run_operator():
-        await objects.create("one", {"a": {"x": 1}, "b": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": {"x": 1}, "b": 1})
         calls.items.clear()
         await objects.patch("one", {"spec": {"a": {"x": 2}, "b": 2}})
         await calls.wait("one", "other")

@@ -237,8 +237,7 @@ async def test_an_index_of_a_kind_that_is_not_in_the_cluster_holds_up_nobody(
     async def created(**_: Any) -> None: ...
 
     async with run_operator():
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         await late.define(client)
         try:
             await Objects(client, late, objects.namespace).create("b")

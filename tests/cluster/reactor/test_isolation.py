@@ -45,13 +45,10 @@ async def test_there_is_nothing_in_memos_but_what_users_put_there(
     webop.daemon("widgets", id="daemon")(look("daemon"))
     webop.timer("widgets", id="timer", interval=0.05)(look("timer"))
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
+        await objects.change("one", {"spec": {"a": 1}})
         await eventually(lambda: {"daemon", "timer"} <= seen.keys())
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
     kinds = {"startup", "cleanup", "index", "event", "sub-handler", "update", "delete"}
     assert seen == {key: {} for key in kinds | {"daemon", "timer"}}
 
@@ -80,8 +77,7 @@ async def test_two_operators_in_one_loop_have_their_own_settings(
     async with operate(info, patient, **options), operate(info, hasty, **options):
         await objects.create("waiting", labels={"of": "patient"})
         await calls.wait("waiting")
-        await objects.create("done", labels={"of": "hasty"})
-        await objects.wait_handled("done")
+        await objects.make("done", labels={"of": "hasty"})
     assert len(calls.of("done")) == 2
     assert len(calls.of("waiting")) == 1
 

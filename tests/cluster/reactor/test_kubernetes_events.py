@@ -69,23 +69,6 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
     }
 
 
-@pytest.mark.feature("KEV-09")
-async def test_events_that_are_refused_hold_up_nobody(
-    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
-) -> None:
-    @webop.on.create("widgets", id="fn")
-    async def fn(body: webop.Body, **_: Any) -> None:
-        webop.info(body, reason="x" * 500, message="too long a reason")
-        webop.info(body, reason="Fine")
-
-    async with run_operator(build_settings(loggers=False)):
-        await objects.create("one")
-        await objects.wait_handled("one")
-        (event,) = await wait_for_events(objects, "one", lambda found: found)
-    assert event["reason"] == "Fine"
-    assert "1 Kubernetes Event was not posted: 1 failed." in caplog.text
-
-
 @pytest.mark.feature("D-60", "KEV-05")
 async def test_a_message_that_is_repeated_is_one_event_with_a_count(
     run_operator: RunOperator, objects: Objects

@@ -43,17 +43,14 @@ async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watch
 
     await kind.define(client)
     async with run_operator():
-        await geese.create("before")
-        await geese.wait_handled("before")
+        await geese.make("before")
         await client.patch(CRDS, None, kind.crd_name, {"spec": {"names": names}})
         number = 0
         while not calls.of(f"after-{number}", "attached"):
             number += 1
-            await geese.create(f"after-{number}")
-            await geese.wait_handled(f"after-{number}")
+            await geese.make(f"after-{number}")
             assert number < 500
-        await geese.create("later")
-        await geese.wait_handled("later")
+        await geese.make("later")
     assert calls.handlers("before") == ["exact"]
     assert calls.handlers("later") == ["exact", "attached"]
 
@@ -102,6 +99,5 @@ async def test_who_may_not_watch_definitions_finds_a_late_kind_all_the_same(
     async with run_operator(vault=read_vault(webop_cluster, user)):
         await eventually(lambda: "is not in the cluster yet" in caplog.text, "it is missed")
         await geese.kind.define(client)
-        await geese.create("one")
-        await geese.wait_handled("one")
+        await geese.make("one")
     assert any("not notice changes of customresourcedefinitions" in m for m in caplog.messages)

@@ -16,7 +16,7 @@ import pytest
 import webop
 from tests.cluster.reactor.observations import Crowd
 from tests.kit.http_relay import Relay, relay
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing
+from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 from webop.reactor.observer import Scope
@@ -112,8 +112,7 @@ async def test_handlers_and_daemons_that_run_as_credentials_are_lost_go_on(
                 await stopped.wait(0.1)
 
     async with run_hosted(released) as hosted:
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
         await objects.patch("one", {"spec": {"a": 2}})
         await eventually(lambda: crowd.present.total() >= 2, "they run")
         await hosted.lock_out()
@@ -144,8 +143,7 @@ async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_fo
     resumed: Counter[str] = Counter()
     webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
-        await objects.create("old")
-        await objects.wait_handled("old")
+        await objects.make("old")
 
     @webop.on.resume("widgets", id="resumed")
     async def resume(name: str, patch: webop.Patch, **_: Any) -> None:
@@ -160,29 +158,6 @@ async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_fo
         await hosted.let_in()
         await objects.wait("old", lambda body: body["spec"].get("resumed"))
     assert resumed == {"old": 1}
-
-
-async def test_event_handlers_get_the_deletions_of_the_time_without_credentials_once(
-    run_hosted: RunHosted, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.event("widgets", id="event")
-    async def event(event: Any, **kwargs: Any) -> None:
-        calls.note("event", kwargs, type=event["type"])
-
-    async with run_hosted() as hosted:
-        for name in ("one", "two", "three"):
-            await objects.create(name)
-            await calls.wait(name)
-        await objects.delete("three")
-        await eventually(lambda: calls.of("three")[-1]["type"] == "DELETED")
-        await hosted.lock_out()
-        await objects.delete("two")
-        await hosted.let_in()
-        await eventually(lambda: calls.of("two")[-1]["type"] == "DELETED")
-        await objects.create("four")
-        await calls.wait("four")
-    types = [call["type"] for name in ("one", "two", "three") for call in calls.of(name)]
-    assert types.count("DELETED") == 2
 
 
 async def test_a_login_that_brings_nothing_for_once_does_not_end_a_lease_that_is_held(

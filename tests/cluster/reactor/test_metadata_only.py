@@ -78,8 +78,7 @@ async def test_changes_of_the_metadata_are_handled_and_others_are_not(
             assert call["old"] == {"metadata": {"labels": {"v": "1"}}}
             assert call["new"] == {"metadata": {"labels": {"v": "2"}}}
             await wait_stored(objects, name, {"v": "2"})
-            await objects.delete(name)
-            await objects.wait_gone(name)
+            await objects.remove(name)
     for name in ("old", "new"):
         assert calls.handlers(name) == ["create", "update", "delete"]
 
@@ -155,8 +154,7 @@ async def test_indexes_events_daemons_and_timers_get_only_the_metadata(
         await objects.wait("a", lambda raw: (raw.get("status") or {}).get("ticked"))
         await objects.patch("a", {"metadata": {"labels": {"team": "y"}}})
         await eventually(lambda: teams[-1] == ["y"])
-        await objects.delete("a")
-        await objects.wait_gone("a")
+        await objects.remove("a")
     assert all(found == KIND for found in seen.values()), seen
 
 
@@ -216,8 +214,7 @@ async def test_no_request_asks_for_more_than_the_metadata(
     async with run_relayed():
         await objects.create("a", {"size": 1})
         await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
-        await objects.delete("a")
-        await objects.wait_gone("a")
+        await objects.remove("a")
     requests = relayed.list_requests("PATCH", "a") + relayed.list_requests("GET", "a")
     assert requests
     assert all("as=PartialObjectMetadata;" in each.headers["accept"] for each in requests)

@@ -100,8 +100,7 @@ async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_lat
         released.set()
         for _ in range(3):  # in the meantime, the response has its effects
             await with_status.pass_fence()
-        await with_status.create("two")
-        await with_status.wait_handled("two")
+        await with_status.make("two")
     assert seen == [["one"], ["two"]]
 
 
@@ -196,8 +195,7 @@ async def test_a_webhook_that_misses_another_object_denies_a_patch_and_nothing_e
         return None
 
     async with run_relayed(meddle=meddle):
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         body = await objects.get("one")
     assert calls.handlers("one") == ["fn"] * 3
     assert "wish" not in body["spec"]

@@ -54,8 +54,7 @@ async def test_an_api_server_that_does_not_know_the_kind_yet_does_not_mean_that_
         return None
 
     async with run_relayed(build_settings(**QUICK), meddle=meddle):
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         raw = await objects.get("a")
     assert raw["status"] == {"a": 1}
     assert calls.handlers("a") == ["fn"]
@@ -171,8 +170,7 @@ async def test_what_event_handlers_want_is_written_later_even_if_the_object_does
     webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
         await objects.create("one")
-        await objects.patch("one", {"status": {"resumed": "yes"}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"status": {"resumed": "yes"}})
 
     @webop.on.resume("widgets", id="resumed")
     async def resumed(**_: Any) -> str:

@@ -54,8 +54,7 @@ async def test_an_object_that_starts_to_match_is_a_creation_then(
             assert not get_annotations(await objects.get("one"))
             assert "/one" not in caplog.text
             assert "[" + objects.namespace not in caplog.text
-            await objects.patch("one", {"metadata": {"labels": {"mine": "yes"}}})
-            await objects.wait_handled("one")
+            await objects.change("one", {"metadata": {"labels": {"mine": "yes"}}})
             await objects.pass_fence()
     assert [(call["reason"], call["old"]) for call in calls.of("one")] == [("create", None)]
 
@@ -77,8 +76,7 @@ async def test_a_handler_without_filters_keeps_all_objects_in_scope(
     async with run_operator():
         await objects.create("one", {"a": 1})
         assert DIFFBASE in get_annotations(await objects.wait_handled("one"))
-        await objects.patch("one", {"metadata": {"labels": {"mine": "yes"}}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"metadata": {"labels": {"mine": "yes"}}})
         await calls.wait("one")
         await objects.pass_fence()
     assert [call["reason"] for call in calls.of("one")] == ["update"]
@@ -122,11 +120,9 @@ async def test_all_namespaces_are_served_at_once_if_asked_to(
     client, prefix = objects.client, objects.namespace
     later = Objects(client, objects.kind, f"{prefix}-later")
     async with run_operator(clusterwide=True, namespaces=[]):
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         await create_namespace(client, later.namespace)
-        await later.create("two")
-        await later.wait_handled("two")
+        await later.make("two")
 
 
 @pytest.mark.feature("EMB-13", "SCP-15")
@@ -143,8 +139,7 @@ async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
     )
     assert shown.count("\n") == 1
     try:
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     finally:
         await operator.__aexit__(None, None, None)
 
@@ -199,8 +194,7 @@ async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_ba
         await eventually(lambda: "arrivals" in caplog.text, "the missing kind is told of")
         for count in (1, 2):
             await arrivals.kind.define(client)
-            await arrivals.create("one", {"a": count})
-            await arrivals.wait_handled("one")
+            await arrivals.make("one", {"a": count})
             assert caplog.text.count("now. Handling it.") == count
             await arrivals.kind.undefine(client)
             await eventually(lambda count=count: caplog.text.count(gone) == count, gone)  # type: ignore[misc]
@@ -251,8 +245,7 @@ async def test_an_ambiguous_name_is_told_of_and_is_not_served(
     webop.on.create(arrivals.kind.crd_name, id="exact")(calls.noting("fn"))
     webop.on.create("arrivals", id="ambiguous")(calls.noting("fn"))
     async with run_operator():
-        await arrivals.create("one")
-        await arrivals.wait_handled("one")
+        await arrivals.make("one")
         await arrivals.pass_fence()
     assert len(calls.of("one")) == 1
     (told,) = {r.message for r in caplog.records if "ambiguous" in r.message}
@@ -277,10 +270,8 @@ async def test_without_permissions_for_namespaces_and_kinds_exact_names_are_serv
     await grant(client, user, objects.kind.crd_name, USUAL, objects.namespace)
     vault, namespaces = read_vault(webop_cluster, user), [objects.namespace, "other-*"]
     async with run_operator(vault=vault, namespaces=namespaces):
-        await objects.create("one")
-        body = await objects.wait_handled("one")
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        body = await objects.make("one")
+        await objects.remove("one")
     assert body["status"] == {"created": "done"}
     for plural in ("namespaces", "customresourcedefinitions"):
         assert any("list" in r.message and plural in r.message for r in caplog.records)
@@ -299,8 +290,7 @@ async def test_a_permission_to_watch_namespaces_that_is_granted_later_is_noticed
         await grant(client, user, objects.kind.crd_name, USUAL, later)
         namespaces = [objects.namespace, f"{objects.namespace}-*"]
         async with run_operator(vault=vault, namespaces=namespaces):
-            await objects.create("one")
-            await objects.wait_handled("one")
+            await objects.make("one")
             await others.create("two")
             await grant(client, user, "namespaces", "list,watch")
             await others.wait_handled("two")
@@ -323,8 +313,7 @@ async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remed
             "the watch of widgets.v1.tests.webop.dev is not up" in (await site.get("/readyz")).text
         )
         await grant(client, user, objects.kind.crd_name, USUAL, objects.namespace)
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         assert (await site.get("/readyz")).status_code == 200
     (told,) = {
         r.message.partition("; listing")[0]

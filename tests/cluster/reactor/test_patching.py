@@ -11,7 +11,6 @@ import pytest
 import webop
 from tests.kit.causes import FailedTest, UnreadableError
 from tests.kit.operators import (
-    DIFFBASE,
     Calls,
     Objects,
     RunOperator,
@@ -22,9 +21,11 @@ from tests.kit.waiting import eventually
 
 
 @pytest.mark.feature("PAT-01", "PAT-02", "PAT-10", "KWA-11")
-async def test_a_patch_is_merged_into_the_object(
-    run_operator: RunOperator, objects: Objects
+async def test_a_patch_is_merged_into_the_object_and_is_an_update(
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
+
     @webop.on.create("widgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         assert not patch
@@ -38,8 +39,8 @@ async def test_a_patch_is_merged_into_the_object(
 
     async with run_operator():
         await objects.create("one", {"removed": 1, "kept": {"y": 1}})
-        body = await objects.wait("one", lambda body: DIFFBASE in get_annotations(body))
-        await objects.pass_fence()
+        await calls.wait("one", "updated")
+        body = await objects.wait_handled("one")
     assert body["spec"] == {"kept": {"y": 1}, "added": {"x": 1}, "list": [1, 2]}
     assert body["status"] == {"phase": "done"}
     assert body["metadata"]["labels"] == {"label": "v"}
@@ -103,11 +104,9 @@ async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
 
     webop.on.update("widgets", id="updated")(calls.noting("updated"))
     async with run_operator(build_settings(batching={"error_delays": [0.1]})):
-        await objects.create("one", {"a": 0})
-        body = await objects.wait_handled("one")
+        body = await objects.make("one", {"a": 0})
         await eventually(lambda: type(exc).__name__ in caplog.text)
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"a": 1}})
         await objects.pass_fence()
     assert body["status"] == {"created": "done"}
     assert calls.handlers("one") == ["created", "updated"]
@@ -130,26 +129,6 @@ async def test_a_patch_for_an_object_that_is_gone_is_dropped(
         await objects.pass_fence()
     assert len(calls.of("one")) == 1
     assert not [r for r in caplog.records if r.levelno >= 30]
-
-
-@pytest.mark.feature("RST-09", "RST-01", "HND-29", "PAT-02")
-async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
-    run_operator: RunOperator, with_status: Objects, calls: Calls
-) -> None:
-    @webop.on.create("gadgets", id="created")
-    @webop.on.update("gadgets", id="updated")
-    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
-        calls.note("fn", kwargs)
-        patch.spec["patched"] = "yes"
-        return "result"
-
-    async with run_operator():
-        await with_status.create("one")
-        body = await with_status.wait("one", lambda body: len(body.get("status", {})) == 2)
-        await with_status.pass_fence()
-    assert body["status"] == {"created": "result", "updated": "result"}
-    assert body["spec"] == {"patched": "yes"}
-    assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
 
 
 @pytest.mark.feature("HIE-07", "HIE-09", "HIE-14", "TRB-04", "ASY-03")
@@ -238,8 +217,7 @@ async def test_two_handlers_can_want_the_same_function(
         patch.fns.append(count)
 
     async with run_operator(build_settings(execution={"commit_window": 0.1})):
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
     assert body["spec"] == {"items": ["a", "b"]}
     assert body["status"] == {"items": 2}
 
@@ -272,8 +250,7 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
 
     async with run_relayed(meddle=forbid):
         for name, spec in (("one", {"x": 1}), ("two", {"x": 1, "y": 2})):
-            await with_status.create(name)
-            body = await with_status.wait_handled(name)
+            body = await with_status.make(name)
             assert body["spec"] == spec
             assert "status" not in body
     assert "no status" in caplog.text
@@ -292,8 +269,7 @@ async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_stat
         patch.fns.append(change)
 
     async with run_operator():
-        await with_status.create("one")
-        body = await with_status.wait_handled("one")
+        body = await with_status.make("one")
     assert body["status"] == {"phase": "done"}
     assert "labels" not in body["metadata"]
     assert "not valid!" in caplog.text

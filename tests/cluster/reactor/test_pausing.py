@@ -113,8 +113,7 @@ async def test_nothing_is_called_meanwhile_and_what_has_changed_is_handled_once(
 ) -> None:
     webop.on.event("widgets", id="event")(noting.noting("event"))
     async with run_peer():
-        await objects.create("old", {"x": 0})
-        await objects.wait_handled("old")
+        await objects.make("old", {"x": 0})
         await objects.pass_fence()
         await boss.pause()
         await asyncio.sleep(0.05)  # events of its own patches are over
@@ -146,8 +145,7 @@ async def test_objects_are_resumed_once_and_those_that_another_one_has_handled_a
     await objects.create("before")
     async with run_peer(beside=True):
         await objects.wait_handled("before")
-        await objects.create("mine")
-        await objects.wait_handled("mine")
+        await objects.make("mine")
         async with run_with(run_peer, registry)(other, identity="other", beside=True):
             await eventually(lambda: "Pausing in favour of other" in boss.log.text)
             await objects.create("theirs")
@@ -258,8 +256,7 @@ async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_ha
 
     webop.on.update("widgets", id="second")(do_nothing)
     async with run_peer():
-        await objects.create("one", spec={"size": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", spec={"size": 1})
         await objects.patch("one", {"spec": {"size": 2}})
         await calls.wait("one", "first")
         await boss.pause()
@@ -298,8 +295,7 @@ async def test_records_that_another_operator_left_in_the_pause_do_not_stay_on_th
         decorate("widgets", registry=registry, id="both")(both)
     async with run_peer():
         await objects.pass_fence()  # so that it need not be resumed
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         await boss.pause()
         left = build_left_record(key, purpose)
         await objects.patch("one", {"metadata": {"annotations": left}})

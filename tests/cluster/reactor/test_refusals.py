@@ -54,11 +54,9 @@ async def test_a_refused_result_is_left_out_and_the_handler_is_not_repeated(
         return 5
 
     async with run_operator():
-        await strict.create("a")
-        raw = await strict.wait_handled("a")
+        raw = await strict.make("a")
         assert "status" not in raw
-        await strict.patch("a", {"spec": {"x": 1}})
-        raw = await strict.wait_handled("a")
+        raw = await strict.change("a", {"spec": {"x": 1}})
         assert raw["status"] == {"fn": 5}
     assert calls.handlers("a") == ["fn", "updated"]
     assert "They are lost, without a retry" in caplog.text
@@ -102,8 +100,7 @@ async def test_an_object_with_no_room_left_is_handled_on_as_if_it_had(
         await eventually(lambda: "Retrying in" in caplog.text)
         await objects.patch("a", {"spec": {"x": 1}})
         await calls.wait("a", "updated")
-        await objects.patch("a", {"metadata": {"annotations": {"full": None}}})
-        await objects.wait_handled("a")
+        await objects.change("a", {"metadata": {"annotations": {"full": None}}})
         await objects.pass_fence()
     assert calls.handlers("a") == ["created", "updated", "updated"]
 

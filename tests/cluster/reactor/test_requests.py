@@ -77,8 +77,7 @@ async def test_the_quick_handlers_of_a_created_object_share_one_patch(
 
     async with run_operator(build_settings(execution={"commit_window": 10})):
         for number in range(5):
-            await objects.create(f"o{number}")
-            body = await objects.wait_handled(f"o{number}")
+            body = await objects.make(f"o{number}")
         counted = await meter.read()
     assert counted == {"PATCH": 5}
     assert body["status"] == {**dict.fromkeys(keys, "result"), "more": {"of": "it"}}
@@ -91,11 +90,9 @@ async def test_an_object_with_a_finalizer_costs_two_patches_and_its_deletion_one
     webop.on.delete("widgets", id="deleted")(do_nothing)
     webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         assert await meter.read() == {"PATCH": 2}
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
         assert await meter.read() == {"PATCH": 1}
 
 
@@ -110,8 +107,7 @@ async def test_the_records_of_a_deletion_go_together_with_the_finalizer(
             raise webop.TemporaryError("not yet", delay=0.1)
 
     async with run_operator():
-        await objects.create("one", finalizers=["tests.webop.dev/other"])
-        await objects.wait_handled("one")
+        await objects.make("one", finalizers=["tests.webop.dev/other"])
         await meter.read()
         await objects.delete("one")
         body = await objects.wait("one", lambda body: len(body["metadata"]["finalizers"]) == 1)
@@ -130,8 +126,7 @@ async def test_a_status_with_an_endpoint_of_its_own_costs_a_patch_of_its_own(
     meter = Meter(webop_cluster, with_status.kind)
     await meter.read()
     async with run_operator():
-        await with_status.create("one")
-        body = await with_status.wait_handled("one")
+        body = await with_status.make("one")
         counted = await meter.read()
     assert counted == {"PATCH": 1, "PATCH status": 1}
     assert body["status"] == {"fn": "result"}

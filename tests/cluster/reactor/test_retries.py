@@ -58,8 +58,7 @@ async def test_a_failing_handler_is_called_again_after_its_pause(
 ) -> None:
     failing = Failing(exc, times=2, **options)
     async with run_operator(build_settings(execution={"default_backoff": 0.2})):
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
         await objects.pass_fence()
     assert failing.retries == [0, 1, 2]
     assert all(pause <= actual < pause + 5 for actual in failing.pauses)
@@ -89,8 +88,7 @@ async def test_a_handler_that_has_failed_for_good_does_not_stop_the_others(
     failing = Failing(exc, **options)
     webop.on.create("widgets", id="other")(calls.noting("other"))
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
         await objects.pass_fence()
     assert 1 <= len(failing.moments) <= count
     assert options.get("timeout") or len(failing.moments) == count
@@ -109,10 +107,8 @@ async def test_a_failure_for_good_is_only_for_the_present_change(
         raise webop.PermanentError("never")
 
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
+        await objects.change("one", {"spec": {"a": 1}})
         await objects.pass_fence()
     assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
 
@@ -131,8 +127,7 @@ async def test_an_async_handler_that_hangs_is_cut_off_at_its_time_out(
             cleaned.append(name)
 
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     assert cleaned == ["one"]
 
 
@@ -170,8 +165,7 @@ async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
     fn = fail if is_sync else fail_async
     webop.on.create("widgets", id="fn", backoff=0.1)(fn)
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         await objects.pass_fence()
     assert "str() failed" not in caplog.text
 
@@ -190,13 +184,11 @@ async def test_the_patch_of_a_handler_is_applied_although_it_fails(
         raise webop.PermanentError("never again")
 
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.patch("one", {"spec": {"a": 1}})
         await objects.wait("one", lambda body: marker in body["metadata"]["annotations"])
     async with run_operator():
-        await objects.patch("one", {"spec": {"a": 2}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"a": 2}})
         await objects.pass_fence()
     assert len(calls.of("one")) == 1
 
@@ -279,8 +271,7 @@ async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_
         return {200: 1}
 
     async with run_operator(build_settings(execution={"commit_window": 0.05})):
-        await objects.create("one", {"a": 1, "b": 1, "c": 1, "d": 1})
-        body = await objects.wait_handled("one")
+        body = await objects.make("one", {"a": 1, "b": 1, "c": 1, "d": 1})
         await objects.pass_fence()
     assert body["spec"] == {"a": 1, "b": 1, "c": 1, "d": [2]}
     assert body["status"] == {"fine": {"200": 1}}
@@ -304,8 +295,7 @@ async def test_a_result_that_json_cannot_hold_is_lost_and_nothing_else(
         return "fine"
 
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
         await objects.pass_fence()
     assert sorted(calls.handlers("one")) == ["fine", "odd"]
     assert body["status"]["fine"] == "fine"

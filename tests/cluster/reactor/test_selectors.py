@@ -42,8 +42,7 @@ async def test_kinds_can_be_chosen_by_a_function(
 
     webop.on.create(choose, id="fn")(calls.noting("fn"))
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     assert len(calls.of("one")) == 1
 
 

@@ -27,8 +27,7 @@ async def test_a_handler_that_appends_to_a_list_of_the_spec_causes_no_update(
                     value["spec"]["more"] = 1
 
     async with run_operator():
-        await objects.create("one", {"list": [], "a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"list": [], "a": 1})
         await objects.pass_fence()
         await objects.patch("one", {"spec": {"a": 2}})
         await calls.wait("one", count=2)
@@ -53,8 +52,7 @@ async def test_an_event_handler_that_strips_the_object_causes_no_creation(
         calls.note(kwargs["reason"], kwargs)
 
     async with run_operator():
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
         await objects.patch("one", {"status": {"x": 1}})
         await objects.pass_fence()
         await objects.patch("one", {"spec": {"a": 2}})
@@ -86,8 +84,7 @@ async def test_a_daemon_that_changes_its_object_in_place_and_ends_causes_no_upda
     async with run_operator():
         kept = {"kept": "yes"}  # the finalizer stays
         for name, labels in (("one", {}), ("two", kept), ("three", kept)):
-            await objects.create(name, {"list": []}, labels={"spoilt": "yes", **labels})
-            await objects.wait_handled(name)
+            await objects.make(name, {"list": []}, labels={"spoilt": "yes", **labels})
         await objects.delete("two")
         await calls.wait("two", count=2)
         go_on.set()

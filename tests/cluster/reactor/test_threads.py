@@ -73,8 +73,7 @@ async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
         assert "settings.background.max_workers" in caplog.text
         assert [call["name"] for call in calls] == ["a", "b"]
         # One that waits for a thread can be deleted, and never begins.
-        await objects.delete("c")
-        await objects.wait_gone("c")
+        await objects.remove("c")
         # A thread that is free again is for the next one.
         await objects.delete("a")
         await calls.wait("d")
@@ -130,8 +129,7 @@ async def test_a_sync_daemon_knows_what_it_is_called_for(
         call = (await calls.wait("one"))[0]
         assert call["owners"]["ownerReferences"][0]["name"] == "one"
         assert call["variable"] == "from the loop"
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
 
 
 @pytest.mark.feature("CFG-26", "CFG-27")

@@ -47,8 +47,7 @@ async def test_a_timer_is_called_as_long_as_its_object_exists(
         await timeline.wait("one", 5)
         await timeline.wait("two", 3)
         assert FINALIZER in (await objects.get("one"))["metadata"]["finalizers"]
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
         count = len(timeline.of("one"))
         await timeline.wait("two", len(timeline.of("two")) + 2)
         assert len(timeline.of("one")) == count

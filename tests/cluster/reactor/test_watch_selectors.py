@@ -20,6 +20,7 @@ from tests.kit.operators import (
     build_settings,
     get_annotations,
     get_progress,
+    has_finalizer,
     operate,
 )
 from tests.kit.waiting import eventually
@@ -38,10 +39,6 @@ def choose(**watching: Any) -> webop.OperatorSettings:
     settings = build_settings(watching={"reconnect_backoff": 0.05, **watching})
     settings.watching.label_selectors["widgets"] = "watched=yes"
     return settings
-
-
-def has_finalizer(raw: Json) -> bool:
-    return FINALIZER in raw["metadata"].get("finalizers", ())
 
 
 @pytest.fixture
@@ -86,8 +83,7 @@ async def test_only_objects_in_the_selector_are_seen(
         await calls.wait("in", "create")
         await calls.wait("old-in", "create")
         await objects.wait("in", lambda raw: DIFFBASE in get_annotations(raw))
-        await objects.delete("in")
-        await objects.wait_gone("in")
+        await objects.remove("in")
         await label(objects, "out", IN)
         await calls.wait("out", "create")
     assert calls.handlers("in") == ["create", "delete"]
@@ -159,8 +155,7 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
         await objects.wait("a", has_finalizer)
         await eventually(lambda: reasons[2:] == ["started"] * 2)  # that of b, too
         await objects.patch("a", {"metadata": {"finalizers": [FINALIZER]}})
-        await objects.delete("a")
-        await objects.wait_gone("a")
+        await objects.remove("a")
         await eventually(lambda: events.count(("DELETED", "a")) == 2)
     assert calls.handlers("a") == ["create", "update", "delete"]
     assert memos[0] is not memos[2]
@@ -238,8 +233,7 @@ async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_r
         assert has_finalizer(await objects.get("a"))
         may_end.set()
         await objects.wait_gone("a")
-        await objects.delete("fence")
-        await objects.wait_gone("fence")
+        await objects.remove("fence")
     assert calls.handlers("a") == ["daemon", "delete"]
 
 
@@ -345,8 +339,7 @@ async def test_objects_without_a_last_handled_state_are_found_by_their_former_la
         assert not get_annotations(left)
         await calls.wait("kept", count=2)
         assert has_finalizer(await objects.get("others"))
-        await objects.delete("kept")
-        await objects.wait_gone("kept")
+        await objects.remove("kept")
 
 
 async def test_operators_of_other_prefixes_have_notes_of_their_own(

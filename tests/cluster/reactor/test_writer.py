@@ -48,8 +48,7 @@ async def test_a_result_is_kept_while_permissions_are_applied_anew(
         return forbid()
 
     async with run_relayed(meddle=meddle):
-        await objects.create("a")
-        body = await objects.wait_handled("a")
+        body = await objects.make("a")
     assert body["status"] == {"fn": "result"}
     assert body["metadata"]["labels"] == {"x": "y"}
     assert calls.handlers("a") == ["fn"]

@@ -253,28 +253,12 @@ async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
 
     async with run_operator():
         await objects.pass_fence()
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         assert handled == ["create 0", "create 1", "create 2"]
         assert seen.reasons() == [("created",)]
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
     assert handled[-1] == "delete"
     assert len(seen.calls) == 1
-
-
-async def test_a_restart_reconciles_each_object_once(
-    objects: Objects, run_operator: RunOperator, seen: Seen
-) -> None:
-    declare(seen)
-    await objects.create("one")
-    async with run_operator():
-        await seen.until(1)
-        await objects.pass_fence()
-    async with run_operator():
-        await seen.until(2)
-        await objects.pass_fence()
-    assert seen.reasons() == [("resumed",), ("resumed",)]
 
 
 async def test_a_reconciler_gets_models_and_returns_a_status(

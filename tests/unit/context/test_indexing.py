@@ -272,12 +272,14 @@ async def test_temporary_errors_exclude_the_object_for_a_while(
     bench: Bench, error: Exception, options: Any
 ) -> None:
     bench.add(**options)
+    bench.add(lambda **_: "fine", id="other")
     await bench.index({"k": 1})
     await bench.index(error)
     assert bench.show() == {}
     await bench.index({"k": 2})
     assert bench.show() == {}
     assert len(bench.calls) == 2
+    assert bench.show("other") == {None: ["fine"]}
 
 
 @pytest.mark.feature("IDX-18", "IDX-19", "IDX-20")
@@ -339,22 +341,6 @@ async def test_failures_for_too_long_exclude_the_object_for_ever(bench: Bench) -
     await bench.index({"k": 3})
     assert bench.show() == {}
     assert len(bench.calls) == 2
-
-
-@pytest.mark.feature("IDX-17", "IDX-18", "IDX-20")
-@pytest.mark.parametrize(
-    "error", [webop.PermanentError("boom"), webop.TemporaryError("boom", delay=99)]
-)
-async def test_a_failure_in_one_index_is_none_of_the_others(bench: Bench, error: Exception) -> None:
-    async def fine(**_: Any) -> str:
-        return "fine"
-
-    bench.add()
-    bench.add(fine, id="other")
-    await bench.index(error)
-    await bench.index({"k": 1})
-    assert bench.show() == {}
-    assert bench.show("other") == {None: ["fine"]}
 
 
 @pytest.mark.feature("IDX-15")
