@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import webop
-from tests.kit.operators import Kind, Objects, build_settings, connect, get_connection, operate
+from tests.kit.operators import (
+    Kind,
+    Objects,
+    build_settings,
+    connect,
+    do_nothing,
+    get_connection,
+    operate,
+)
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster
@@ -37,12 +43,8 @@ async def test_a_group_that_answers_503_holds_up_nobody_and_is_told_once(
 ) -> None:
     caplog.set_level("INFO")
 
-    @webop.on.create("sounds")
-    async def sound(**_: Any) -> None: ...
-
-    @webop.on.create("brokens")
-    async def broken(**_: Any) -> None: ...
-
+    webop.on.create("sounds", id="sound")(do_nothing)
+    webop.on.create("brokens", id="broken")(do_nothing)
     kind = Kind("sound.webop.dev", "sounds", "Sound")
     with LocalCluster() as cluster:
         async with connect(cluster) as client:

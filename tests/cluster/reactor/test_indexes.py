@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Kind, Objects, RunOperator
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, do_nothing
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 
@@ -202,10 +202,7 @@ async def test_errors_of_indexers_leave_others_alone(
             raise errors[spec["error"]]
         return {spec["mood"]: name}
 
-    @webop.on.update("widgets")
-    async def updated(**kwargs: Any) -> None:
-        calls.note("updated", kwargs)
-
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
     async with run_operator():
         for name in ("a", "b", "c"):
             await objects.create(name, {"mood": "good"})
@@ -233,9 +230,7 @@ async def test_an_index_of_a_kind_that_is_not_in_the_cluster_holds_up_nobody(
     async def latest(name: str, **_: Any) -> dict[str, str]:
         return {"all": name}
 
-    @webop.on.create("widgets")
-    async def created(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
         await objects.make("a")
         await late.define(client)

@@ -212,9 +212,7 @@ async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_r
 ) -> None:
     may_end = asyncio.Event()
 
-    @webop.on.delete("widgets")
-    async def cleanup(**kwargs: Any) -> None:
-        calls.note("delete", kwargs)
+    webop.on.delete("widgets", id="cleanup")(calls.noting("delete"))
 
     @webop.daemon("widgets")
     async def slow(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
