@@ -247,17 +247,3 @@ async def test_a_daemon_goes_on_when_the_api_server_refuses_what_it_writes(
         await objects.create("one")
         await objects.wait("one", lambda body: body["metadata"].get("labels") == {"x": "label"})
     assert "not a label!" in caplog.text
-
-
-async def test_other_handlers_are_told_that_their_patch_is_written_in_the_end(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    @webop.on.create(objects.kind.plural, id="fn")
-    async def fn(patch: webop.Patch, **_: Any) -> str:
-        with pytest.raises(LookupError, match="only in daemons and timers"):
-            await patch.apply()
-        return "told"
-
-    async with run_operator():
-        await objects.create("one")
-        assert (await objects.wait_handled("one"))["status"]["fn"] == "told"

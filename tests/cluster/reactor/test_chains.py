@@ -57,15 +57,29 @@ def chain(calls: Calls) -> Chain:
     return Chain(calls)
 
 
-@pytest.mark.feature("HND-10", "HND-14", "REF-30")
-@pytest.mark.parametrize("window", [0.0, 0.2])
-async def test_handlers_of_one_object_are_called_in_their_order(
-    chain: Chain, run_operator: RunOperator, objects: Objects, window: float
+def last_first(handlers: Any, **kwargs: Any) -> Any:
+    assert {"spec", "name", "reason", "state"} <= kwargs.keys()
+    return handlers[-1:]
+
+
+@pytest.mark.feature("HND-10", "HND-14", "REF-29", "REF-30", "EMB-07")
+@pytest.mark.parametrize(
+    ("window", "lifecycle", "order"),
+    [(0.0, None, "abc"), (0.2, None, "abc"), (0.2, last_first, "cba")],
+)
+async def test_handlers_of_one_object_are_called_in_their_order_or_as_the_lifecycle_says(
+    chain: Chain,
+    run_operator: RunOperator,
+    objects: Objects,
+    window: float,
+    lifecycle: Any,
+    order: str,
 ) -> None:
-    async with run_operator(build_settings(execution={"commit_window": window})):
+    settings = build_settings(execution={"commit_window": window})
+    async with run_operator(settings, lifecycle=lifecycle):
         await objects.make("one", {"a": 0})
         await objects.pass_fence()
-    assert chain.calls.handlers("one") == ["a", "b", "c"]
+    assert chain.calls.handlers("one") == [*order]
 
 
 @dataclass
@@ -98,32 +112,6 @@ async def test_a_handler_without_a_hash_is_called_once_for_each_reason(
         await objects.pass_fence()
     assert noting.reasons == ["create", "update"]
     assert len(other.reasons) > 3
-
-
-@pytest.mark.feature("D-67", "EVT-11", "ERR-20")
-@pytest.mark.parametrize("window", [0.0, 10.0])
-async def test_a_change_in_the_middle_of_the_chain_is_seen_by_every_handler(
-    chain: Chain, run_operator: RunOperator, objects: Objects, window: float
-) -> None:
-    async with run_operator(build_settings(execution={"commit_window": window})):
-        await objects.make("one", {"a": 0})
-        chain.released.clear()
-        chain.entered.clear()
-        await objects.patch("one", {"spec": {"a": 1}})
-        await chain.entered.wait()
-        await objects.patch("one", {"spec": {"a": 2}})
-        await objects.pass_fence()
-        chain.released.set()
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    for key in "abc":
-        assert chain.list_values(key)[-1] == 2
-    last = {key: chain.calls.of("one", key)[-1] for key in "abc"}
-    # Who has seen the state in between hears of the change since then, others since the last one.
-    seen = {key: 1 if 1 in chain.list_values(key) else 0 for key in "abc"}
-    assert {key: (call["old"], call["new"]) for key, call in last.items()} == {
-        key: ({"spec": {"a": value}}, {"spec": {"a": 2}}) for key, value in seen.items()
-    }
 
 
 @pytest.mark.feature("D-67", "EVT-12")
@@ -231,20 +219,6 @@ async def test_a_deletion_supersedes_what_waits_for_its_retry_and_follows_what_r
         chain.released.set()
         await objects.wait_gone("one")
     assert chain.calls.handlers("one") == [*called, "deleted"]
-
-
-@pytest.mark.feature("EMB-07", "REF-29", "REF-30")
-async def test_the_operator_can_be_given_another_lifecycle(
-    chain: Chain, run_operator: RunOperator, objects: Objects
-) -> None:
-    def last_first(handlers: Any, **kwargs: Any) -> Any:
-        assert {"spec", "name", "reason", "state"} <= kwargs.keys()
-        return handlers[-1:]
-
-    async with run_operator(lifecycle=last_first):
-        await objects.make("one", {"a": 0})
-        await objects.pass_fence()
-    assert chain.calls.handlers("one") == ["c", "b", "a"]
 
 
 @pytest.mark.feature("EMB-07", "SUB-05")

@@ -144,6 +144,7 @@ async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status
     if not is_gained:
         await change_kind(ducks)
     async with run_operator():
+        await ducks.pass_fence()  # what comes now is new, and not resumed
         await ducks.create("one")
         await calls.wait("one")
         await change_kind(ducks, gain_status if is_gained else lose_status)

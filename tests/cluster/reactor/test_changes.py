@@ -222,7 +222,7 @@ async def test_event_handlers_see_everything_and_leave_nothing_behind(
     assert "annotations" not in body["metadata"]
 
 
-@pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07")
+@pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07", "MEM-11")
 async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
     run_operator: RunOperator, objects: Objects
 ) -> None:

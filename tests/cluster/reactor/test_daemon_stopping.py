@@ -152,40 +152,6 @@ async def test_without_a_timeout_the_object_stays_until_the_daemon_ends(
         await objects.wait_gone("one")
 
 
-@pytest.mark.feature("D-57", "DMN-13", "DMN-24")
-async def test_the_object_goes_at_once_when_its_last_daemon_ends(
-    stubborn: Declare,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    released: threading.Event,
-) -> None:
-    stubborn()
-
-    @webop.daemon("widgets", id="other", labels={"with": "daemon"})
-    async def other(stopped: webop.DaemonStopped, **_: Any) -> None:
-        await stopped.wait()
-        timeline.note("other ended")
-
-    @webop.on.delete("widgets", id="deleted")
-    async def deleted(name: str, **_: Any) -> None:
-        timeline.note(f"deleted {name}")
-
-    async with run_operator():
-        await create(objects)
-        await timeline.wait("begun")
-        await delete(objects)
-        await timeline.wait("deleted one")  # the handlers of the deletion do not wait for daemons
-        await timeline.wait("other ended")
-        await objects.pass_fence()
-        assert await objects.exists("one")
-        released.set()
-        ended = await timeline.wait("ended")
-        await objects.wait_gone("one")
-        assert time.monotonic() - ended < 3  # and not at the next poll, after a minute
-    assert timeline.list_names().count("deleted one") == 1
-
-
 @pytest.mark.feature("DMN-33", "CFG-30", "CFG-31", "DMN-08")
 @pytest.mark.parametrize(
     ("options", "settings", "is_cancelled"),

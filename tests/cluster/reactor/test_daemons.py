@@ -23,7 +23,7 @@ from tests.kit.waiting import eventually
 
 
 @pytest.mark.feature(
-    "DMN-01", "DMN-03", "DMN-04", "DMN-05", "DMN-06", "DMN-07", "DMN-24", "DMN-32", "KWA-16"
+    "DMN-01", "DMN-03", "DMN-04", "DMN-05", "DMN-06", "DMN-07", "DMN-24", "DMN-32", "KWA-16", "D-57"
 )
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_daemon_lives_as_long_as_its_object(
@@ -277,38 +277,6 @@ async def test_no_daemon_begins_for_an_object_that_is_being_deleted(
     assert not calls.of("theirs")
     assert not calls.of("ours")
     await objects.patch("theirs", {"metadata": {"finalizers": []}})
-
-
-@pytest.mark.feature("DMN-18", "D-04")
-async def test_the_first_call_of_a_daemon_can_be_postponed(
-    run_operator: RunOperator, objects: Objects, timeline: Timeline
-) -> None:
-    given: dict[str, set[str]] = {}
-
-    def find_delay(name: str, spec: webop.Spec, **kwargs: Any) -> float:
-        timeline.note("asked")
-        given["delay"] = {"name", "spec", *kwargs}
-        return float(spec["delay"])
-
-    @webop.daemon("widgets", id="counted", initial_delay=find_delay)
-    async def counted(name: str, spec: webop.Spec, **kwargs: Any) -> None:
-        timeline.note("counted")
-        given["fn"] = {"name", "spec", *kwargs}
-        raise webop.TemporaryError("the delay is for the first call only", delay=0.05)
-
-    @webop.daemon("widgets", id="fixed", initial_delay=0.4)
-    def fixed(**_: Any) -> None:
-        timeline.note("fixed")
-
-    async with run_operator():
-        await objects.create("one", {"delay": 0.8})
-        asked = await timeline.wait("asked")
-        assert 0.35 < await timeline.wait("fixed") - asked < 0.75
-        assert 0.79 < await timeline.wait("counted") - asked < 1.3
-        await timeline.wait("counted", 3)
-    assert timeline.measure_gaps("counted")[0] < 0.5
-    assert len(timeline.of("asked")) == 1
-    assert given["delay"] == given["fn"] - {"client"}
 
 
 @pytest.mark.feature("DMN-18", "DMN-03")

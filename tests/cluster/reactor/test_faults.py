@@ -48,23 +48,6 @@ def is_deleted(type: str | None = None, **_: Any) -> bool:
     return type == "DELETED"
 
 
-@pytest.mark.feature("CFG-52", "EVT-10", "EVT-11")
-async def test_cut_connections_lose_no_change_and_repeat_no_handler(
-    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder
-) -> None:
-    async with run_operator(build_settings(**QUICK), beside=True):
-        await objects.make("one", {"a": 0})
-        for value in (1, 2):
-            proxy.cut()
-            await objects.patch("one", {"spec": {"a": value}})
-            await objects.create(f"new-{value}")
-            proxy.cut()
-            await objects.wait_handled("one")
-            await objects.wait_handled(f"new-{value}")
-    assert [call["spec"]["a"] for call in noting.of("one", "updated")] == [1, 2]
-    assert [len(noting.of(f"new-{value}")) for value in (1, 2)] == [1, 1]
-
-
 @pytest.mark.feature("CON-05", "MEM-04")
 async def test_what_was_deleted_while_the_watch_was_down_is_noticed(
     noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, do_nothing
+from tests.kit.operators import Kind, Objects, RunOperator, do_nothing
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 
@@ -182,41 +182,6 @@ async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
         await eventually(lambda: {"event", "create", "daemon", "timer"} <= seen.keys())
     expected = {"startup", "cleanup", "event", "create", "daemon", "timer"}
     assert seen == dict.fromkeys(expected, "ObjectIndex")
-
-
-@pytest.mark.feature("IDX-16", "IDX-17", "IDX-18", "IDX-12")
-async def test_errors_of_indexers_leave_others_alone(
-    objects: Objects, run_operator: RunOperator, calls: Calls
-) -> None:
-    window = Window("moods")
-
-    errors = {
-        "arbitrary": ValueError("ignored"),
-        "permanent": webop.PermanentError("never again"),
-        "temporary": webop.TemporaryError("not now", delay=0),
-    }
-
-    @webop.index("widgets", id="moods")
-    async def moods(name: str, spec: webop.Spec, **_: Any) -> dict[str, str]:
-        if "error" in spec:
-            raise errors[spec["error"]]
-        return {spec["mood"]: name}
-
-    webop.on.update("widgets", id="updated")(calls.noting("updated"))
-    async with run_operator():
-        for name in ("a", "b", "c"):
-            await objects.create(name, {"mood": "good"})
-        await window.until({"good": ["a", "b", "c"]})
-        await objects.patch("a", {"spec": {"mood": "bad", "error": "arbitrary"}})
-        await objects.patch("b", {"spec": {"error": "permanent"}})
-        await objects.patch("c", {"spec": {"error": "temporary"}})
-        await window.until({"good": ["a"]})
-        for name in ("a", "b", "c"):
-            await calls.wait(name, "updated")
-            await objects.patch(name, {"spec": {"mood": "fine", "error": None}})
-        await window.until({"fine": ["a", "c"]})
-        for name in ("a", "b", "c"):
-            await calls.wait(name, "updated", count=2)
 
 
 @pytest.mark.feature("IDX-22", "RES-18")

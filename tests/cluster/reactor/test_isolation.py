@@ -17,42 +17,6 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 
-@pytest.mark.feature("MEM-11", "MEM-05", "KWA-12")
-async def test_there_is_nothing_in_memos_but_what_users_put_there(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: dict[str, Any] = {}
-
-    def look(key: str) -> Any:
-        async def fn(memo: webop.Memo, name: str | None = None, **_: Any) -> None:
-            if name in (None, "one"):
-                seen[key] = dict(memo)
-
-        return fn
-
-    async def parent(name: str, retry: int, **_: Any) -> None:
-        await webop.execute(fns={"child": look("sub-handler")})
-        if name == "one" and not retry:
-            raise webop.TemporaryError("not yet", delay=0.01)
-
-    webop.on.startup(id="startup")(look("startup"))
-    webop.on.cleanup(id="cleanup")(look("cleanup"))
-    webop.index("widgets", id="index")(look("index"))
-    webop.on.event("widgets", id="event")(look("event"))
-    webop.on.create("widgets", id="parent")(parent)
-    webop.on.update("widgets", id="update")(look("update"))
-    webop.on.delete("widgets", id="delete")(look("delete"))
-    webop.daemon("widgets", id="daemon")(look("daemon"))
-    webop.timer("widgets", id="timer", interval=0.05)(look("timer"))
-    async with run_operator():
-        await objects.make("one", {"a": 0})
-        await objects.change("one", {"spec": {"a": 1}})
-        await eventually(lambda: {"daemon", "timer"} <= seen.keys())
-        await objects.remove("one")
-    kinds = {"startup", "cleanup", "index", "event", "sub-handler", "update", "delete"}
-    assert seen == {key: {} for key in kinds | {"daemon", "timer"}}
-
-
 @pytest.mark.feature("CFG-50", "CFG-51", "CFG-28", "EMB-09")
 async def test_two_operators_in_one_loop_have_their_own_settings(
     info: ConnectionInfo, objects: Objects, calls: Calls

@@ -7,19 +7,12 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Objects, RunOperator, wait_for_events
+from tests.kit.operators import Objects, RunOperator, build_settings, wait_for_events
 from webop.objects.resources import Resource
 
 Json = dict[str, Any]
 
 NAMESPACES = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
-
-
-def build_settings(**posting: Any) -> webop.OperatorSettings:
-    settings = webop.OperatorSettings()
-    for name, value in posting.items():
-        setattr(settings.posting, name, value)
-    return settings
 
 
 @pytest.mark.feature(
@@ -43,7 +36,7 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
     async def event(logger: webop.Logger, **_: Any) -> None:
         logger.error("an event handler tells nobody")
 
-    async with run_operator(build_settings()):
+    async with run_operator(build_settings(posting={"enabled": True})):
         parent = await objects.create("one")
         events = await wait_for_events(objects, "one", lambda found: len(found) >= 6)
         await objects.wait_handled("one")
@@ -79,7 +72,7 @@ async def test_a_message_that_is_repeated_is_one_event_with_a_count(
             logger.info("attempt %d", retry)
             raise webop.TemporaryError("boo", delay=0.01) if retry < 39 else webop.PermanentError
 
-    async with run_operator(build_settings()):
+    async with run_operator(build_settings(posting={"enabled": True})):
         await objects.create("one")
         events = await wait_for_events(
             objects,

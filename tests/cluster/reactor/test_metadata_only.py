@@ -177,33 +177,34 @@ async def test_an_operator_that_begins_to_read_only_the_metadata_calls_nothing_a
     assert calls.of("a")[1]["old"] == {"metadata": {"labels": {"v": "1"}}}
 
 
-@pytest.mark.feature("HND-28")
-async def test_one_handler_that_needs_more_is_enough_to_read_whole_objects(
-    objects: Objects, run_operator: RunOperator, calls: Calls, caplog: pytest.LogCaptureFixture
+@pytest.mark.feature("HND-28", "CFG-38")
+@pytest.mark.parametrize(
+    ("who", "text"),
+    [
+        ("a handler", "no effect for gadgets.v1.tests.webop.dev, because looking"),
+        ("a storage in the status", "is not known to need only metadata"),
+    ],
+)
+async def test_whole_objects_are_read_if_anybody_needs_more(
+    objects: Objects,
+    run_operator: RunOperator,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+    who: str,
+    text: str,
 ) -> None:
     declare(calls)
-    webop.on.event("gadgets", id="looking")(do_nothing)
-    caplog.set_level(logging.INFO)
-    async with run_operator():
-        await objects.create("a", {"size": 1})
-        (call,) = await calls.wait("a", "create")
-    assert call["body"]["spec"] == {"size": 1}
-    assert "no effect for gadgets.v1.tests.webop.dev, because looking" in caplog.text
-
-
-@pytest.mark.feature("CFG-38")
-async def test_records_in_the_status_need_whole_objects(
-    objects: Objects, run_operator: RunOperator, calls: Calls, caplog: pytest.LogCaptureFixture
-) -> None:
-    declare(calls)
-    settings = build_settings(persistence={"diffbase_storage": webop.StatusDiffBaseStorage()})
+    settings = build_settings()
+    if who == "a handler":
+        webop.on.event("gadgets", id="looking")(do_nothing)
+    else:
+        settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
     caplog.set_level(logging.INFO)
     async with run_operator(settings):
         await objects.create("a", {"size": 1})
         (call,) = await calls.wait("a", "create")
-        await objects.wait("a", lambda raw: raw.get("status"))
     assert call["body"]["spec"] == {"size": 1}
-    assert "is not known to need only metadata" in caplog.text
+    assert text in caplog.text
 
 
 @pytest.mark.feature("PAT-01")

@@ -46,12 +46,14 @@ async def test_an_object_that_starts_to_match_is_a_creation_then(
 ) -> None:
     webop.on.update("widgets", id="updated", labels={"mine": "yes"})(calls.noting("fn"))
     webop.on.create("widgets", id="created", labels={"mine": "yes"})(calls.noting("fn"))
+    webop.on.delete("widgets", id="deleted", labels={"mine": "yes"})(do_nothing)
+    webop.on.resume("widgets", id="resumed", labels={"mine": "yes"})(do_nothing)
     with caplog.at_level("DEBUG", "webop"):
         async with run_operator():
             await objects.create("one", {"a": 1})
-            await objects.patch("one", {"spec": {"a": 2}})
+            before = await objects.patch("one", {"spec": {"a": 2}})
             await objects.pass_fence()
-            assert not get_annotations(await objects.get("one"))
+            assert await objects.get("one") == before, "it costs no request"
             assert "/one" not in caplog.text
             assert "[" + objects.namespace not in caplog.text
             await objects.change("one", {"metadata": {"labels": {"mine": "yes"}}})
@@ -112,19 +114,6 @@ async def test_namespaces_are_served_as_they_come_and_only_those_that_are_meant(
     assert names == {"one-a", "one-b", "one-later"}
 
 
-@pytest.mark.feature("SCP-12", "SCP-14", "EMB-13", "SCP-15")
-async def test_all_namespaces_are_served_at_once_if_asked_to(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    webop.on.create("widgets", id="fn")(do_nothing)
-    client, prefix = objects.client, objects.namespace
-    later = Objects(client, objects.kind, f"{prefix}-later")
-    async with run_operator(clusterwide=True, namespaces=[]):
-        await objects.make("one")
-        await create_namespace(client, later.namespace)
-        await later.make("two")
-
-
 @pytest.mark.feature("EMB-13", "SCP-15")
 async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
     registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects
@@ -140,6 +129,9 @@ async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
     assert shown.count("\n") == 1
     try:
         await objects.make("one")
+        later = Objects(objects.client, objects.kind, f"{objects.namespace}-later")
+        await create_namespace(objects.client, later.namespace)
+        await later.make("two")
     finally:
         await operator.__aexit__(None, None, None)
 

@@ -36,6 +36,8 @@ async def test_a_patch_is_merged_into_the_object_and_is_an_update(
         patch.status["phase"] = "done"
         patch["spec"]["list"] = [1, 2]
         assert patch
+        with pytest.raises(LookupError, match="only in daemons and timers"):
+            await patch.apply()
 
     async with run_operator():
         await objects.create("one", {"removed": 1, "kept": {"y": 1}})

@@ -208,42 +208,6 @@ async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_in
     assert not calls.of("three")  # it was not there before the pause, nor after it
 
 
-@pytest.mark.feature("PEE-17")
-async def test_a_handler_in_flight_finishes_and_what_waits_for_a_retry_goes_on_afterwards(
-    run_peer: RunOperator, objects: Objects, boss: Boss, calls: Calls
-) -> None:
-    released = asyncio.Event()
-
-    @webop.on.create("widgets", id="slow", labels={"kind": "slow"})
-    async def slow(**kwargs: Any) -> str:
-        calls.note("slow", kwargs)
-        await released.wait()
-        return "done"
-
-    @webop.on.create("widgets", id="retried", labels={"kind": "retried"})
-    async def retried(retry: int, **kwargs: Any) -> None:
-        calls.note("retried", {**kwargs, "retry": retry})
-        if not retry:
-            raise webop.TemporaryError("later", delay=0.2)
-
-    async with run_peer():
-        await objects.create("slow", labels={"kind": "slow"})
-        await objects.create("retried", labels={"kind": "retried"})
-        await calls.wait("slow")
-        await objects.wait("retried", lambda body: "retried" in str(body["metadata"]))
-        await boss.pause()
-        released.set()
-        body = await objects.wait_handled("slow")
-        assert body["status"]["slow"] == "done"
-        await asyncio.sleep(_IDLE)
-        assert len(calls.of("retried")) == 1
-        await boss.resume()
-        await objects.wait_handled("retried")
-        await objects.pass_fence()
-    assert [call["retry"] for call in calls.of("retried")] == [0, 1]
-    assert len(calls.of("slow")) == 1
-
-
 async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_have_seen_it(
     run_peer: RunOperator, objects: Objects, boss: Boss, calls: Calls
 ) -> None:

@@ -9,14 +9,11 @@ import pytest
 import webop
 from tests.cluster.reactor.request_counts import read_requests
 from tests.kit.operators import (
-    DIFFBASE,
-    FINALIZER,
     Kind,
     Objects,
     RunOperator,
     build_settings,
     do_nothing,
-    get_annotations,
 )
 
 if TYPE_CHECKING:
@@ -96,25 +93,6 @@ async def test_an_object_with_a_finalizer_costs_two_patches_and_its_deletion_one
         assert await meter.read() == {"PATCH": 1}
 
 
-async def test_the_records_of_a_deletion_go_together_with_the_finalizer(
-    run_operator: RunOperator, objects: Objects, meter: Meter
-) -> None:
-    """Otherwise a kill between the two requests repeats the handlers."""
-
-    @webop.on.delete("widgets", id="deleted")
-    async def fn(retry: int, **_: Any) -> None:
-        if not retry:
-            raise webop.TemporaryError("not yet", delay=0.1)
-
-    async with run_operator():
-        await objects.make("one", finalizers=["tests.webop.dev/other"])
-        await meter.read()
-        await objects.delete("one")
-        body = await objects.wait("one", lambda body: len(body["metadata"]["finalizers"]) == 1)
-        assert await meter.read() == {"PATCH": 2}  # the retry, and the end
-    assert set(get_annotations(body)) == {DIFFBASE}
-
-
 @pytest.mark.feature("RST-09", "PAT-10")
 async def test_a_status_with_an_endpoint_of_its_own_costs_a_patch_of_its_own(
     run_operator: RunOperator, with_status: Objects, webop_cluster: LocalCluster
@@ -130,29 +108,3 @@ async def test_a_status_with_an_endpoint_of_its_own_costs_a_patch_of_its_own(
         counted = await meter.read()
     assert counted == {"PATCH": 1, "PATCH status": 1}
     assert body["status"] == {"fn": "result"}
-
-
-@pytest.mark.feature("FLT-25", "FLT-28", "HND-26")
-async def test_what_is_out_of_the_scope_of_all_handlers_costs_nothing(
-    run_operator: RunOperator, objects: Objects, meter: Meter
-) -> None:
-    labels = {"mine": "yes"}
-
-    @webop.on.create("widgets", id="created", labels=labels)
-    @webop.on.update("widgets", id="updated", labels=labels)
-    @webop.on.delete("widgets", id="deleted", labels=labels)
-    @webop.on.resume("widgets", id="resumed", labels=labels)
-    @webop.on.field("widgets", field="spec.never", annotations={"mine": "yes"})
-    async def fn(**_: Any) -> None: ...
-
-    webop.on.event("widgets", id="event")(do_nothing)
-    await objects.create("old")
-    async with run_operator():
-        await objects.create("new", annotations=labels)
-        await objects.delete("old")
-        await objects.pass_fence()
-        counted = await meter.read()
-        body = await objects.get("new")
-    assert counted == {"PATCH": 1}  # of the fence
-    assert get_annotations(body) == labels
-    assert FINALIZER not in body["metadata"].get("finalizers", ())

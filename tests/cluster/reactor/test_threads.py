@@ -81,31 +81,6 @@ async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
     assert caplog.text.count("threads for sync daemons are busy") == 1  # not again and again
 
 
-@pytest.mark.feature("CFG-27", "CFG-26")
-async def test_a_full_pool_of_handlers_is_told_about(
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    released: threading.Event,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.timer("widgets", id="tick", interval=0.1, labels={"slow": "yes"})
-    def tick(**_: Any) -> None:
-        timeline.note("tick")
-        released.wait(20)
-
-    settings = build_settings(execution={"max_workers": 1})
-    async with run_operator(settings):
-        for name in ("a", "b", "c"):
-            await objects.create(name, labels={"slow": "yes"})
-        await timeline.wait("tick")
-        await eventually(lambda: "busy" in caplog.text)
-        assert "All 1 threads for sync handlers are busy" in caplog.text
-        assert "settings.execution.max_workers" in caplog.text
-        released.set()
-        await timeline.wait("tick", 6)
-
-
 _variable: contextvars.ContextVar[str] = contextvars.ContextVar("_variable")
 
 
@@ -134,7 +109,11 @@ async def test_a_sync_daemon_knows_what_it_is_called_for(
 
 @pytest.mark.feature("CFG-26", "CFG-27")
 async def test_the_number_of_threads_can_be_changed_while_handlers_run(
-    run_operator: RunOperator, objects: Objects, timeline: Timeline, released: threading.Event
+    run_operator: RunOperator,
+    objects: Objects,
+    timeline: Timeline,
+    released: threading.Event,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     @webop.on.create("widgets", id="fn", labels={"slow": "yes"})
     def fn(name: str, **_: Any) -> str:
@@ -151,6 +130,8 @@ async def test_the_number_of_threads_can_be_changed_while_handlers_run(
             await objects.create(name, labels={"slow": "yes"})
         await timeline.wait("begun b")
         await timeline.wait("begun c")
+        await eventually(lambda: "threads for sync handlers are busy" in caplog.text)
+        assert "settings.execution.max_workers" in caplog.text
         await objects.pass_fence()
         assert timeline.list_names() == ["begun a", "begun b", "begun c"]
         released.set()

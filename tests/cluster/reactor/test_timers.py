@@ -242,29 +242,6 @@ async def test_a_timer_without_an_interval_follows_the_changes_and_rests_in_betw
     assert len(timeline.of("once")) == 1
 
 
-@pytest.mark.feature("TMR-06", "TMR-12")
-async def test_a_timer_with_idle_and_interval_ticks_between_changes(
-    run_operator: RunOperator, objects: Objects, timeline: Timeline
-) -> None:
-    webop.timer("widgets", id="fn", idle=0.9, interval=0.2)(timeline.noting("called"))
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        created = time.monotonic()
-        first = await timeline.wait("called")
-        await timeline.wait("called", 4)
-        assert is_about(first - created, 0.9, late=1.0)  # with the requests before it
-        await objects.patch("one", {"spec": {"a": 1}})
-        changed = time.monotonic()
-        count = len(timeline.of("called"))
-        again = await timeline.wait("called", count + 1)
-        assert is_about(again - changed, 0.9, late=1.0)
-        await timeline.wait("called", count + 3)
-    gaps = timeline.measure_gaps("called")
-    short = [gap for gap in gaps if gap < 0.7]
-    assert all(is_about(gap, 0.2) for gap in short), gaps
-    assert len(short) == len(gaps) - 1
-
-
 @pytest.mark.feature("TMR-10", "TMR-11", "TMR-12", "D-04")
 async def test_the_first_call_can_be_postponed(
     run_operator: RunOperator, objects: Objects, timeline: Timeline

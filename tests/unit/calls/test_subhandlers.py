@@ -35,7 +35,6 @@ class Cycle:
         )
         self.cause: ChangeCause = build_change(self.new, old)
         self.records = Patch()
-        self.committed: list[frozenset[str]] = []
         self.options = CallOptions(SETTINGS, commits=self)
 
     @property
@@ -51,8 +50,6 @@ class Cycle:
         moment: float,
     ) -> None:
         """Take over what handlers leave."""
-        if "parent" in states:
-            self.committed.append(states["parent"].subrefs)
         deliver_results(outcomes, cause.patch)
         progress = Progress(states)
         progress.set_seen(states, digest_essence(cause.new))
@@ -72,12 +69,6 @@ class Cycle:
         self.new = apply_merge_patch(self.new, merge_patches(self.cause.patch, self.records))
         self.records = Patch()
         return outcome
-
-    @property
-    def stored(self) -> set[str]:
-        """The names of the progress records on the object."""
-        annotations = self.new["metadata"].get("annotations") or {}
-        return {name.removeprefix("kopf.zalando.org/") for name in annotations}
 
 
 class Fns:

@@ -184,6 +184,7 @@ async def test_no_message_of_many_threads_is_lost(
     posted: Recorder, logger: webop.ObjectLogger
 ) -> None:
     def talk() -> None:
+        webop.info(BODY, reason="thread")
         for _ in range(500):
             logger.info("hello")
 

@@ -43,7 +43,6 @@ class Reconciler:
         self.shown: list[tuple[str, Any]] = []
         self.forgotten: list[str] = []
         self.indexed: list[str] = []
-        self.withdrawn: list[str] = []
         self.inside: list[str] = []
         self.violations: list[str] = []
         self.crowd = 0
@@ -51,7 +50,6 @@ class Reconciler:
         self.is_needed: Callable[[WatchedObject], bool] = lambda obj: True
         self.work: Callable[[WatchedObject], Any] = self.nothing
         self.index_work: Callable[[WatchedObject], Any] = self.nothing
-        self.delays: dict[str, list[float | None]] = {}
 
     async def nothing(self, obj: WatchedObject) -> None: ...
 
@@ -74,8 +72,7 @@ class Reconciler:
         self.indexed.append(obj.uid)
         await self.index_work(obj)
 
-    def withdraw(self, obj: WatchedObject) -> None:
-        self.withdrawn.append(obj.uid)
+    def withdraw(self, obj: WatchedObject) -> None: ...
 
     def forget(self, uid: str) -> None:
         self.forgotten.append(uid)
@@ -83,7 +80,7 @@ class Reconciler:
     def on_error(self, obj: WatchedObject, exc: Exception) -> float | None:
         raise exc
 
-    async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> float | None:
+    async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> None:
         if obj.uid in self.inside:
             self.violations.append(f"two workers on {obj.uid}")
         self.inside.append(obj.uid)
@@ -92,7 +89,6 @@ class Reconciler:
         self.seen.append((obj.uid, obj.event_type, obj.version))
         await self.work(obj)
         self.inside.remove(obj.uid)
-        return (self.delays.get(obj.uid) or [None]).pop(0)
 
     def versions(self, uid: str) -> list[int]:
         return [version for seen, _, version in self.seen if seen == uid]
@@ -244,25 +240,6 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(reconciler: Re
     released.set()
     await eventually(lambda: len(reconciler.seen) == 501)
     assert [uid for uid, _, _ in reconciler.seen].index("live") == begun
-
-
-async def test_deleted_objects_are_forgotten_after_the_work_on_them(
-    controller: Controller, reconciler: Reconciler
-) -> None:
-    released = asyncio.Event()
-    reconciler.work = lambda obj: released.wait()
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
-    controller.apply_event("DELETED", build("a", 2))
-    await settle()
-    assert len(controller.uids) == 1
-    assert reconciler.forgotten == []
-    released.set()
-    await settle()
-    assert len(controller.uids) == 0
-    assert reconciler.forgotten == ["a"]
-    controller.apply_event("DELETED", build("never seen", 3))
-    assert len(controller.uids) == 0
 
 
 async def test_what_is_missing_in_a_listing_was_deleted(

@@ -115,53 +115,37 @@ async def test_an_ignored_failure_of_an_activity_is_none(context: OperatorContex
 
 
 @pytest.mark.parametrize(
-    ("group", "name", "message"),
+    ("configure", "message"),
     [
-        ("posting", "enabled", r"enabled = 'soon' is invalid: it must be True or False\."),
         (
-            "execution",
-            "max_worker",
+            lambda settings: setattr(settings.posting, "enabled", "soon"),
+            r"enabled = 'soon' is invalid: it must be True or False\.",
+        ),
+        (
+            lambda settings: setattr(settings.execution, "max_worker", "soon"),
             r"no setting settings\..*\.max_worker, did you mean 'max_workers'\?",
         ),
-    ],
-)
-async def test_a_value_that_does_not_fit_a_setting_ends_the_startup_with_its_name(
-    context: OperatorContext, group: str, name: str, message: str
-) -> None:
-    @webop.on.startup(id="configure")
-    def configure(settings: webop.OperatorSettings, **_: Any) -> None:
-        setattr(getattr(settings, group), name, "soon")
-
-    message = f"'configure' failed for good: .*{message}"
-    async with asyncio.timeout(10):
-        with pytest.raises(ActivityError, match=message):
-            await run_activity(context, Activity.STARTUP)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
         (
-            lambda: webop.WebhookServer(prot=1),  # type: ignore[call-arg]
+            lambda _: webop.WebhookServer(prot=1),  # type: ignore[call-arg]
             r"webop\.WebhookServer\(\) has no argument 'prot', did you mean 'port'\? \(.*line \d+",
         ),
         (
-            lambda: webop.WebhookMinikubeServer("localhost"),  # type: ignore[call-arg]
+            lambda _: webop.WebhookMinikubeServer("localhost"),  # type: ignore[call-arg]
             r"webop\.WebhookServer\(\): takes 1 positional argument but 2 were given\. \(.*line",
         ),
         (
-            lambda: webop.AnnotationsProgressStorage(x=1),  # type: ignore[call-arg]
+            lambda _: webop.AnnotationsProgressStorage(x=1),  # type: ignore[call-arg]
             r"webop\.AnnotationsProgressStorage\(\) has no argument 'x'\. \(.*line \d+",
         ),
     ],
 )
-async def test_an_argument_that_a_class_of_ours_does_not_have_ends_the_startup(
-    context: OperatorContext, call: Callable[[], object], message: str
+async def test_a_setting_or_an_argument_that_does_not_fit_ends_the_startup_with_its_name(
+    context: OperatorContext, configure: Callable[[webop.OperatorSettings], object], message: str
 ) -> None:
     @webop.on.startup(id="configure")
-    def configure(**_: Any) -> None:
-        call()
+    def fn(settings: webop.OperatorSettings, **_: Any) -> None:
+        configure(settings)
 
     async with asyncio.timeout(10):
-        with pytest.raises(ActivityError, match=message):
+        with pytest.raises(ActivityError, match=f"'configure' failed for good: .*{message}"):
             await run_activity(context, Activity.STARTUP)

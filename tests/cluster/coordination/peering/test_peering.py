@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.cluster.coordination.peering.pauses import stay_out
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing
-from tests.kit.peering_objects import PeeringObject, build_record
+from tests.kit.peering_objects import PeeringObject, build_record, stay_out
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.handlers.stopping import AsyncDaemonStopped

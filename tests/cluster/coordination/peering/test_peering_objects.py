@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from tests.cluster.coordination.peering.pauses import stay_out
 from tests.kit.operators import CRDS, Calls, Objects, RunOperator, build_settings
 from tests.kit.peering_objects import (
     PEERINGS,
@@ -15,6 +14,7 @@ from tests.kit.peering_objects import (
     build_peering_crds,
     build_record,
     define_peerings,
+    stay_out,
     undefine_peerings,
 )
 from tests.kit.waiting import eventually

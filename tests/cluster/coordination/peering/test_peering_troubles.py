@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.cluster.coordination.peering.pauses import stay_out
 from tests.kit.forwarder import Forwarder
 from tests.kit.http_relay import Relay
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings, get_connection
-from tests.kit.peering_objects import PeeringObject, build_record
+from tests.kit.peering_objects import PeeringObject, build_record, stay_out
 from tests.kit.rights import grant
 from tests.kit.waiting import eventually
 from webop.client.auth.kubeconfig import read_kubeconfig
