@@ -34,17 +34,13 @@ class Window:
         await eventually(lambda: dump(self.index) == expected, f"{expected} in the index")
 
 
-def index_colours() -> Window:
+@pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15", "IDX-02", "IDX-24")
+async def test_an_index_follows_the_objects(objects: Objects, run_operator: RunOperator) -> None:
     @webop.index("widgets", id="colours", labels={"ignored": webop.ABSENT})
     async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str]:
         return {spec["colour"]: name}
 
-    return Window("colours")
-
-
-@pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15", "IDX-02", "IDX-24")
-async def test_an_index_follows_the_objects(objects: Objects, run_operator: RunOperator) -> None:
-    window = index_colours()
+    window = Window("colours")
     await objects.create("a", {"colour": "red"})
     async with run_operator():
         await window.until({"red": ["a"]})

@@ -15,7 +15,7 @@ import pytest
 
 import webop
 from tests.cluster.reactor.observations import Crowd
-from tests.kit.http_relay import Relay, relay
+from tests.kit.http_relay import Relay, fail, relay
 from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
@@ -125,18 +125,6 @@ async def test_handlers_and_daemons_that_run_as_credentials_are_lost_go_on(
     assert set(crowd.entries.values()) == {1}
 
 
-def lock_at_patches(relayed: Relay) -> None:
-    """Let nobody in any more as soon as an object is to be patched."""
-
-    async def lock(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "PATCH":
-            return None
-        relayed.lock()
-        return httpx.Response(401, json={"kind": "Status", "code": 401})
-
-    relayed.meddle = lock
-
-
 async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_found(
     run_operator: RunOperator, run_hosted: RunHosted, objects: Objects
 ) -> None:
@@ -151,7 +139,14 @@ async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_fo
         patch.spec["resumed"] = "yes"
 
     async with run_hosted() as hosted:
-        lock_at_patches(hosted.relayed)
+
+        async def lock(request: httpx.Request) -> httpx.Response | None:
+            if request.method != "PATCH":
+                return None
+            hosted.relayed.lock()
+            return fail(401)
+
+        hosted.relayed.meddle = lock
         await eventually(lambda: hosted.relayed.is_locked, "the patch is refused")
         await hosted.lock_out()
         hosted.relayed.meddle = None

@@ -63,12 +63,6 @@ def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
     return calls
 
 
-def build_left_record(key: str, purpose: str = "resume") -> dict[str, str]:
-    """Return the annotation of a handler that another operator has attempted three times."""
-    record = {"started": "2030-01-01T00:00:00Z", "purpose": purpose, "retries": 3}
-    return {f"{PREFIX}/{key}": json.dumps(record)}
-
-
 @pytest.mark.feature("PEE-17", "D-06")
 async def test_daemons_and_timers_stop_and_start_again(
     run_peer: RunOperator, objects: Objects, boss: Boss, timeline: Timeline
@@ -261,7 +255,8 @@ async def test_records_that_another_operator_left_in_the_pause_do_not_stay_on_th
         await objects.pass_fence()  # so that it need not be resumed
         await objects.make("one")
         await boss.pause()
-        left = build_left_record(key, purpose)
+        record = {"started": "2030-01-01T00:00:00Z", "purpose": purpose, "retries": 3}
+        left = {f"{PREFIX}/{key}": json.dumps(record)}
         await objects.patch("one", {"metadata": {"annotations": left}})
         await boss.resume()
         await objects.wait("one", lambda raw: not get_progress(raw))

@@ -26,10 +26,6 @@ from webop.reactor.writer import open_writer
 RBAC = 'widgets.tests.webop.dev "a" is forbidden: User "system:serviceaccount:x:y" cannot patch'
 
 
-def forbid() -> httpx.Response:
-    return httpx.Response(403, json={"kind": "Status", "code": 403, "message": RBAC})
-
-
 async def test_a_result_is_kept_while_permissions_are_applied_anew(
     run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
@@ -45,7 +41,7 @@ async def test_a_result_is_kept_while_permissions_are_applied_anew(
         if request.method != "PATCH" or len(forbidden) > 2:
             return None
         forbidden.append(request)
-        return forbid()
+        return httpx.Response(403, json={"kind": "Status", "code": 403, "message": RBAC})
 
     async with run_relayed(meddle=meddle):
         body = await objects.make("a")
