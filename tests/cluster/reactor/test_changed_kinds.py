@@ -10,7 +10,16 @@ import pytest
 
 import webop
 from tests.cluster.reactor.observations import Crowd, Names
-from tests.kit.operators import CRDS, Calls, Json, Kind, Objects, RunOperator, build_settings
+from tests.kit.operators import (
+    CRDS,
+    Calls,
+    Json,
+    Kind,
+    Objects,
+    RunOperator,
+    build_settings,
+    is_no_fence,
+)
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 
@@ -134,7 +143,7 @@ async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status
 ) -> None:
     ended, index = asyncio.Event(), Names(ducks.kind.crd_name)
 
-    @webop.on.create(ducks.kind.crd_name, id="created")
+    @webop.on.create(ducks.kind.crd_name, id="created", when=is_no_fence)
     async def created(**kwargs: Any) -> str:
         calls.note("created", kwargs)
         await ended.wait()
