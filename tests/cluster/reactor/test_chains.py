@@ -138,7 +138,6 @@ async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_mi
     run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     is_ready = False
-
     labels = {"x": "y"}
     webop.on.field("widgets", id="chosen", field="spec.a", labels=labels)(calls.noting("chosen"))
 

@@ -95,8 +95,8 @@ async def test_the_stages_hold_on_the_exit_too(
     assert 0.75 < stopped < 2.5
 
 
-@pytest.mark.feature("DMN-02", "DMN-03")
-async def test_a_daemon_that_waits_for_its_retry_or_its_start_does_not_hold_up_the_exit(
+@pytest.mark.feature("DMN-02", "DMN-03", "DMN-18")
+async def test_a_daemon_that_waits_for_its_retry_or_its_start_holds_neither_its_object_nor_the_exit(
     run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     @webop.daemon("widgets", id="retried")
@@ -107,10 +107,13 @@ async def test_a_daemon_that_waits_for_its_retry_or_its_start_does_not_hold_up_t
     webop.daemon("widgets", id="postponed", initial_delay=1000)(timeline.noting("postponed"))
     webop.timer("widgets", id="timer", interval=1000)(timeline.noting("timer"))
     async with run_operator() as operator:
-        await objects.create("one")
-        await timeline.wait("retried")
-        await timeline.wait("timer")
+        for name in ("one", "two"):
+            await objects.create(name)
+        await timeline.wait("retried", 2)
+        await timeline.wait("timer", 2)
+        await objects.delete("two")
+        await objects.wait_gone("two", timeout=5)
         began = time.monotonic()
         await operator.stop()
     assert time.monotonic() - began < 3
-    assert sorted(timeline.list_names()) == ["retried", "timer"]
+    assert sorted(timeline.list_names()) == ["retried"] * 2 + ["timer"] * 2

@@ -14,7 +14,6 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    build_settings,
     get_annotations,
     has_finalizer,
 )
@@ -277,19 +276,6 @@ async def test_no_daemon_begins_for_an_object_that_is_being_deleted(
     assert not calls.of("theirs")
     assert not calls.of("ours")
     await objects.patch("theirs", {"metadata": {"finalizers": []}})
-
-
-@pytest.mark.feature("DMN-18", "DMN-03")
-async def test_a_daemon_that_is_yet_to_begin_does_not_hold_its_object(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.daemon("widgets", id="fn", initial_delay=1000)(calls.noting("fn"))
-    async with run_operator(build_settings()):
-        await objects.create("one")
-        await objects.wait("one", has_finalizer)
-        await objects.delete("one")
-        await objects.wait_gone("one", timeout=5)
-    assert not calls.of("one")
 
 
 @pytest.mark.feature("ERR-01", "DMN-22")
