@@ -129,9 +129,9 @@ def run_operator(
 
 
 @pytest.fixture
-def registry() -> webop.OperatorRegistry:
-    """Where the test puts its handlers."""
-    return webop.OperatorRegistry()
+def registry(default_registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
+    """Where the handlers of a test go, also if it does not say so."""
+    return default_registry
 
 
 @pytest.fixture

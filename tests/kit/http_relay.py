@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import orjson
 
-import webop
-from tests.kit.operators import open_http, operate
+from tests.kit.operators import open_http
 from tests.kit.scripted_server import ScriptedServer, answer_by
 from webop.client.auth.vault import ConnectionInfo
 
@@ -146,19 +145,3 @@ async def relay(cluster: LocalCluster, *, keeps_user: bool = False) -> AsyncIter
             yield relayed
         finally:
             await relayed.close()
-
-
-@contextlib.asynccontextmanager
-async def operate_behind(
-    cluster: LocalCluster,
-    meddle: Meddler,
-    registry: webop.OperatorRegistry,
-    namespace: str,
-    settings: webop.OperatorSettings | None = None,
-) -> AsyncIterator[None]:
-    """Run an operator for a namespace behind a relay, which answers as a function wants."""
-    async with relay(cluster) as relayed:
-        relayed.meddle = meddle
-        run = operate(relayed.info, registry, settings, beside=True, namespaces=[namespace])
-        async with run:
-            yield

@@ -225,6 +225,21 @@ class Objects:
         }
         return await self.client.create(self.resource, self.namespace, body)
 
+    async def make(self, name: str, spec: Json | None = None, **metadata: Any) -> Json:
+        """Create an object, and wait until it is handled."""
+        await self.create(name, spec, **metadata)
+        return await self.wait_handled(name)
+
+    async def change(self, name: str, patch: Json) -> Json:
+        """Apply a merge patch, and wait until the new state is handled."""
+        await self.patch(name, patch)
+        return await self.wait_handled(name)
+
+    async def remove(self, name: str) -> None:
+        """Ask for the deletion, and wait for the end of the object."""
+        await self.delete(name)
+        await self.wait_gone(name)
+
     async def get(self, name: str) -> Json:
         """Read an object."""
         return await self.client.get(self.resource, self.namespace, name)
@@ -291,6 +306,11 @@ def get_progress(body: Json) -> Json:
     }
 
 
+def has_finalizer(body: Json) -> bool:
+    """Tell whether an object has the finalizer of webop."""
+    return FINALIZER in body["metadata"].get("finalizers", ())
+
+
 def is_handled(body: Json) -> bool:
     """Tell whether the present spec of an object is stored as handled, with no progress left."""
     stored = webop.AnnotationsDiffBaseStorage().fetch(body=webop.Body(body))
@@ -319,6 +339,16 @@ class Calls:
         self.items.append(
             {"handler": handler, "name": kwargs.get("name"), "spec": spec, **chosen, **more}
         )
+
+    def noting(self, handler: str, released: asyncio.Event | None = None) -> Callable[..., Any]:
+        """Return a handler that notes its calls, and goes on until it is released."""
+
+        async def fn(**kwargs: Any) -> None:
+            self.note(handler, kwargs)
+            if released is not None:
+                await released.wait()
+
+        return fn
 
     def of(self, name: str, handler: str | None = None) -> list[Json]:
         """Return the calls about an object, of one handler maybe."""
@@ -426,7 +456,7 @@ def _declare_fences(registry: webop.OperatorRegistry) -> None:
         registry.append(
             ChangeHandler(
                 id="fence",
-                fn=_handle_fence,
+                fn=do_nothing,
                 selector=selector,
                 reason=webop.Reason.CREATE,
                 labels={_FENCE: webop.PRESENT},
@@ -435,7 +465,8 @@ def _declare_fences(registry: webop.OperatorRegistry) -> None:
         )
 
 
-async def _handle_fence(**_: Any) -> None: ...
+async def do_nothing(**_: Any) -> None:
+    """Be a handler."""
 
 
 async def wait_for_events(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.kit.operators import CRDS, Json, connect, undefine, wait_served
+from tests.kit.operators import CRDS, Calls, Json, Objects, connect, undefine, wait_served
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.errors import APIConflictError
@@ -119,6 +119,14 @@ def build_record(priority: int, lifetime: float = 3600, **more: Any) -> Json:
     """Return a record of somebody who is alive."""
     lastseen = datetime.now(UTC).isoformat()
     return {"priority": priority, "lifetime": int(lifetime), "lastseen": lastseen, **more}
+
+
+async def stay_out(objects: Objects, calls: Calls, log: pytest.LogCaptureFixture) -> None:
+    """See that nobody handles an object: another one, of somebody else, is passed by."""
+    await eventually(lambda: "Pausing" in log.text or "is paused" in log.text, "a pause")
+    await objects.create("ignored", labels={"x": "y"})
+    await asyncio.sleep(0.2)  # for what should not happen
+    assert not len(calls)
 
 
 class Boss:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import webop
 from tests.kit.waiting import eventually
 
 
@@ -18,6 +21,20 @@ class Timeline:
     def note(self, what: str) -> None:
         """Take note of something that happens now."""
         self.moments.append((what, time.monotonic()))
+
+    def noting(self, what: str) -> Callable[..., Any]:
+        """Return a handler that notes its calls."""
+
+        async def fn(**_: Any) -> None:
+            self.note(what)
+
+        return fn
+
+    async def live(self, stopped: webop.DaemonStopped, **_: Any) -> None:
+        """Be a daemon until it is told to stop."""
+        self.note("begun")
+        await stopped.wait()
+        self.note("ended")
 
     def of(self, what: str) -> list[float]:
         """Return when something has happened."""

@@ -40,16 +40,14 @@ def await_thread_end() -> None:
         time.sleep(0.01)
 
 
-def run_once(
-    registry: webop.OperatorRegistry, threshold: float | None, loop_factory: Any = None
-) -> None:
+def run_once(threshold: float | None, loop_factory: Any = None) -> None:
     """Run an operator that only starts and ends."""
 
     async def operate() -> None:
         flag = asyncio.Event()
         flag.set()
         settings = build_settings(process={"blocked_loop_threshold": threshold})
-        await webop.operator(registry=registry, settings=settings, stop_flag=flag, clusterwide=True)
+        await webop.operator(settings=settings, stop_flag=flag, clusterwide=True)
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(operate())
@@ -57,15 +55,15 @@ def run_once(
 
 @pytest.mark.parametrize("loop_factory", LOOPS, ids=["asyncio", "uvloop"])
 def test_an_async_handler_that_blocks_the_loop_is_named_with_its_stack(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture, loop_factory: Any
+    caplog: pytest.LogCaptureFixture, loop_factory: Any
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    @webop.on.cleanup(registry=registry, id="tidy")
+    @webop.on.cleanup(id="tidy")
     async def tidy(**_: Any) -> None:
         block(1)
 
-    run_once(registry, 0.2, loop_factory)
+    run_once(0.2, loop_factory)
     (warning,) = find(caplog, "so far")
     assert warning.levelname == "WARNING"
     beginning = "Cleanup handler 'tidy' blocks the event loop for 0.2 s so far"
@@ -78,45 +76,43 @@ def test_an_async_handler_that_blocks_the_loop_is_named_with_its_stack(
     assert 0.5 < float(end.getMessage().split()[-2]) < 3
 
 
-def test_one_that_does_not_block_and_a_sync_one_are_not(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
-    @webop.on.cleanup(registry=registry, id="patient")
+def test_one_that_does_not_block_and_a_sync_one_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    @webop.on.cleanup(id="patient")
     async def patient(**_: Any) -> None:
         await asyncio.sleep(1)
 
-    @webop.on.cleanup(registry=registry, id="sync")
+    @webop.on.cleanup(id="sync")
     def sync(**_: Any) -> None:
         time.sleep(1)
 
-    run_once(registry, 0.4)
+    run_once(0.4)
     assert not find(caplog, "event loop")
 
 
 def test_it_is_switched_off_by_its_setting_and_leaves_no_thread(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.startup(registry=registry, id="begin")
+    @webop.on.startup(id="begin")
     async def begin(settings: webop.OperatorSettings, **_: Any) -> None:
         settings.process.blocked_loop_threshold = None
         block(1)
 
-    run_once(registry, 0.7)
+    run_once(0.7)
     assert not find(caplog, "event loop")
     await_thread_end()
 
 
 def test_a_filter_or_anything_else_that_blocks_is_shown_by_its_stack(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.cleanup(registry=registry, id="spawn")
+    @webop.on.cleanup(id="spawn")
     async def spawn(**_: Any) -> None:
         async def count() -> None:
             block(1)
 
         await asyncio.gather(count())
 
-    run_once(registry, 0.2)
+    run_once(0.2)
     (warning,) = find(caplog, "so far")
     assert (warning.stack_info or "").endswith("time.sleep(seconds)")
     # Contexts of tasks can be asked for since then.
@@ -124,22 +120,18 @@ def test_a_filter_or_anything_else_that_blocks_is_shown_by_its_stack(
 
 
 async def test_a_handler_of_an_object_is_warned_of_once_with_the_object(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "webop.calls.blocked_loop")
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(**_: Any) -> None:
         block(0.5)
 
     settings = build_settings(process={"blocked_loop_threshold": 0.1})
     async with run_operator(settings):
         for name in ("one", "two"):
-            await objects.create(name)
-            await objects.wait_handled(name)
+            await objects.make(name)
         await eventually(lambda: len(find(caplog, "no longer")) >= 2)
     warnings = [r for r in find(caplog, "Handler 'fn' blocks the") if "so far" in r.getMessage()]
     assert warnings[0].levelname == "WARNING"
@@ -148,14 +140,14 @@ async def test_a_handler_of_an_object_is_warned_of_once_with_the_object(
 
 
 async def test_a_review_that_blocks_the_loop_of_an_asgi_server_is_named(
-    registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.validate("kopfexamples", id="check", registry=registry)
+    @webop.on.validate("kopfexamples", id="check")
     async def check(**_: Any) -> None:
         block(1)
 
     settings = build_settings(process={"blocked_loop_threshold": 0.2})
-    async with serve(registry=registry, settings=settings) as site:
+    async with serve(settings=settings) as site:
         await site.review()
         await eventually(lambda: find(caplog, "Webhook 'check' blocks the event loop"))
 

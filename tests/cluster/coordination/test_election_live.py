@@ -16,17 +16,12 @@ import yaml
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import serve
+from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.coordination.requests import LEASES
 
 if TYPE_CHECKING:
@@ -72,40 +67,30 @@ async def read_lease(objects: Objects, name: str = "lead") -> Json:
     return spec
 
 
-def declare(registry: webop.OperatorRegistry, calls: Calls) -> webop.OperatorRegistry:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-
-    @webop.on.resume("widgets", registry=registry, id="resumed")
-    async def resumed(**kwargs: Any) -> None:
-        calls.note("resumed", kwargs)
-
-    return registry
+@pytest.fixture(autouse=True)
+def _handlers(registry: webop.OperatorRegistry, calls: Calls) -> None:
+    webop.on.create("widgets", id="created")(calls.noting("created"))
+    webop.on.resume("widgets", id="resumed")(calls.noting("resumed"))
 
 
 async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
-    objects: Objects, run_operator: RunOperator, registry: webop.OperatorRegistry, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
-    declare(registry, calls)
     async with AsyncExitStack() as stack:
         options = [{"settings": lead(objects, **LONG), "identity": name} for name in ("one", "two")]
         first = await stack.enter_async_context(run_operator(beside=True, **options[0]))
         await objects.pass_fence()  # the watch is up: what comes now is new, and not resumed
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         lease = await read_lease(objects)
         assert lease["holderIdentity"] == "one"
         assert lease["leaseDurationSeconds"] == 20
         assert lease["leaseTransitions"] == 0
         assert lease["acquireTime"] <= lease["renewTime"]
         await stack.enter_async_context(run_operator(beside=True, **options[1]))
-        await objects.create("b")
-        await objects.wait_handled("b")
+        await objects.make("b")
         assert (await read_lease(objects))["holderIdentity"] == "one"
         await first.stop()
-        await objects.create("c")
-        await objects.wait_handled("c")
+        await objects.make("c")
         for name in ("a", "b"):
             await calls.wait(name, "resumed")
         lease = await read_lease(objects)
@@ -118,23 +103,16 @@ async def test_of_two_replicas_one_acts_and_hands_over_when_it_stops(
 
 
 async def test_the_lease_is_in_the_only_served_namespace_if_nothing_says_otherwise(
-    objects: Objects, run_operator: RunOperator, registry: webop.OperatorRegistry, calls: Calls
+    objects: Objects, run_operator: RunOperator
 ) -> None:
-    declare(registry, calls)
     async with run_operator(settings=lead(objects, lease_namespace=None), identity="me"):
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         assert (await read_lease(objects))["holderIdentity"] == "me"
 
 
 async def test_a_lease_of_somebody_else_is_waited_for_and_then_taken(
-    objects: Objects,
-    run_operator: RunOperator,
-    registry: webop.OperatorRegistry,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
+    objects: Objects, run_operator: RunOperator, log: pytest.LogCaptureFixture
 ) -> None:
-    declare(registry, calls)
     spec = {
         "holderIdentity": "go-controller_1",
         "leaseDurationSeconds": 2,
@@ -146,46 +124,21 @@ async def test_a_lease_of_somebody_else_is_waited_for_and_then_taken(
     await objects.client.create(LEASES, objects.namespace, body)
     async with run_operator(settings=lead(objects), identity="me"):
         await eventually(lambda: "held by 'go-controller_1' since 2026-01-02" in log.text, "a word")
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         lease = await read_lease(objects)
         assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("me", 4)
 
 
-async def test_without_permission_it_stands_by_and_says_what_is_missing(
-    webop_cluster: LocalCluster,
-    objects: Objects,
-    run_operator: RunOperator,
-    registry: webop.OperatorRegistry,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
-) -> None:
-    declare(registry, calls)
-    user = f"{objects.namespace}-user"
-    vault = webop.Vault({"x": read_kubeconfig([webop_cluster.kubeconfig_for(user)])})
-    async with run_operator(settings=lead(objects), vault=vault):
-        await eventually(lambda: "cannot be acquired" in log.text, "a word")
-    assert f'User "{user}" cannot get resource "leases"' in log.text
-    assert "Needed: get, create and update; better also list and watch." in log.text
-    assert log.text.count("cannot be acquired") == 1
-
-
 async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_has_it(
-    webop_cluster: LocalCluster,
-    objects: Objects,
-    registry: webop.OperatorRegistry,
-    calls: Calls,
+    webop_cluster: LocalCluster, objects: Objects, log: pytest.LogCaptureFixture
 ) -> None:
-    declare(registry, calls)
     user = f"{objects.namespace}-late"
-    vault = webop.Vault({"x": read_kubeconfig([webop_cluster.kubeconfig_for(user)])})
-    kind = f"{objects.kind.plural}.{objects.kind.group}"
-    grant(webop_cluster, user, kind, "get,list,watch,patch", objects.namespace)
+    vault = read_vault(webop_cluster, user)
+    verbs, client = "get,list,watch,patch", objects.client
+    await grant(client, user, objects.kind.crd_name, verbs, objects.namespace)
     settings = lead(objects)
     settings.scanning.disabled = True
-    async with serve(
-        registry=registry, settings=settings, vault=vault, namespaces=[objects.namespace]
-    ) as site:
+    async with serve(settings=settings, vault=vault, namespaces=[objects.namespace]) as site:
 
         async def has(status: int, text: str) -> bool:
             answer = await site.get("/readyz")
@@ -193,26 +146,20 @@ async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_
 
         await eventually(lambda: has(503, '"not ready":["the lease'), "the obstacle alone")
         assert await has(503, f"the lease {objects.namespace}/lead cannot be acquired: ")
-        grant(webop_cluster, user, "leases", "get,create,update", objects.namespace)
+        assert f'User "{user}" cannot get resource "leases"' in log.text
+        assert "Needed: get, create and update; better also list and watch." in log.text
+        assert log.text.count("cannot be acquired") == 1
+        leases = "leases.coordination.k8s.io"
+        await grant(client, user, leases, "get,create,update", objects.namespace)
         await eventually(lambda: has(200, ""), "readiness")
-
-
-def grant(cluster: LocalCluster, user: str, resource: str, verbs: str, namespace: str) -> None:
-    """Let a user do something in a namespace."""
-    name, where = f"{user}-{resource}", f"--namespace={namespace}"
-    cluster.kubectl("create", "role", name, f"--verb={verbs}", f"--resource={resource}", where)
-    cluster.kubectl("create", "rolebinding", name, f"--role={name}", f"--user={user}", where)
 
 
 async def test_the_rights_of_the_manual_suffice(
     webop_cluster: LocalCluster,
     objects: Objects,
     run_operator: RunOperator,
-    registry: webop.OperatorRegistry,
-    calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    declare(registry, calls)
     text = (Path(__file__).parents[3] / "docs" / "leadership.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     role = yaml.safe_load(block)
@@ -227,7 +174,7 @@ async def test_the_rights_of_the_manual_suffice(
         "subjects": [{"kind": "User", "name": user}],
     }
     webop_cluster.apply(role, binding)
-    vault = webop.Vault({"x": read_kubeconfig([webop_cluster.kubeconfig_for(user)])})
+    vault = read_vault(webop_cluster, user)
     caplog.set_level(logging.INFO)
     async with run_operator(settings=lead(objects, name="my-operator"), vault=vault):
         await eventually(lambda: "This replica is leading" in caplog.text, "leadership")
@@ -237,27 +184,19 @@ async def test_the_rights_of_the_manual_suffice(
 
 
 async def test_an_absent_namespace_is_named(
-    objects: Objects,
-    run_operator: RunOperator,
-    registry: webop.OperatorRegistry,
-    calls: Calls,
-    log: pytest.LogCaptureFixture,
+    objects: Objects, run_operator: RunOperator, log: pytest.LogCaptureFixture
 ) -> None:
-    declare(registry, calls)
     async with run_operator(settings=lead(objects, lease_namespace="nowhere")):
         await eventually(lambda: "cannot be acquired" in log.text, "a word")
     assert 'namespaces "nowhere" not found' in log.text
 
 
 async def test_a_lost_lease_that_comes_back_begins_a_new_turn_with_the_daemons(
-    objects: Objects,
-    run_operator: RunOperator,
-    registry: webop.OperatorRegistry,
-    client: Client,
+    objects: Objects, run_operator: RunOperator, client: Client
 ) -> None:
     running: list[str] = []
 
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def work(stopped: webop.DaemonStopped, **_: Any) -> None:
         running.append("begun")
         try:

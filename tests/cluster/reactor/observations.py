@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import webop
-from tests.kit.operators import Calls
 
 
 class Crowd:
@@ -38,11 +36,11 @@ class Names:
         served: the versions, with whether they have a status endpoint.
     """
 
-    def __init__(self, registry: webop.OperatorRegistry, plural: str) -> None:
+    def __init__(self, plural: str) -> None:
         self.served: set[tuple[str, bool]] = set()
         self._index: Any = ()
-        webop.on.startup(registry=registry)(self._look)
-        webop.index(plural, registry=registry, id="names")(self._add)
+        webop.on.startup()(self._look)
+        webop.index(plural, id="names")(self._add)
 
     def __call__(self) -> set[str]:
         return set(self._index)
@@ -53,16 +51,3 @@ class Names:
     async def _add(self, name: str, resource: webop.Resource, **_: Any) -> dict[str, str]:
         self.served.add((resource.version, "status" in resource.subresources))
         return {name: name}
-
-
-def build_noting_handler(
-    calls: Calls, name: str, released: asyncio.Event | None = None
-) -> Callable[..., Any]:
-    """Return a handler that notes its calls, and goes on until it is released."""
-
-    async def fn(**kwargs: Any) -> None:
-        calls.note(name, kwargs)
-        if released is not None:
-            await released.wait()
-
-    return fn

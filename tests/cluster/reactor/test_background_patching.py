@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.operators import (
-    Calls,
-    Kind,
-    Objects,
-    RunOperator,
-    build_settings,
-    get_connection,
-    operate,
-)
+from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings, get_connection
 from tests.kit.timeline import Timeline
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -35,39 +25,23 @@ def set_conditions(body: webop.RawBody) -> None:
     conditions.append({"type": "Whatever", "status": "True"})
 
 
-@contextlib.asynccontextmanager
-async def operate_through(
-    proxy: Forwarder, cluster: LocalCluster, registry: webop.OperatorRegistry, namespace: str
-) -> AsyncIterator[None]:
-    """Run an operator that reaches the API server through a proxy, with short pauses."""
-    quick: dict[str, dict[str, Any]] = {
-        "networking": {"error_backoffs": [], "request_timeout": 2},
-        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
-        "batching": {"error_delays": [0.1]},
-    }
-    info, settings = get_connection(cluster, proxy.url), build_settings(**quick)
-    async with operate(info, registry, settings, beside=True, namespaces=[namespace]):
-        yield
-
-
-def declare(registry: webop.OperatorRegistry, plural: str, fn: Any, *, is_timer: bool) -> None:
+def declare(plural: str, fn: Any, *, is_timer: bool) -> None:
     """Declare a function as a timer, or as a daemon that asks for being called again."""
     if is_timer:
-        webop.timer(plural, registry=registry, id="fn", interval=0.1)(fn)
+        webop.timer(plural, id="fn", interval=0.1)(fn)
         return
 
     async def run(**kwargs: Any) -> None:
         await fn(**kwargs)
         raise webop.TemporaryError("again", delay=0.1)
 
-    webop.daemon(plural, registry=registry, id="fn")(run)
+    webop.daemon(plural, id="fn")(run)
 
 
 @pytest.mark.feature("TMR-20", "DMN-27", "PAT-03", "PAT-04", "PAT-05", "PAT-06", "PAT-08", "D-05")
 @pytest.mark.parametrize("has_status", [False, True])
 @pytest.mark.parametrize("is_timer", [False, True])
 async def test_a_patch_is_applied_after_each_iteration_and_cleared(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     widgets: Kind,
@@ -88,7 +62,7 @@ async def test_a_patch_is_applied_after_each_iteration_and_cleared(
         patch.metadata.labels["x"] = "y"
         patch.fns.append(set_conditions)
 
-    declare(registry, kind.plural, update, is_timer=is_timer)
+    declare(kind.plural, update, is_timer=is_timer)
     async with run_operator():
         await objects.create("one", {"a": 0})
         first = await objects.wait("one", lambda b: (b.get("status") or {}).get("conditions"))
@@ -101,19 +75,26 @@ async def test_a_patch_is_applied_after_each_iteration_and_cleared(
 
 
 async def test_functions_of_a_daemon_that_ends_are_applied_when_the_api_server_is_back(
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     objects: Objects,
     proxy: Forwarder,
     webop_cluster: LocalCluster,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn")
+    @webop.daemon("widgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         proxy.is_refusing = True
         proxy.cut()
         patch.fns.append(set_conditions)
 
-    async with operate_through(proxy, webop_cluster, registry, objects.namespace):
+    quick: dict[str, dict[str, Any]] = {
+        "networking": {"error_backoffs": [], "request_timeout": 2},
+        "watching": {"inactivity_timeout": 1.0, "reconnect_backoff": 0.05},
+        "batching": {"error_delays": [0.1]},
+    }
+    info = get_connection(webop_cluster, proxy.url)
+    vault, settings = webop.Vault({"proxied": info}), build_settings(**quick)
+    async with run_operator(settings, vault=vault, beside=True):
         await objects.create("one")
         await eventually(lambda: "Retrying in" in caplog.text, "the patch is refused")
         proxy.is_refusing = False
@@ -147,7 +128,6 @@ def spoil(patch: webop.Patch, number: int) -> None:
 @pytest.mark.feature("DMN-27", "TMR-20", "PAT-12")
 @pytest.mark.parametrize("is_timer", [False, True])
 async def test_mistakes_in_a_patch_do_not_stop_a_timer_or_a_daemon(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -155,14 +135,12 @@ async def test_mistakes_in_a_patch_do_not_stop_a_timer_or_a_daemon(
     *,
     is_timer: bool,
 ) -> None:
-    async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
-        if name != "one":
-            return
+    async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         assert not patch  # what is refused is not carried over
-        calls.note("fn", {**kwargs, "name": name})
+        calls.note("fn", kwargs)
         spoil(patch, len(calls.of("one")))
 
-    declare(registry, "widgets", fn, is_timer=is_timer)
+    declare("widgets", fn, is_timer=is_timer)
     async with run_operator():
         await objects.create("one", {"a": 1})
         await calls.wait("one", count=8)
@@ -174,17 +152,14 @@ async def test_mistakes_in_a_patch_do_not_stop_a_timer_or_a_daemon(
 
 @pytest.mark.feature("TMR-19", "DMN-26")
 async def test_a_result_that_is_there_already_is_not_written_again(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     results: list[Any] = [{"a": 1, "b": None}, {"a": 1}, 1, True, True, "x", None, "x", ["x"]]
 
-    @webop.timer("widgets", registry=registry, id="fn", interval=0.15)
-    async def fn(name: str, body: webop.Body, **kwargs: Any) -> Any:
-        if name == "one":
-            version = body.meta.resource_version
-            calls.note("fn", {**kwargs, "name": name}, version=version)
-            return results[min(len(calls), len(results)) - 1]
-        return None
+    @webop.timer("widgets", id="fn", interval=0.15)
+    async def fn(body: webop.Body, **kwargs: Any) -> Any:
+        calls.note("fn", kwargs, version=body.meta.resource_version)
+        return results[min(len(calls), len(results)) - 1]
 
     async with run_operator():
         await objects.create("one")
@@ -199,24 +174,14 @@ async def test_a_result_that_is_there_already_is_not_written_again(
 
 @pytest.mark.feature("TMR-19", "TMR-06")
 async def test_a_result_that_changes_resets_the_idle_time(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
-    @webop.timer("widgets", registry=registry, id="steady", idle=0.5, interval=0.1)
+    @webop.timer("widgets", id="steady", idle=0.5, interval=0.1)
     async def steady(labels: webop.Labels, **_: Any) -> int | None:
         timeline.note(f"steady {labels.get('of')}")
         return 1 if labels.get("of") == "steady" else None
 
-    @webop.timer(
-        "widgets",
-        registry=registry,
-        id="changing",
-        idle=0.5,
-        interval=0.1,
-        labels={"of": "changes"},
-    )
+    @webop.timer("widgets", id="changing", idle=0.5, interval=0.1, labels={"of": "changes"})
     async def changing(**_: Any) -> int:
         timeline.note("changing")
         return len(timeline.moments)
@@ -234,12 +199,7 @@ async def test_a_result_that_changes_resets_the_idle_time(
 @pytest.mark.feature("DMN-27")
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    is_sync: bool,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture, *, is_sync: bool
 ) -> None:
     leftovers: list[bool] = []
 
@@ -261,9 +221,7 @@ async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
             leftovers.append(bool(patch))
         await stopped.wait()
 
-    webop.daemon(objects.kind.plural, registry=registry, id="writer")(
-        run_sync if is_sync else run_async
-    )
+    webop.daemon(objects.kind.plural, id="writer")(run_sync if is_sync else run_async)
     caplog.set_level("DEBUG", "webop")
     async with run_operator():
         await objects.create("one")
@@ -275,12 +233,9 @@ async def test_a_running_daemon_can_write_its_status_without_a_word_in_the_log(
 
 
 async def test_a_daemon_goes_on_when_the_api_server_refuses_what_it_writes(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.daemon(objects.kind.plural, registry=registry, id="fn")
+    @webop.daemon(objects.kind.plural, id="fn")
     async def fn(patch: webop.Patch, stopped: webop.DaemonStopped, **_: Any) -> None:
         patch.metadata.labels["x"] = "not a label!"
         await patch.apply()
@@ -292,17 +247,3 @@ async def test_a_daemon_goes_on_when_the_api_server_refuses_what_it_writes(
         await objects.create("one")
         await objects.wait("one", lambda body: body["metadata"].get("labels") == {"x": "label"})
     assert "not a label!" in caplog.text
-
-
-async def test_other_handlers_are_told_that_their_patch_is_written_in_the_end(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    @webop.on.create(objects.kind.plural, registry=registry, id="fn")
-    async def fn(patch: webop.Patch, **_: Any) -> str:
-        with pytest.raises(LookupError, match="only in daemons and timers"):
-            await patch.apply()
-        return "told"
-
-    async with run_operator():
-        await objects.create("one")
-        assert (await objects.wait_handled("one"))["status"]["fn"] == "told"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import webop
@@ -12,6 +10,7 @@ from tests.kit.operators import (
     Objects,
     build_settings,
     connect,
+    do_nothing,
     get_connection,
     operate,
 )
@@ -44,12 +43,8 @@ async def test_a_group_that_answers_503_holds_up_nobody_and_is_told_once(
 ) -> None:
     caplog.set_level("INFO")
 
-    @webop.on.create("sounds", registry=registry)
-    async def sound(**_: Any) -> None: ...
-
-    @webop.on.create("brokens", registry=registry)
-    async def broken(**_: Any) -> None: ...
-
+    webop.on.create("sounds", id="sound")(do_nothing)
+    webop.on.create("brokens", id="broken")(do_nothing)
     kind = Kind("sound.webop.dev", "sounds", "Sound")
     with LocalCluster() as cluster:
         async with connect(cluster) as client:
@@ -58,11 +53,9 @@ async def test_a_group_that_answers_503_holds_up_nobody_and_is_told_once(
             objects = Objects(client, kind, "default")
             info = get_connection(cluster)
             async with operate(info, registry, build_settings(), clusterwide=True):
-                await objects.create("a")
-                await objects.wait_handled("a")
+                await objects.make("a")
                 await Kind("late.webop.dev", "lates", "Late").define(client)  # one more scan
-                await objects.create("b")
-                await objects.wait_handled("b")
+                await objects.make("b")
                 told = [line for line in caplog.messages if "does not respond" in line]
                 assert len(told) == 1, told
                 assert "broken.webop.dev/v1" in told[0]

@@ -14,10 +14,9 @@ import pytest
 
 import webop
 from tests.kit.obstacles import hang, webhook_on_updates
-from tests.kit.operators import Kind, Objects, RunOperator, build_settings
+from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
 from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 
 _HANDLERS = """
 import os
@@ -60,12 +59,12 @@ async def test_a_kill_in_the_middle_of_a_burst_repeats_only_what_was_being_writt
 
 @pytest.mark.feature("ASY-01", "EVT-12")
 async def test_handlers_that_sleep_are_not_limited_in_number(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     sleeping: set[str] = set()
     woken = asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, **_: Any) -> None:
         sleeping.add(name)
         await woken.wait()
@@ -80,16 +79,13 @@ async def test_handlers_that_sleep_are_not_limited_in_number(
 
 @pytest.mark.feature("CFG-52", "EVT-12")
 async def test_handlers_do_not_run_on_while_no_write_succeeds(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A webhook is down, for example: patches fail, all else works."""
     caplog.set_level("INFO", logger="webop.reactor.queue")
     called: set[str] = set()
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, **_: Any) -> None:
         called.add(name)
 
@@ -108,22 +104,19 @@ async def test_handlers_do_not_run_on_while_no_write_succeeds(
 
 @pytest.mark.feature("EVT-12", "PEE-01")
 async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_lease(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
-    client: Client,
     objects: Objects,
-    gadgets: Kind,
+    with_status: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Each update of a widget takes a second: its webhook hangs, and is ignored after that."""
     calls: Counter[str] = Counter()
 
-    @webop.on.create("widgets", registry=registry, id="fn")
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(name: str, **_: Any) -> None:
         calls[name] += 1
 
-    others = Objects(client, gadgets, objects.namespace)
     leadership = {
         "lease_name": "slow",
         "lease_namespace": objects.namespace,
@@ -141,8 +134,7 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
             await eventually(lambda: len(calls) >= 30, "the slow kind is at work")
             for number in range(3):
                 began = time.monotonic()
-                await others.create(f"g{number}")
-                await others.wait_handled(f"g{number}")
+                await with_status.make(f"g{number}")
                 assert time.monotonic() - began < 5, "the other kind takes twenty"
                 await asyncio.sleep(1)
             assert len(calls) < 200
@@ -155,30 +147,22 @@ async def test_slow_writes_of_one_kind_hold_up_neither_another_kind_nor_the_leas
 
 @pytest.mark.feature("ASY-02", "EVT-12")
 async def test_sync_handlers_that_wait_for_threads_hold_up_neither_other_kinds_nor_take_memory(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    objects: Objects,
-    gadgets: Kind,
+    run_operator: RunOperator, objects: Objects, with_status: Objects
 ) -> None:
     released = threading.Event()
     begun: set[str] = set()
 
-    @webop.on.create("widgets", registry=registry, id="slow")
+    @webop.on.create("widgets", id="slow")
     def slow(name: str, **_: Any) -> None:
         begun.add(name)
         released.wait(60)
 
-    @webop.on.create("gadgets", registry=registry, id="quick")
-    async def quick(**_: Any) -> None: ...
-
-    others = Objects(client, gadgets, objects.namespace)
+    webop.on.create("gadgets", id="quick")(do_nothing)
     try:
         async with run_operator(build_settings(execution={"max_workers": 3})):
             await asyncio.gather(*(objects.create(f"w{number}") for number in range(300)))
             await eventually(lambda: len(begun) == 3)
-            await others.create("g")
-            await others.wait_handled("g")
+            await with_status.make("g")
             tasks = [task for task in asyncio.all_tasks() if "_work" in repr(task.get_coro())]
             assert len(tasks) < 200
             released.set()

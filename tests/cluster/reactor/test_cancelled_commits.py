@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
-from tests.kit.http_relay import relay
 from tests.kit.obstacles import denying
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    operate,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing
 from tests.kit.waiting import eventually
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 # Nothing is stored before the operator stops, which waits for nobody.
 LATE: Any = {"execution": {"commit_window": 60}, "batching": {"exit_timeout": 0.1}}
 
 
 async def test_a_handler_whose_patch_is_denied_is_not_called_again_after_a_stop_during_the_next(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     released = asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="first")
+    @webop.on.create("widgets", id="first")
     async def first(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("first", kwargs)
         patch.metadata.labels["forbidden"] = "yes"
 
-    @webop.on.create("widgets", registry=registry, id="second")
-    async def second(**kwargs: Any) -> None:
-        calls.note("second", kwargs)
-        await released.wait()
-
+    webop.on.create("widgets", id="second")(calls.noting("second", released))
     expression = "!has(object.metadata.labels) || !('forbidden' in object.metadata.labels)"
     async with denying(objects, expression, {"metadata": {"labels": {"forbidden": "x"}}}):
         async with run_operator(build_settings(**LATE)):
@@ -54,23 +40,13 @@ async def test_a_handler_whose_patch_is_denied_is_not_called_again_after_a_stop_
 
 
 async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_the_stop(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_relayed: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     released = asyncio.Event()
     refused: list[httpx.Request] = []
+    webop.on.create("widgets", id="first")(calls.noting("first"))
 
-    @webop.on.create("widgets", registry=registry, id="first")
-    async def first(**kwargs: Any) -> None:
-        calls.note("first", kwargs)
-
-    @webop.on.create("widgets", registry=registry, id="second")
-    async def second(**kwargs: Any) -> None:
-        calls.note("second", kwargs)
-        await released.wait()
+    webop.on.create("widgets", id="second")(calls.noting("second", released))
 
     async def refuse_once(request: httpx.Request) -> httpx.Response | None:
         if refused or request.method != "PATCH":
@@ -79,37 +55,28 @@ async def test_a_handler_that_ended_while_the_api_server_was_away_is_stored_at_t
         return httpx.Response(503, json={"kind": "Status", "code": 503})
 
     settings = build_settings(execution={"commit_window": 0.1}, batching={"exit_timeout": 0.1})
-    options: Any = {"beside": True, "namespaces": [objects.namespace]}
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = refuse_once
-        with caplog.at_level("DEBUG", "webop"):
-            async with operate(relayed.info, registry, settings, **options):
-                await objects.create("a")
-                await eventually(lambda: "Retrying in" in caplog.text)
-        released.set()
-        async with operate(relayed.info, registry, settings, **options):
-            await objects.wait_handled("a")
+    with caplog.at_level("DEBUG", "webop"):
+        async with run_relayed(settings, meddle=refuse_once):
+            await objects.create("a")
+            await eventually(lambda: "Retrying in" in caplog.text)
+    released.set()
+    async with run_relayed(settings, meddle=refuse_once):
+        await objects.wait_handled("a")
     assert calls.handlers("a") == ["first", "second", "second"]
 
 
 async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the_api_server_hangs(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_relayed: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     hanging, never = asyncio.Event(), asyncio.Event()
+    webop.on.create("widgets", id="first")(do_nothing)
 
-    @webop.on.create("widgets", registry=registry, id="first")
-    async def first(**_: Any) -> None: ...
-
-    @webop.on.create("widgets", registry=registry, id="second")
+    @webop.on.create("widgets", id="second")
     async def second(name: str, **kwargs: Any) -> None:
         calls.note("second", {**kwargs, "name": name})
         await (hanging if name == "writes-already" else never).wait()
 
-    @webop.daemon("widgets", registry=registry, id="daemon", labels={"daemon": "yes"})
+    @webop.daemon("widgets", id="daemon", labels={"daemon": "yes"})
     async def daemon(stopped: webop.DaemonStopped, patch: webop.Patch, **_: Any) -> None:
         await stopped.wait()
         patch.metadata.labels["daemon"] = "ended"
@@ -122,19 +89,16 @@ async def test_the_exit_takes_no_longer_than_its_timeout_and_five_seconds_if_the
 
     requests: list[httpx.Request] = []
     settings = build_settings(execution={"commit_window": 60}, batching={"exit_timeout": 1})
-    options: Any = {"beside": True, "namespaces": [objects.namespace]}
     loop = asyncio.get_running_loop()
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = hang
-        async with operate(relayed.info, registry, settings, **options) as running:
-            for name in ("writes-already", "is-cancelled", "is-cancelled-as-its-daemon-writes"):
-                await objects.create(name, labels={"daemon": "yes"} if "daemon" in name else {})
-                await calls.wait(name)
-            hanging.set()
-            began = loop.time()
-            await running.stop()
-            duration = loop.time() - began
-        never.set()
+    async with run_relayed(settings, meddle=hang) as running:
+        for name in ("writes-already", "is-cancelled", "is-cancelled-as-its-daemon-writes"):
+            await objects.create(name, labels={"daemon": "yes"} if "daemon" in name else {})
+            await calls.wait(name)
+        hanging.set()
+        began = loop.time()
+        await running.stop()
+        duration = loop.time() - began
+    never.set()
     assert len(requests) >= 3, "all have tried to write"
     assert duration < 6.5
     assert "swallow" not in caplog.text, "the handlers are not to blame"

@@ -26,21 +26,19 @@ AT_ONCE = {"execution": {"commit_window": 0.0}}
 class Chain:
     """Handlers a, b, c of updates (and of creations); b can be held up, or told to fail."""
 
-    def __init__(self, registry: webop.OperatorRegistry, calls: Calls) -> None:
+    def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.entered = asyncio.Event()
         self.released = asyncio.Event()
         self.released.set()
         self.failing: set[int] = set()
         for key in "abc":
-            webop.on.create("widgets", registry=registry, id=key)(self._build(key))
-            webop.on.update("widgets", registry=registry, id=key)(self._build(key))
+            webop.on.create("widgets", id=key, when=is_no_fence)(self._build(key))
+            webop.on.update("widgets", id=key, when=is_no_fence)(self._build(key))
 
     def _build(self, key: str) -> Any:
-        async def fn(name: str, spec: webop.Spec, **kwargs: Any) -> None:
-            if name.startswith("fence"):
-                return
-            self.calls.note(key, {**kwargs, "name": name, "spec": spec})
+        async def fn(spec: webop.Spec, **kwargs: Any) -> None:
+            self.calls.note(key, {**kwargs, "spec": spec})
             if key == "b":
                 self.entered.set()
                 await self.released.wait()
@@ -55,20 +53,33 @@ class Chain:
 
 
 @pytest.fixture
-def chain(registry: webop.OperatorRegistry, calls: Calls) -> Chain:
-    return Chain(registry, calls)
+def chain(calls: Calls) -> Chain:
+    return Chain(calls)
 
 
-@pytest.mark.feature("HND-10", "HND-14", "REF-30")
-@pytest.mark.parametrize("window", [0.0, 0.2])
-async def test_handlers_of_one_object_are_called_in_their_order(
-    chain: Chain, run_operator: RunOperator, objects: Objects, window: float
+def last_first(handlers: Any, **kwargs: Any) -> Any:
+    assert {"spec", "name", "reason", "state"} <= kwargs.keys()
+    return handlers[-1:]
+
+
+@pytest.mark.feature("HND-10", "HND-14", "REF-29", "REF-30", "EMB-07")
+@pytest.mark.parametrize(
+    ("window", "lifecycle", "order"),
+    [(0.0, None, "abc"), (0.2, None, "abc"), (0.2, last_first, "cba")],
+)
+async def test_handlers_of_one_object_are_called_in_their_order_or_as_the_lifecycle_says(
+    chain: Chain,
+    run_operator: RunOperator,
+    objects: Objects,
+    window: float,
+    lifecycle: Any,
+    order: str,
 ) -> None:
-    async with run_operator(build_settings(execution={"commit_window": window})):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+    settings = build_settings(execution={"commit_window": window})
+    async with run_operator(settings, lifecycle=lifecycle):
+        await objects.make("one", {"a": 0})
         await objects.pass_fence()
-    assert chain.calls.handlers("one") == ["a", "b", "c"]
+    assert chain.calls.handlers("one") == [*order]
 
 
 @dataclass
@@ -85,53 +96,25 @@ class Noting:
 
 @pytest.mark.feature("HND-07", "HND-09")
 async def test_a_handler_without_a_hash_is_called_once_for_each_reason(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     noting, other = Noting(), Noting()
-    webop.on.resume("widgets", registry=registry, id="fn")(noting)
-    webop.on.create("widgets", registry=registry, id="fn")(noting)
-    webop.on.update("widgets", registry=registry, id="fn")(noting)
-    webop.index("widgets", registry=registry, id="names")(other)
-    webop.on.event("widgets", registry=registry, id="event")(other)
-    webop.timer("widgets", registry=registry, id="timer", interval=100)(other)
+    webop.on.resume("widgets", id="fn")(noting)
+    webop.on.create("widgets", id="fn")(noting)
+    webop.on.update("widgets", id="fn")(noting)
+    webop.index("widgets", id="names")(other)
+    webop.on.event("widgets", id="event")(other)
+    webop.timer("widgets", id="timer", interval=100)(other)
     await objects.create("one", {"a": 1})
     async with run_operator():
         await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 2}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"a": 2}})
         await objects.pass_fence()
     assert noting.reasons == ["create", "update"]
     assert len(other.reasons) > 3
 
 
-@pytest.mark.feature("D-67", "EVT-11", "ERR-20")
-@pytest.mark.parametrize("window", [0.0, 10.0])
-async def test_a_change_in_the_middle_of_the_chain_is_seen_by_every_handler(
-    chain: Chain, run_operator: RunOperator, objects: Objects, window: float
-) -> None:
-    async with run_operator(build_settings(execution={"commit_window": window})):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        chain.released.clear()
-        chain.entered.clear()
-        await objects.patch("one", {"spec": {"a": 1}})
-        await chain.entered.wait()
-        await objects.patch("one", {"spec": {"a": 2}})
-        await objects.pass_fence()
-        chain.released.set()
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    for key in "abc":
-        assert chain.list_values(key)[-1] == 2
-    last = {key: chain.calls.of("one", key)[-1] for key in "abc"}
-    # Who has seen the state in between hears of the change since then, others since the last one.
-    seen = {key: 1 if 1 in chain.list_values(key) else 0 for key in "abc"}
-    assert {key: (call["old"], call["new"]) for key, call in last.items()} == {
-        key: ({"spec": {"a": value}}, {"spec": {"a": 2}}) for key, value in seen.items()
-    }
-
-
-@pytest.mark.feature("D-67")
+@pytest.mark.feature("D-67", "EVT-12")
 async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
     chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
@@ -152,28 +135,25 @@ async def test_a_change_in_the_middle_of_a_creation_is_an_update_afterwards(
 
 @pytest.mark.feature("D-67")
 async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_missed_then(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     is_ready = False
+    labels = {"x": "y"}
+    webop.on.field("widgets", id="chosen", field="spec.a", labels=labels)(calls.noting("chosen"))
 
-    @webop.on.field("widgets", registry=registry, id="chosen", field="spec.a", labels={"x": "y"})
-    async def chosen(**kwargs: Any) -> None:
-        calls.note("chosen", kwargs)
-
-    @webop.on.update("widgets", registry=registry, id="poller", when=is_no_fence)
+    @webop.on.update("widgets", id="poller", when=is_no_fence)
     async def poller(**kwargs: Any) -> None:
         calls.note("poller", kwargs)
         if not is_ready:
             raise webop.TemporaryError("not yet", delay=0.1)
 
     async with run_operator():
-        await objects.create("one", {"a": 0}, labels={"x": "y"})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0}, labels=labels)
         await objects.patch("one", {"spec": {"a": 1}})
         await calls.wait("one", "chosen", count=2)
         await objects.patch("one", {"spec": {"a": 2}, "metadata": {"labels": {"x": None}}})
         await objects.pass_fence()
-        await objects.patch("one", {"metadata": {"labels": {"x": "y"}}})
+        await objects.patch("one", {"metadata": {"labels": labels}})
         await objects.pass_fence()
         is_ready = True
         await objects.wait_handled("one")
@@ -182,18 +162,13 @@ async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_mi
 
 @pytest.mark.feature("D-67", "ERR-18", "ERR-20")
 async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
-    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
     late = Calls()
-
-    @webop.on.update("widgets", registry=registry, id="late", field="spec.x")
-    async def on_x(**kwargs: Any) -> None:
-        late.note("late", kwargs)
-
+    webop.on.update("widgets", id="late", field="spec.x")(late.noting("late"))
     chain.failing = {1}
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.patch("one", {"spec": {"a": 1}})
         await objects.wait("one", lambda body: "b" in get_progress(body))
         await objects.pass_fence()
@@ -209,14 +184,10 @@ async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
 
 @pytest.mark.feature("FLT-26", "ERR-18", "HND-15")
 async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_called(
-    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    chain: Chain, run_operator: RunOperator, objects: Objects
 ) -> None:
     late = Calls()
-
-    @webop.on.create("widgets", registry=registry, id="late", labels={"late": "yes"})
-    async def on_label(**kwargs: Any) -> None:
-        late.note("late", kwargs)
-
+    webop.on.create("widgets", id="late", labels={"late": "yes"})(late.noting("late"))
     chain.failing = {0}
     async with run_operator():
         await objects.create("one", {"a": 0})
@@ -228,59 +199,30 @@ async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_ca
 
 
 @pytest.mark.feature("ERR-20", "ERR-18")
-async def test_a_deletion_supersedes_what_waits_for_its_retry(
-    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+@pytest.mark.parametrize(("is_waiting", "called"), [(True, "abc"), (False, "ab")])
+async def test_a_deletion_supersedes_what_waits_for_its_retry_and_follows_what_runs(
+    chain: Chain, run_operator: RunOperator, objects: Objects, is_waiting: bool, called: str
 ) -> None:
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def deleted(**kwargs: Any) -> None:
-        chain.calls.note("deleted", kwargs)
-
-    chain.failing = {0}
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait("one", lambda body: "b" in get_progress(body))
-        await objects.delete("one")
-        await objects.wait_gone("one")
-    assert chain.calls.handlers("one") == ["a", "b", "c", "deleted"]
-
-
-@pytest.mark.feature("ERR-18")
-async def test_a_deletion_in_the_middle_of_a_handler_is_handled_after_it(
-    chain: Chain, registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def deleted(**kwargs: Any) -> None:
-        chain.calls.note("deleted", kwargs)
-
-    chain.released.clear()
+    webop.on.delete("widgets", id="deleted")(chain.calls.noting("deleted"))
+    if is_waiting:
+        chain.failing = {0}
+    else:
+        chain.released.clear()
     async with run_operator(build_settings(**AT_ONCE)):
         await objects.create("one", {"a": 0})
         await chain.entered.wait()
+        if is_waiting:
+            await objects.wait("one", lambda body: {"b", "c"} <= get_progress(body).keys())
         await objects.delete("one")
         await objects.pass_fence()
         chain.released.set()
         await objects.wait_gone("one")
-    assert chain.calls.handlers("one") == ["a", "b", "deleted"]
-
-
-@pytest.mark.feature("EMB-07", "REF-29", "REF-30")
-async def test_the_operator_can_be_given_another_lifecycle(
-    chain: Chain, run_operator: RunOperator, objects: Objects
-) -> None:
-    def last_first(handlers: Any, **_: Any) -> Any:
-        return handlers[-1:]
-
-    async with run_operator(lifecycle=last_first):
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert chain.calls.handlers("one") == ["c", "b", "a"]
+    assert chain.calls.handlers("one") == [*called, "deleted"]
 
 
 @pytest.mark.feature("EMB-07", "SUB-05")
 @pytest.mark.parametrize("is_for_children", [False, True])
 async def test_a_lifecycle_that_chooses_nobody_is_asked_again_after_pauses_and_loses_no_handler(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -298,12 +240,12 @@ async def test_a_lifecycle_that_chooses_nobody_is_asked_again_after_pauses_and_l
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
 
-    @webop.on.create("widgets", registry=registry, id="parent")
-    async def parent(name: str, **kwargs: Any) -> None:
-        if is_for_children and name == "one":
+    @webop.on.create("widgets", id="parent", when=is_no_fence)
+    async def parent(**kwargs: Any) -> None:
+        if is_for_children:
             await webop.execute(fns={"fn": fn}, lifecycle=hesitate)
-        elif name == "one":
-            await fn(name=name, **kwargs)
+        else:
+            await fn(**kwargs)
 
     async with run_operator(lifecycle=None if is_for_children else hesitate):
         await objects.create("one")
@@ -318,15 +260,12 @@ async def test_a_lifecycle_that_chooses_nobody_is_asked_again_after_pauses_and_l
 
 @pytest.mark.feature("SUB-06", "SUB-07", "SUB-08", "SUB-09", "SUB-16", "SUB-17", "CON-07", "RST-07")
 async def test_sub_handlers_go_on_where_they_were_after_a_restart(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     ready = False
 
-    @webop.on.create("widgets", registry=registry, id="parent")
-    async def parent(name: str, **kwargs: Any) -> str | None:
-        if name.startswith("fence"):
-            return None
-
+    @webop.on.create("widgets", id="parent", when=is_no_fence)
+    async def parent(**kwargs: Any) -> str:
         @webop.subhandler(id="fine")
         async def fine(**kwargs: Any) -> str:
             calls.note("fine", kwargs)
@@ -339,7 +278,7 @@ async def test_sub_handlers_go_on_where_they_were_after_a_restart(
                 raise webop.TemporaryError("not yet", delay=0.1)
 
         await webop.execute()
-        calls.note("end", {**kwargs, "name": name})
+        calls.note("end", kwargs)
         return "all done"
 
     async with run_operator():

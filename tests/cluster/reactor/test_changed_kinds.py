@@ -18,6 +18,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    is_no_fence,
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -79,25 +80,24 @@ async def wait_noticed(objects: Objects, index: Names) -> None:
 
 @pytest.mark.parametrize("change", [gain_status, prefer_next_version])
 async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_called_again(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects, change: Change
+    run_operator: RunOperator, ducks: Objects, change: Change
 ) -> None:
-    crowd, index = Crowd(), Names(registry, ducks.kind.crd_name)
+    crowd, index = Crowd(), Names(ducks.kind.crd_name)
     released = asyncio.Event()
 
-    @webop.on.update(ducks.kind.crd_name, registry=registry, id="slow")
+    @webop.on.update(ducks.kind.crd_name, id="slow")
     async def slow(name: str, **_: Any) -> str:
         with crowd.enter(f"handler of {name}"):
             await released.wait()
             return "done"
 
-    @webop.daemon(ducks.kind.crd_name, registry=registry, id="daemon")
+    @webop.daemon(ducks.kind.crd_name, id="daemon")
     async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(f"daemon of {name}"):
             await stopped.wait()
 
     async with run_operator(build_settings(batching={"exit_timeout": 0.2})):
-        await ducks.create("one", {"a": 1})
-        await ducks.wait_handled("one")
+        await ducks.make("one", {"a": 1})
         await ducks.patch("one", {"spec": {"a": 2}})
         await eventually(lambda: crowd.present.total() == 2, "they run")
         await change_kind(ducks, change)
@@ -105,8 +105,7 @@ async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_calle
         released.set()
         await ducks.wait_handled("one")
         await eventually(lambda: crowd.present["daemon of one"] == 1, "the daemon runs")
-        await ducks.delete("one")
-        await ducks.wait_gone("one")
+        await ducks.remove("one")
     assert crowd.entries["handler of one"] == 1
     # With another version, it starts again: its body and its patches are of that version.
     assert crowd.entries["daemon of one"] == 1 + (change is prefer_next_version)
@@ -114,19 +113,12 @@ async def test_handlers_and_daemons_that_run_as_their_kind_changes_are_not_calle
 
 
 async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_own_one(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    ducks: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, ducks: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     crowd, kind = Crowd(), ducks.kind
+    webop.on.create(kind.plural, id="created")(calls.noting("created"))
 
-    @webop.on.create(kind.plural, registry=registry, id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-
-    @webop.daemon(kind.plural, registry=registry, id="daemon")
+    @webop.daemon(kind.plural, id="daemon")
     async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(name):
             await stopped.wait()
@@ -138,32 +130,30 @@ async def test_a_foreign_kind_of_the_same_name_does_not_end_the_service_of_the_o
         await eventually(lambda: "is ambiguous" in caplog.text, "it is noticed")
         await ducks.create("two")
         await calls.wait("two")
-        await ducks.delete("one")
-        await ducks.wait_gone("one")
+        await ducks.remove("one")
     assert crowd.entries == {"one": 1, "two": 1}
     (told,) = [text for text in caplog.messages if "is ambiguous" in text]
     assert f"Until the next start, webop continues with {kind.plural}.v1.{kind.group}." in told
 
 
+@pytest.mark.feature("RST-09", "RES-18")
 @pytest.mark.parametrize("is_gained", [False, True], ids=["goes", "comes"])
 async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status_endpoint(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    ducks: Objects,
-    calls: Calls,
-    is_gained: bool,
+    run_operator: RunOperator, ducks: Objects, calls: Calls, is_gained: bool
 ) -> None:
-    ended, index = asyncio.Event(), Names(registry, ducks.kind.crd_name)
+    ended, index = asyncio.Event(), Names(ducks.kind.crd_name)
 
-    @webop.on.create(ducks.kind.crd_name, registry=registry, id="created")
+    @webop.on.create(ducks.kind.crd_name, id="created", when=is_no_fence)
     async def created(**kwargs: Any) -> str:
         calls.note("created", kwargs)
         await ended.wait()
         return "done"
 
+    webop.on.resume(ducks.kind.crd_name, id="resumed")(calls.noting("resumed"))
     if not is_gained:
         await change_kind(ducks)
     async with run_operator():
+        await ducks.pass_fence()  # what comes now is new, and not resumed
         await ducks.create("one")
         await calls.wait("one")
         await change_kind(ducks, gain_status if is_gained else lose_status)
@@ -177,16 +167,16 @@ async def test_a_result_is_not_lost_and_its_handler_not_repeated_when_the_status
 
 
 async def test_handlers_wait_until_an_index_is_filled_that_gets_the_objects_of_a_kind_later(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, ducks: Objects
+    run_operator: RunOperator, ducks: Objects
 ) -> None:
     category, names = f"of-{ducks.namespace}", {"one", "two", "three"}
     found: list[set[str]] = []
 
-    @webop.index(category=category, registry=registry, id="birds")
+    @webop.index(category=category, id="birds")
     async def birds(name: str, **_: Any) -> dict[str, None]:
         return {name: None}
 
-    @webop.on.event(ducks.kind.crd_name, registry=registry, id="seen")
+    @webop.on.event(ducks.kind.crd_name, id="seen")
     async def seen(birds: webop.Index[str, None], **_: Any) -> None:
         found.append(set(birds))
 

@@ -15,6 +15,7 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
+    do_nothing,
     get_annotations,
     get_progress,
 )
@@ -23,15 +24,11 @@ from tests.kit.waiting import eventually
 
 @pytest.mark.feature("HND-15", "HND-32", "HND-33", "CON-02", "CFG-65", "EVT-05")
 async def test_a_created_object_is_handled_once(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.create("widgets", id="fn")(calls.noting("fn"))
     async with run_operator():
-        await objects.create("one", {"a": 1}, labels={"l": "v"})
-        body = await objects.wait_handled("one")
+        body = await objects.make("one", {"a": 1}, labels={"l": "v"})
         await objects.pass_fence()
     assert [call["reason"] for call in calls.of("one")] == ["create"]
     essence = '{"spec":{"a":1},"metadata":{"labels":{"l":"v"}}}\n'
@@ -39,42 +36,20 @@ async def test_a_created_object_is_handled_once(
     assert not get_progress(body)
 
 
-@pytest.mark.feature("HND-04", "ASY-02", "HND-13")
-async def test_sync_handlers_are_called_in_threads(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    def fn(patch: webop.Patch, **kwargs: Any) -> str:
-        calls.note("fn", kwargs)
-        patch.spec["added"] = "yes"
-        return "result"
-
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", lambda body: body.get("status"))
-    assert body["status"] == {"fn": "result"}
-    assert body["spec"] == {"added": "yes"}
-    assert len(calls.of("one")) == 1
-
-
 @pytest.mark.feature("HND-16", "EVT-13", "EVT-14", "EVT-16", "KWA-15")
 async def test_an_update_is_told_with_both_states_and_the_difference(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
+    webop.on.create("widgets", id="created")(do_nothing)
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    @webop.on.update("widgets", registry=registry, id="updated")
+    @webop.on.update("widgets", id="updated")
     async def updated(reason: str, old: Any, new: Any, diff: Any, **_: Any) -> None:
         seen.append((reason, old, new, tuple(diff)))
 
     async with run_operator():
-        await objects.create("one", {"a": 1, "b": 1})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 2, "b": None, "c": 3}})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1, "b": 1})
+        await objects.change("one", {"spec": {"a": 2, "b": None, "c": 3}})
         await objects.pass_fence()
     assert seen == [
         (
@@ -92,19 +67,17 @@ async def test_an_update_is_told_with_both_states_and_the_difference(
 
 @pytest.mark.feature("HND-29", "HND-30", "D-02", "D-45", "CFG-72")
 async def test_only_essential_changes_are_updates(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
+    webop.on.create("widgets", id="created")(do_nothing)
 
-    @webop.on.update("widgets", registry=registry, id="fn")
+    @webop.on.update("widgets", id="fn")
     async def fn(diff: Any, **kwargs: Any) -> None:
         calls.note("fn", kwargs, path=diff[0][1])
 
     applied = "kubectl.kubernetes.io/last-applied-configuration"
     async with run_operator():
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
         await objects.patch("one", {"status": {"x": 1}})
         await objects.patch("one", {"metadata": {"finalizers": ["tests.webop.dev/f"]}})
         await objects.patch("one", {"metadata": {"annotations": {applied: "{}"}}})
@@ -123,20 +96,17 @@ async def test_only_essential_changes_are_updates(
 
 @pytest.mark.feature("HND-31", "D-02")
 async def test_a_field_of_a_handler_is_essential_wherever_it_is(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
+    webop.on.create("widgets", id="created")(do_nothing)
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    @webop.on.update("widgets", registry=registry, id="fn", field="status.x")
+    @webop.on.update("widgets", id="fn", field="status.x")
     async def fn(old: Any, new: Any, **_: Any) -> None:
         seen.append((old, new))
 
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         await objects.patch("one", {"status": {"y": 1}})
         await objects.patch("one", {"status": {"x": 1}})
         await eventually(lambda: seen)
@@ -149,22 +119,17 @@ async def test_a_field_of_a_handler_is_essential_wherever_it_is(
 
 @pytest.mark.feature("HND-17", "HND-18", "HND-34", "CFG-36", "LOG-11")
 async def test_a_deletion_waits_for_its_handlers(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     may_go = asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.create("widgets", id="created")
     async def created(meta: webop.Meta, **kwargs: Any) -> None:
         calls.note("created", kwargs, finalizers=list(meta.finalizers))
 
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def deleted(**kwargs: Any) -> None:
-        calls.note("deleted", kwargs)
-        await may_go.wait()
-
+    webop.on.delete("widgets", id="deleted")(calls.noting("deleted", may_go))
     async with run_operator():
-        await objects.create("one", {"a": 1}, finalizers=["tests.webop.dev/other"])
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1}, finalizers=["tests.webop.dev/other"])
         (created_call,) = calls.of("one")
         assert created_call["finalizers"] == ["tests.webop.dev/other", FINALIZER]
         await objects.delete("one")
@@ -182,17 +147,12 @@ async def test_a_deletion_waits_for_its_handlers(
 
 @pytest.mark.feature("HND-19")
 async def test_an_optional_deletion_handler_keeps_nothing_from_deletion(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    @webop.on.delete("widgets", registry=registry, id="deleted", optional=True)
-    async def deleted(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
+    webop.on.delete("widgets", id="deleted", optional=True)(do_nothing)
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
         assert "finalizers" not in body["metadata"]
         await objects.delete("one")
         assert not await objects.exists("one")
@@ -200,19 +160,18 @@ async def test_an_optional_deletion_handler_keeps_nothing_from_deletion(
 
 @pytest.mark.feature("HND-24", "HND-25", "EVT-15", "EVT-16", "D-10", "TRB-05")
 async def test_a_field_handler_is_told_of_its_field_only(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
 
-    @webop.on.field("widgets", registry=registry, id="fn", field="spec.f")
+    @webop.on.field("widgets", id="fn", field="spec.f")
     async def fn(reason: str, old: Any, new: Any, diff: Any, **_: Any) -> None:
         seen.append((reason, old, new, [tuple(item) for item in diff]))
 
     async with run_operator():
         await objects.create("one", {"f": {"x": 1}, "o": 1})
         await eventually(lambda: len(seen) == 1)
-        await objects.patch("one", {"spec": {"o": 2}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"o": 2}})
         await objects.patch("one", {"spec": {"f": {"x": 2}}})
         await eventually(lambda: len(seen) == 2)
         await objects.patch("one", {"spec": {"f": None}})
@@ -227,15 +186,15 @@ async def test_a_field_handler_is_told_of_its_field_only(
 
 @pytest.mark.feature("HND-26", "HND-27", "EVT-01", "EVT-02", "KWA-14", "KEV-10", "D-07")
 async def test_event_handlers_see_everything_and_leave_nothing_behind(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
 
-    @webop.on.event("widgets", registry=registry, id="failing")
+    @webop.on.event("widgets", id="failing")
     async def failing(**_: Any) -> None:
         raise ValueError("boo")
 
-    @webop.on.event("widgets", registry=registry, id="fn")
+    @webop.on.event("widgets", id="fn")
     async def fn(event: webop.RawEvent, name: str, **kwargs: Any) -> None:
         if not name.startswith("fence"):
             assert event["object"]["metadata"]["name"] == name
@@ -263,66 +222,29 @@ async def test_event_handlers_see_everything_and_leave_nothing_behind(
     assert "annotations" not in body["metadata"]
 
 
-@pytest.mark.feature("EVT-12")
-async def test_objects_are_handled_in_parallel_but_each_by_one_at_a_time(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    inside: list[str] = []
-    violations: list[str] = []
-    crowd: set[tuple[str, ...]] = set()
-    both = asyncio.Event()
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def fn(name: str, **_: Any) -> None:
-        if name.startswith("fence"):
-            return
-        if name in inside:
-            violations.append(name)
-        inside.append(name)
-        crowd.add(tuple(sorted(inside)))
-        if {"one", "two"} <= set(inside):
-            both.set()
-        await both.wait()
-        inside.remove(name)
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await eventually(lambda: inside == ["one"])
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.pass_fence()
-        await objects.create("two", {"a": 0})
-        await asyncio.wait_for(both.wait(), 20)
-        await objects.wait_handled("one")
-        await objects.wait_handled("two")
-    assert ("one", "two") in crowd
-    assert not violations
-
-
-@pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07")
+@pytest.mark.feature("MEM-01", "MEM-03", "MEM-04", "MEM-05", "MEM-06", "MEM-07", "MEM-11")
 async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
 
-    @webop.on.startup(registry=registry, id="startup")
+    @webop.on.startup(id="startup")
     async def startup(memo: webop.Memo, **_: Any) -> None:
         memo.started = True
 
-    @webop.on.event("widgets", registry=registry, id="event")
+    @webop.on.event("widgets", id="event")
     async def event(memo: webop.Memo, **_: Any) -> None:
         memo.events = memo.get("events", 0) + 1
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
+    @webop.on.create("widgets", id="created")
+    @webop.on.update("widgets", id="updated")
     async def changed(name: str, memo: webop.Memo, **_: Any) -> None:
         memo.changes = memo.get("changes", 0) + 1
         if not name.startswith("fence"):
             seen.append(dict(memo))
 
     async with run_operator(memo=webop.Memo(given="outside")):
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
         await objects.patch("one", {"spec": {"a": 2}})
         await eventually(lambda: len(seen) == 2)
         await objects.delete("one")
@@ -338,27 +260,24 @@ async def test_the_handlers_of_an_object_share_a_memo_until_it_is_deleted(
 
 @pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-06")
 async def test_results_are_in_the_status_for_handlers_that_come_later(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
 
-    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.create("widgets", id="created")
     async def created(**_: Any) -> Any:
         return {"name": "x", "items": [1, 2.5, None, True]}
 
-    @webop.on.create("widgets", registry=registry, id="silent")
-    async def silent(**_: Any) -> None: ...
+    webop.on.create("widgets", id="silent")(do_nothing)
 
-    @webop.on.update("widgets", registry=registry, id="updated")
+    @webop.on.update("widgets", id="updated")
     async def updated(status: webop.Status, **_: Any) -> int:
         seen.append(status["created"]["name"])
         return 5
 
     async with run_operator():
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 2}})
-        body = await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
+        body = await objects.change("one", {"spec": {"a": 2}})
     assert seen == ["x"]
     expected = {"created": {"name": "x", "items": [1, 2.5, None, True]}, "updated": 5}
     assert body["status"] == expected
@@ -367,7 +286,7 @@ async def test_results_are_in_the_status_for_handlers_that_come_later(
 @pytest.mark.feature("KWA-20", "EVT-11")
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_handler_sees_its_object_as_it_was_when_it_was_called(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, *, is_sync: bool
+    run_operator: RunOperator, objects: Objects, *, is_sync: bool
 ) -> None:
     entered, changed = threading.Event(), threading.Event()
     seen: list[tuple[Any, Any, Any]] = []
@@ -387,7 +306,7 @@ async def test_a_handler_sees_its_object_as_it_was_when_it_was_called(
             assert changed.wait(20)
             look(body, spec, labels)
 
-    webop.on.create("widgets", registry=registry, id="fn")(fn_sync if is_sync else fn)
+    webop.on.create("widgets", id="fn")(fn_sync if is_sync else fn)
     async with run_operator():
         await objects.create("one", {"a": 1}, labels={"l": "1"})
         await asyncio.to_thread(entered.wait, 20)

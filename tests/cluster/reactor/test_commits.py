@@ -24,16 +24,16 @@ PATIENT = {"execution": {"commit_window": 0.1}}
 
 @pytest.mark.feature("CON-04", "CFG-68", "PAT-10")
 async def test_what_is_finished_is_written_down_while_a_slower_handler_runs(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     released = asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="quick")
+    @webop.on.create("widgets", id="quick")
     async def quick(patch: webop.Patch, **_: Any) -> str:
         patch.metadata.labels["quick"] = "done"
         return "result"
 
-    @webop.on.create("widgets", registry=registry, id="slow")
+    @webop.on.create("widgets", id="slow")
     async def slow(patch: webop.Patch, **_: Any) -> None:
         patch.metadata.labels["slow"] = "half"
         await released.wait()
@@ -55,7 +55,7 @@ async def test_what_is_finished_is_written_down_while_a_slower_handler_runs(
 
 @pytest.mark.feature("SUB-06", "CON-04", "CFG-68")
 async def test_a_restart_during_the_first_sub_handler_does_not_start_the_timeout_of_parents_anew(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     starts: list[tuple[str, Any]] = []
     found: list[Any] = []
@@ -69,7 +69,7 @@ async def test_a_restart_during_the_first_sub_handler_does_not_start_the_timeout
         starts.append(("group", started))
         await webop.execute(fns={"first": wait, "second": lambda **_: None})
 
-    @webop.on.create("widgets", registry=registry, id="parent", timeout=60)
+    @webop.on.create("widgets", id="parent", timeout=60)
     async def parent(started: Any, patch: webop.Patch, **_: Any) -> None:
         starts.append(("parent", started))
         patch.metadata.labels["parent"] = "half"

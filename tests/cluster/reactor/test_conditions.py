@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.kit.operators import Json, Kind, Objects, RunOperator
+from tests.kit.operators import Calls, Json, Kind, Objects, RunOperator
 from webop.client.api import Client
 from webop.objects.conditions import find_condition
 
@@ -21,7 +21,6 @@ def has(name: str, reason: str) -> Callable[[Json], bool]:
 
 @pytest.mark.parametrize("has_status", [False, True])
 async def test_handlers_set_conditions_beside_those_of_others(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     client: Client,
     widgets: Kind,
@@ -33,8 +32,8 @@ async def test_handlers_set_conditions_beside_those_of_others(
     objects = Objects(client, gadgets if has_status else widgets, webop_namespace)
     theirs = {"type": "Theirs", "status": "True", "reason": "Other"}
 
-    @webop.on.create(objects.kind.plural, registry=registry)
-    @webop.on.update(objects.kind.plural, registry=registry)
+    @webop.on.create(objects.kind.plural)
+    @webop.on.update(objects.kind.plural)
     async def fn(
         name: str, spec: webop.Spec, patch: webop.Patch, client: webop.AsyncClient, **_: Any
     ) -> None:
@@ -61,22 +60,27 @@ async def test_handlers_set_conditions_beside_those_of_others(
         assert second["status"]["seen"] == 2
 
 
-async def test_a_condition_that_the_schema_does_not_know_is_told_of(
-    registry: webop.OperatorRegistry,
+@pytest.mark.feature("RST-08")
+async def test_a_status_that_the_schema_does_not_know_is_told_of(
     run_operator: RunOperator,
     client: Client,
     gizmos: Kind,
     webop_namespace: str,
+    calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("gizmos", registry=registry)
-    async def fn(patch: webop.Patch, **_: Any) -> None:
+    @webop.on.create("gizmos", id="fn")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("fn", kwargs)
         patch.status.set_condition("Ready", True, reason="Fine")
+        return "result"
 
     objects = Objects(client, gizmos, webop_namespace)
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        body = await objects.make("one")
         await objects.pass_fence()
-    warning = next(r.message for r in caplog.records if "inconsistencies" in r.message)
-    assert "dropped status.conditions of" in warning
+    assert "status" not in body
+    assert len(calls.of("one")) == 1
+    warnings = [r.message for r in caplog.records if "inconsistencies" in r.message]
+    for part in ("status.conditions", "status.fn", "x-kubernetes-preserve-unknown-fields"):
+        assert any(part in warning for warning in warnings), part

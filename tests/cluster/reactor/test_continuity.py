@@ -15,26 +15,23 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
+    do_nothing,
     get_progress,
+    is_no_fence,
 )
-from tests.kit.waiting import eventually
 from webop.handlers.stopping import AsyncDaemonStopped
 
 
 @pytest.mark.feature("EVT-10", "CON-01", "CON-04", "HND-32", "DEP-07")
 async def test_nothing_is_called_again_after_a_restart(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
-    @webop.on.field("widgets", registry=registry, id="field", field="spec.a")
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.delete("widgets", id="deleted")(calls.noting("fn"))
+    webop.on.field("widgets", id="field", field="spec.a")(calls.noting("fn"))
+    webop.on.update("widgets", id="updated")(calls.noting("fn"))
+    webop.on.create("widgets", id="created")(calls.noting("fn"))
     async with run_operator():
-        await objects.create("one", {"a": 1}, labels={"l": "v"})
-        before = await objects.wait_handled("one")
+        before = await objects.make("one", {"a": 1}, labels={"l": "v"})
         await objects.pass_fence()
     assert len(calls.of("one")) == 2
     async with run_operator():
@@ -44,62 +41,15 @@ async def test_nothing_is_called_again_after_a_restart(
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-@pytest.mark.feature("EVT-08", "EVT-09")
-async def test_what_was_there_before_the_first_operator_is_created_for_it(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-
-    await objects.create("one", {"a": 1})
-    async with run_operator():
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert [call["reason"] for call in calls.of("one")] == ["create"]
-
-
-@pytest.mark.feature("EVT-11", "CON-05", "HND-16")
-async def test_changes_in_the_absence_of_the_operator_are_one_update(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-    for value in (1, 2, 3):
-        await objects.patch("one", {"spec": {"a": value}})
-    async with run_operator():
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    update = calls.of("one")[-1]
-    assert len(calls.of("one")) == 2
-    assert (update["reason"], update["old"], update["new"]) == (
-        "update",
-        {"spec": {"a": 0}},
-        {"spec": {"a": 3}},
-    )
-
-
 @pytest.mark.feature("HND-20", "HND-32")
 async def test_resuming_handlers_are_called_once_for_what_was_there_before(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    @webop.on.resume("widgets", registry=registry, id="resumed")
-    async def resumed(**kwargs: Any) -> None:
-        calls.note("resumed", kwargs)
-
+    webop.on.create("widgets", id="created")(do_nothing)
+    webop.on.resume("widgets", id="resumed")(calls.noting("resumed"))
     async with run_operator():
         await objects.pass_fence()
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.pass_fence()
     assert not calls.of("one")
     for count in (1, 2):
@@ -115,51 +65,41 @@ async def test_resuming_handlers_are_called_once_for_what_was_there_before(
 
 @pytest.mark.feature("HND-20")
 async def test_an_object_that_matches_later_is_not_resumed_then(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.event("widgets", registry=registry, id="event")
-    async def event(**_: Any) -> None: ...
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def changed(**_: Any) -> None: ...
-
-    @webop.on.resume("widgets", registry=registry, id="resumed", labels={"l": "v"})
-    async def resumed(**kwargs: Any) -> None:
-        calls.note("resumed", kwargs)
-
+    webop.on.event("widgets", id="event")(do_nothing)
+    webop.on.update("widgets", id="updated")(do_nothing)
+    webop.on.create("widgets", id="created")(do_nothing)
+    webop.on.resume("widgets", id="resumed", labels={"l": "v"})(calls.noting("resumed"))
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
     async with run_operator():
         await objects.pass_fence()
-        await objects.patch("one", {"metadata": {"labels": {"l": "v"}}, "spec": {"a": 1}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"metadata": {"labels": {"l": "v"}}, "spec": {"a": 1}})
         await objects.pass_fence()
     assert not calls.of("one")
 
 
-@pytest.mark.feature("HND-20", "HND-21", "HND-09", "HND-10", "D-44")
+@pytest.mark.feature(
+    "HND-20", "HND-21", "HND-09", "HND-10", "D-44", "EVT-08", "EVT-09", "EVT-11", "CON-05", "HND-16"
+)
 async def test_resuming_handlers_mix_into_the_first_creation_or_update(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.resume("widgets", registry=registry, id="first")
-    async def first(**kwargs: Any) -> None:
-        calls.note("first", kwargs)
-
-    @webop.on.resume("widgets", registry=registry, id="both")
-    @webop.on.create("widgets", registry=registry, id="both")
-    @webop.on.update("widgets", registry=registry, id="both")
-    async def both(**kwargs: Any) -> None:
-        calls.note("both", kwargs)
-
+    webop.on.resume("widgets", id="first")(calls.noting("first"))
+    webop.on.update("widgets", id="both")(calls.noting("both"))
+    webop.on.create("widgets", id="both")(calls.noting("both"))
+    webop.on.resume("widgets", id="both")(calls.noting("both"))
     await objects.create("one", {"a": 0})
     async with run_operator():
         await objects.wait_handled("one")
-    await objects.patch("one", {"spec": {"a": 1}})
+    for value in (1, 2, 3):  # for those who were away, one update
+        await objects.patch("one", {"spec": {"a": value}})
     async with run_operator():
         await objects.wait_handled("one")
         await objects.pass_fence()
+    update = calls.of("one")[-1]
+    assert (update["old"], update["new"]) == ({"spec": {"a": 0}}, {"spec": {"a": 3}})
     assert [(call["handler"], call["reason"]) for call in calls.of("one")] == [
         ("first", "create"),
         ("both", "create"),
@@ -170,27 +110,15 @@ async def test_resuming_handlers_mix_into_the_first_creation_or_update(
 
 @pytest.mark.feature("HND-22", "HND-23", "CON-06", "TRB-02")
 async def test_a_deletion_in_the_absence_of_the_operator_is_handled_at_the_start(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def deleted(**kwargs: Any) -> None:
-        calls.note("deleted", kwargs)
-
-    @webop.on.resume("widgets", registry=registry, id="resumed")
-    async def resumed(**kwargs: Any) -> None:
-        calls.note("resumed", kwargs)
-
-    @webop.on.resume("widgets", registry=registry, id="with-deleted", deleted=True)
-    async def with_deleted(**kwargs: Any) -> None:
-        calls.note("with-deleted", kwargs)
-
+    webop.on.create("widgets", id="created")(do_nothing)
+    webop.on.delete("widgets", id="deleted")(calls.noting("deleted"))
+    webop.on.resume("widgets", id="resumed")(calls.noting("resumed"))
+    webop.on.resume("widgets", id="with-deleted", deleted=True)(calls.noting("with-deleted"))
     async with run_operator():
         await objects.pass_fence()
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     await objects.delete("one")
     assert await objects.exists("one")
     async with run_operator():
@@ -201,11 +129,9 @@ async def test_a_deletion_in_the_absence_of_the_operator_is_handled_at_the_start
 @pytest.mark.feature("TRB-02", "TRB-06")
 @pytest.mark.parametrize("deleting", [False, True])
 async def test_a_finalizer_that_is_not_needed_any_more_is_removed(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, deleting: bool
+    run_operator: RunOperator, objects: Objects, deleting: bool
 ) -> None:
-    @webop.on.event("widgets", registry=registry, id="event")
-    async def event(**_: Any) -> None: ...
-
+    webop.on.event("widgets", id="event")(do_nothing)
     await objects.create("one", finalizers=[FINALIZER, "tests.webop.dev/other"])
     if deleting:
         await objects.delete("one")
@@ -219,14 +145,11 @@ async def test_a_finalizer_that_is_not_needed_any_more_is_removed(
 
 @pytest.mark.feature("TRB-01")
 async def test_a_finalizer_removed_by_hand_is_not_put_back_on_an_object_being_deleted(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     entered = asyncio.Event()
 
-    @webop.on.delete("widgets", registry=registry, id="deleted")
+    @webop.on.delete("widgets", id="deleted")
     async def deleted(**_: Any) -> None:
         entered.set()
         raise webop.TemporaryError("never", delay=1000)
@@ -248,18 +171,15 @@ async def test_a_finalizer_removed_by_hand_is_not_put_back_on_an_object_being_de
 
 @pytest.mark.feature("ERR-19", "ERR-02", "CON-03", "CON-04", "D-01", "D-41", "CFG-58", "CFG-68")
 async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fine")
-    async def fine(**kwargs: Any) -> None:
-        calls.note("fine", kwargs)
+    webop.on.create("widgets", id="fine")(calls.noting("fine"))
 
-    @webop.on.create("widgets", registry=registry, id="flaky")
-    async def flaky(retry: int, started: datetime, name: str, **kwargs: Any) -> None:
-        if not name.startswith("fence"):
-            calls.note("flaky", {**kwargs, "name": name}, retry=retry, started=started)
-            if retry < 2:
-                raise webop.TemporaryError("not yet", delay=0.5)
+    @webop.on.create("widgets", id="flaky", when=is_no_fence)
+    async def flaky(retry: int, started: datetime, **kwargs: Any) -> None:
+        calls.note("flaky", kwargs, retry=retry, started=started)
+        if retry < 2:
+            raise webop.TemporaryError("not yet", delay=0.5)
 
     async with run_operator():
         await objects.create("one")
@@ -291,16 +211,10 @@ async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
 
 @pytest.mark.feature("CON-03", "CFG-61", "D-01")
 async def test_progress_that_an_older_operator_has_left_in_the_status_is_believed(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="done")
-    async def done(**kwargs: Any) -> None:
-        calls.note("done", kwargs)
-
-    @webop.on.create("widgets", registry=registry, id="due")
-    async def due(**kwargs: Any) -> None:
-        calls.note("due", kwargs)
-
+    webop.on.create("widgets", id="done")(calls.noting("done"))
+    webop.on.create("widgets", id="due")(calls.noting("due"))
     await objects.create("one")
     record = {"started": "2026-01-01T00:00:00", "purpose": "create", "success": True}
     await objects.patch("one", {"status": {"kopf": {"progress": {"done": record}}}})
@@ -313,80 +227,51 @@ async def test_progress_that_an_older_operator_has_left_in_the_status_is_believe
 
 @pytest.mark.feature("CON-04", "HND-32")
 async def test_progress_of_a_cycle_that_has_lost_its_cause_does_not_hide_the_next_change(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
+    webop.on.create("widgets", id="created")(do_nothing)
+    webop.on.update("widgets", id="first")(calls.noting("first"))
 
-    @webop.on.update("widgets", registry=registry, id="first")
-    async def first(**kwargs: Any) -> None:
-        calls.note("first", kwargs)
-
-    @webop.on.update("widgets", registry=registry, id="second")
+    @webop.on.update("widgets", id="second")
     async def second(spec: webop.Spec, **kwargs: Any) -> None:
         calls.note("second", {**kwargs, "spec": spec})
         if spec["a"] == 1:
             raise webop.TemporaryError("not yet", delay=1000)
 
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.patch("one", {"spec": {"a": 1}})
         await objects.wait("one", lambda body: "second" in get_progress(body))
     await objects.patch("one", {"spec": {"a": 0}})
     async with run_operator():
         await objects.pass_fence()
-        await objects.patch("one", {"spec": {"a": 2}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"a": 2}})
         await objects.pass_fence()
     specs = {h: [c["spec"]["a"] for c in calls.of("one", h)] for h in ("first", "second")}
     assert specs == {"first": [1, 2], "second": [1, 2]}
 
 
-@pytest.mark.feature("MEM-12")
-async def test_a_memo_does_not_survive(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[Any] = []
-
-    @webop.on.event("widgets", registry=registry, id="event")
-    async def event(name: str, memo: webop.Memo, **_: Any) -> None:
-        if name == "one":
-            seen.append(dict(memo))
-            memo.x = 1
-
-    await objects.create("one")
-    for count in (1, 2):
-        async with run_operator():
-            await eventually(lambda count=count: len(seen) == count)  # type: ignore[misc]
-    assert seen == [{}, {}]
-
-
 @pytest.mark.feature("CFG-21")
 async def test_no_handler_begins_while_the_operator_stops(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     is_changed, is_stopping = asyncio.Event(), asyncio.Event()
 
-    @webop.index("widgets", registry=registry)
+    @webop.index("widgets")
     async def sizes(name: str, spec: webop.Spec, **_: Any) -> None:
         if spec.get("size") == 3:
             calls.note("index", {"name": name})
             await is_stopping.wait()
 
-    @webop.on.update("widgets", registry=registry, id="update")
-    async def update(**kwargs: Any) -> None:
-        calls.note("update", kwargs)
-        await is_changed.wait()
+    webop.on.update("widgets", id="update")(calls.noting("update", is_changed))
 
-    @webop.daemon("widgets", registry=registry, id="daemon")
+    @webop.daemon("widgets", id="daemon")
     async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
         await stopped.wait()
         is_stopping.set()
 
     async with run_operator():
-        await objects.create("one", spec={"size": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", spec={"size": 1})
         await objects.patch("one", {"spec": {"size": 2}})
         await calls.wait("one", "update")
         await objects.patch("one", {"spec": {"size": 3}})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import FINALIZER, Objects, RunOperator
+from tests.kit.operators import Objects, RunOperator
 from tests.kit.timeline import Timeline
 
 Why = webop.DaemonStoppingReason
@@ -18,7 +18,6 @@ Why = webop.DaemonStoppingReason
 
 @pytest.mark.feature("DMN-09", "DMN-16", "D-39")
 async def test_hung_daemons_get_five_seconds_on_the_exit_and_are_cancelled_then(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -27,7 +26,7 @@ async def test_hung_daemons_get_five_seconds_on_the_exit_and_are_cancelled_then(
 ) -> None:
     flags: list[webop.DaemonStopped] = []
 
-    @webop.daemon("widgets", registry=registry, id="hung")
+    @webop.daemon("widgets", id="hung")
     async def hung(stopped: webop.DaemonStopped, **_: Any) -> None:
         flags.append(stopped)
         timeline.note("begun")
@@ -37,18 +36,18 @@ async def test_hung_daemons_get_five_seconds_on_the_exit_and_are_cancelled_then(
             timeline.note("cancelled")
             raise
 
-    @webop.daemon("widgets", registry=registry, id="thread")
+    @webop.daemon("widgets", id="thread")
     def thread(**_: Any) -> None:
         timeline.note("thread begun")
         released.wait()
         timeline.note("thread ended")
 
-    @webop.daemon("widgets", registry=registry, id="polite")
+    @webop.daemon("widgets", id="polite")
     async def polite(stopped: webop.DaemonStopped, **_: Any) -> None:
         await stopped.wait()
         timeline.note("polite ended")
 
-    @webop.on.cleanup(registry=registry)
+    @webop.on.cleanup()
     async def clean(**_: Any) -> None:
         timeline.note("cleaned up")
 
@@ -71,14 +70,11 @@ async def test_hung_daemons_get_five_seconds_on_the_exit_and_are_cancelled_then(
 
 @pytest.mark.feature("DMN-08", "DMN-14", "DMN-16")
 async def test_the_stages_hold_on_the_exit_too(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     options: Any = {"cancellation_backoff": 0.5, "cancellation_timeout": 2.0}
 
-    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    @webop.daemon("widgets", id="fn", **options)
     async def fn(**_: Any) -> None:
         timeline.note("begun")
         try:
@@ -99,59 +95,25 @@ async def test_the_stages_hold_on_the_exit_too(
     assert 0.75 < stopped < 2.5
 
 
-@pytest.mark.feature("DMN-01", "DMN-03", "DMN-19", "DMN-24")
-async def test_daemons_go_on_with_the_next_operator(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+@pytest.mark.feature("DMN-02", "DMN-03", "DMN-18")
+async def test_a_daemon_that_waits_for_its_retry_or_its_start_holds_neither_its_object_nor_the_exit(
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn")
-    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
-        timeline.note("begun")
-        await stopped.wait()
-        timeline.note("ended")
-
-    async with run_operator():
-        await objects.create("one")
-        await timeline.wait("begun")
-    before = await objects.get("one")
-    assert FINALIZER in before["metadata"]["finalizers"]
-    async with run_operator():
-        await timeline.wait("begun", 2)
-        # Nothing has been written for that.
-        assert (await objects.get("one"))["metadata"] == before["metadata"]
-    await objects.delete("one")
-    async with run_operator():
-        await objects.wait_gone("one")
-    assert timeline.list_names() == ["begun", "ended", "begun", "ended"]
-
-
-@pytest.mark.feature("DMN-02", "DMN-03")
-async def test_a_daemon_that_waits_for_its_retry_or_its_start_does_not_hold_up_the_exit(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-) -> None:
-    @webop.daemon("widgets", registry=registry, id="retried")
+    @webop.daemon("widgets", id="retried")
     def retried(**_: Any) -> None:
         timeline.note("retried")
         raise webop.TemporaryError("later", delay=1000)
 
-    @webop.daemon("widgets", registry=registry, id="postponed", initial_delay=1000)
-    async def postponed(**_: Any) -> None:
-        timeline.note("postponed")
-
-    @webop.timer("widgets", registry=registry, id="timer", interval=1000)
-    async def timer(**_: Any) -> None:
-        timeline.note("timer")
-
+    webop.daemon("widgets", id="postponed", initial_delay=1000)(timeline.noting("postponed"))
+    webop.timer("widgets", id="timer", interval=1000)(timeline.noting("timer"))
     async with run_operator() as operator:
-        await objects.create("one")
-        await timeline.wait("retried")
-        await timeline.wait("timer")
+        for name in ("one", "two"):
+            await objects.create(name)
+        await timeline.wait("retried", 2)
+        await timeline.wait("timer", 2)
+        await objects.delete("two")
+        await objects.wait_gone("two", timeout=5)
         began = time.monotonic()
         await operator.stop()
     assert time.monotonic() - began < 3
-    assert sorted(timeline.list_names()) == ["retried", "timer"]
+    assert sorted(timeline.list_names()) == ["retried"] * 2 + ["timer"] * 2

@@ -9,12 +9,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import FINALIZER, Objects, RunOperator
+from tests.kit.operators import Objects, RunOperator, do_nothing, has_finalizer
 from tests.kit.timeline import Timeline
-
-
-def has_finalizer(body: dict[str, Any]) -> bool:
-    return FINALIZER in body["metadata"].get("finalizers", ())
 
 
 @pytest.mark.feature("DMN-28", "DMN-31")
@@ -37,7 +33,6 @@ def has_finalizer(body: dict[str, Any]) -> bool:
     ],
 )
 async def test_a_daemon_runs_while_the_object_matches(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -47,28 +42,25 @@ async def test_a_daemon_runs_while_the_object_matches(
 ) -> None:
     flags: list[webop.DaemonStopped] = []
 
-    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    @webop.daemon("widgets", id="fn", **options)
     async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
         flags.append(stopped)
         timeline.note("begun")
         await stopped.wait()
         timeline.note("ended")
 
-    def has_been_kept_free(body: dict[str, Any]) -> bool:
-        return not has_finalizer(body)
-
     async with run_operator():
         await objects.create("one", {"a": 0})
         await objects.pass_fence()
         assert timeline.list_names() == []
-        assert has_been_kept_free(await objects.get("one"))
+        assert not has_finalizer(await objects.get("one"))
         for turn in (1, 2):
             await objects.patch("one", matching)
             await timeline.wait("begun", turn)
             assert has_finalizer(await objects.get("one"))
             await objects.patch("one", other)
             await timeline.wait("ended", turn)
-            await objects.wait("one", has_been_kept_free)
+            await objects.wait("one", lambda body: not has_finalizer(body))
     reasons = webop.DaemonStoppingReason
     expected = reasons.FILTERS_MISMATCH | reasons.DAEMON_SIGNALLED | reasons.DONE
     assert [flag.reason for flag in flags] == [expected, expected]
@@ -76,14 +68,11 @@ async def test_a_daemon_runs_while_the_object_matches(
 
 @pytest.mark.feature("DMN-30")
 async def test_a_daemon_that_is_ending_still_counts_as_running(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     released = asyncio.Event()
 
-    @webop.daemon("widgets", registry=registry, id="fn", labels={"x": "1"})
+    @webop.daemon("widgets", id="fn", labels={"x": "1"})
     async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
         timeline.note("begun")
         await stopped.wait()
@@ -108,7 +97,6 @@ async def test_a_daemon_that_is_ending_still_counts_as_running(
 
 @pytest.mark.feature("DMN-12", "DMN-25", "DMN-27")
 async def test_an_abandoned_daemon_is_left_to_itself_and_keeps_what_it_has_seen(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -119,12 +107,9 @@ async def test_an_abandoned_daemon_is_left_to_itself_and_keeps_what_it_has_seen(
     def transform(body: webop.RawBody) -> None:
         body["spec"]["late"] = "yes"
 
-    @webop.daemon("widgets", registry=registry, id="done")
-    async def done(**_: Any) -> None: ...
+    webop.daemon("widgets", id="done")(do_nothing)
 
-    @webop.daemon(
-        "widgets", registry=registry, id="fn", labels={"x": "1"}, cancellation_timeout=0.1
-    )
+    @webop.daemon("widgets", id="fn", labels={"x": "1"}, cancellation_timeout=0.1)
     async def fn(spec: webop.Spec, patch: webop.Patch, **_: Any) -> None:
         timeline.note("begun")
         while not released.is_set():
@@ -152,10 +137,7 @@ async def test_an_abandoned_daemon_is_left_to_itself_and_keeps_what_it_has_seen(
 
 @pytest.mark.feature("DMN-29", "TMR-21")
 async def test_criteria_are_looked_at_when_the_object_changes_and_at_no_other_time(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     wanted = False
 
@@ -164,12 +146,7 @@ async def test_criteria_are_looked_at_when_the_object_changes_and_at_no_other_ti
             timeline.note("asked")
         return wanted and name == "one"
 
-    @webop.daemon("widgets", registry=registry, id="fn", when=is_wanted)
-    async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
-        timeline.note("begun")
-        await stopped.wait()
-        timeline.note("ended")
-
+    webop.daemon("widgets", id="fn", when=is_wanted)(timeline.live)
     async with run_operator():
         await objects.create("one", {"a": 0})
         await objects.pass_fence()
@@ -184,18 +161,12 @@ async def test_criteria_are_looked_at_when_the_object_changes_and_at_no_other_ti
 
 @pytest.mark.feature("TMR-10", "DMN-18", "DMN-31")
 async def test_the_initial_delay_is_not_repeated_when_the_object_matches_again(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     options: Any = {"labels": {"of": "interest"}, "initial_delay": 1.0}
+    webop.timer("widgets", id="timer", interval=100, **options)(timeline.noting("timer"))
 
-    @webop.timer("widgets", registry=registry, id="timer", interval=100, **options)
-    async def timer(**_: Any) -> None:
-        timeline.note("timer")
-
-    @webop.daemon("widgets", registry=registry, id="daemon", **options)
+    @webop.daemon("widgets", id="daemon", **options)
     async def daemon(stopped: webop.DaemonStopped, **_: Any) -> None:
         timeline.note("daemon")
         await stopped.wait(100)

@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import (
-    FINALIZER,
-    Objects,
-    RunOperator,
-    build_settings,
-)
+from tests.kit.operators import FINALIZER, Objects, RunOperator, build_settings
 from tests.kit.timeline import Timeline
 from tests.kit.waiting import eventually
 
@@ -35,10 +30,7 @@ def flags() -> dict[str, webop.DaemonStopped]:
 
 @pytest.fixture
 def stubborn(
-    registry: webop.OperatorRegistry,
-    timeline: Timeline,
-    flags: dict[str, webop.DaemonStopped],
-    released: threading.Event,
+    timeline: Timeline, flags: dict[str, webop.DaemonStopped], released: threading.Event
 ) -> Declare:
     """Declares a daemon that ends when the test lets it go, whatever it is told."""
 
@@ -67,7 +59,7 @@ def stubborn(
     def declare(*, is_sync: bool = False, **options: Any) -> None:
         fn = run_sync if is_sync else run_async
         labels = {"with": "daemon"}
-        webop.daemon("widgets", registry=registry, id="fn", labels=labels, **options)(fn)
+        webop.daemon("widgets", id="fn", labels=labels, **options)(fn)
 
     return declare
 
@@ -160,41 +152,6 @@ async def test_without_a_timeout_the_object_stays_until_the_daemon_ends(
         await objects.wait_gone("one")
 
 
-@pytest.mark.feature("D-57", "DMN-13", "DMN-24")
-async def test_the_object_goes_at_once_when_its_last_daemon_ends(
-    stubborn: Declare,
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    released: threading.Event,
-) -> None:
-    stubborn()
-
-    @webop.daemon("widgets", registry=registry, id="other", labels={"with": "daemon"})
-    async def other(stopped: webop.DaemonStopped, **_: Any) -> None:
-        await stopped.wait()
-        timeline.note("other ended")
-
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def deleted(name: str, **_: Any) -> None:
-        timeline.note(f"deleted {name}")
-
-    async with run_operator():
-        await create(objects)
-        await timeline.wait("begun")
-        await delete(objects)
-        await timeline.wait("deleted one")  # the handlers of the deletion do not wait for daemons
-        await timeline.wait("other ended")
-        await objects.pass_fence()
-        assert await objects.exists("one")
-        released.set()
-        ended = await timeline.wait("ended")
-        await objects.wait_gone("one")
-        assert time.monotonic() - ended < 3  # and not at the next poll, after a minute
-    assert timeline.list_names().count("deleted one") == 1
-
-
 @pytest.mark.feature("DMN-33", "CFG-30", "CFG-31", "DMN-08")
 @pytest.mark.parametrize(
     ("options", "settings", "is_cancelled"),
@@ -206,7 +163,6 @@ async def test_the_object_goes_at_once_when_its_last_daemon_ends(
     ],
 )
 async def test_a_daemon_that_ends_when_it_is_told_to_is_not_cancelled(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -215,7 +171,7 @@ async def test_a_daemon_that_ends_when_it_is_told_to_is_not_cancelled(
     *,
     is_cancelled: bool,
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    @webop.daemon("widgets", id="fn", **options)
     async def fn(stopped: webop.DaemonStopped, **_: Any) -> None:
         timeline.note("begun")
         try:
@@ -258,13 +214,12 @@ async def test_reasons_add_up(
 
 @pytest.mark.feature("DMN-03", "EVT-10")
 async def test_daemons_stop_when_their_object_is_gone_all_of_a_sudden(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
     flags: dict[str, webop.DaemonStopped],
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn")
+    @webop.daemon("widgets", id="fn")
     async def fn(stopped: webop.DaemonStopped, spec: webop.Spec, **_: Any) -> None:
         flags["one"] = stopped
         timeline.note("begun")
@@ -272,7 +227,7 @@ async def test_daemons_stop_when_their_object_is_gone_all_of_a_sudden(
             await asyncio.sleep(0.01)
         timeline.note(f"ended {spec['a']}")
 
-    @webop.daemon("widgets", registry=registry, id="hung", cancellation_timeout=0.1)
+    @webop.daemon("widgets", id="hung", cancellation_timeout=0.1)
     async def hung(**_: Any) -> None:
         timeline.note("hung begun")
         await asyncio.sleep(1000)

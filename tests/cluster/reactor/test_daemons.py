@@ -14,31 +14,25 @@ from tests.kit.operators import (
     Calls,
     Objects,
     RunOperator,
-    build_settings,
     get_annotations,
+    has_finalizer,
 )
 from tests.kit.timeline import Timeline
 from tests.kit.waiting import eventually
 
 
-def has_finalizer(body: dict[str, Any]) -> bool:
-    return FINALIZER in body["metadata"].get("finalizers", ())
-
-
-@pytest.mark.feature("DMN-01", "DMN-03", "DMN-04", "DMN-05", "DMN-06", "DMN-07", "DMN-24", "DMN-32")
+@pytest.mark.feature(
+    "DMN-01", "DMN-03", "DMN-04", "DMN-05", "DMN-06", "DMN-07", "DMN-24", "DMN-32", "KWA-16", "D-57"
+)
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_daemon_lives_as_long_as_its_object(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    *,
-    is_sync: bool,
+    run_operator: RunOperator, objects: Objects, calls: Calls, *, is_sync: bool
 ) -> None:
     flags: dict[str | None, webop.DaemonStopped] = {}
 
     def begin(stopped: webop.DaemonStopped, kwargs: Any) -> None:
-        assert isinstance(stopped, webop.DaemonStopped)
+        assert isinstance(stopped, webop.SyncDaemonStopperChecker) is is_sync
+        assert isinstance(stopped, webop.AsyncDaemonStopperChecker) is not is_sync
         assert not stopped
         assert not stopped.is_set()
         assert stopped.reason is None
@@ -59,15 +53,14 @@ async def test_a_daemon_lives_as_long_as_its_object(
             await stopped.wait(100)
         calls.note("ended", kwargs)
 
-    webop.daemon("widgets", registry=registry, id="fn")(run_sync if is_sync else run_async)
+    webop.daemon("widgets", id="fn")(run_sync if is_sync else run_async)
     async with run_operator():
         for name in ("one", "two"):
             await objects.create(name)
             await calls.wait(name)
             assert has_finalizer(await objects.get(name))
         began = time.monotonic()
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
         assert time.monotonic() - began < 3  # at once, not at the next poll
         assert calls.handlers("one") == ["begun", "ended"]
         assert calls.handlers("two") == ["begun"]
@@ -83,14 +76,9 @@ async def test_a_daemon_lives_as_long_as_its_object(
 @pytest.mark.feature("DMN-01", "DMN-19", "D-42", "DMN-21")
 @pytest.mark.parametrize("is_failing", [False, True])
 async def test_a_daemon_that_ends_is_not_started_again_but_by_a_new_operator(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    *,
-    is_failing: bool,
+    run_operator: RunOperator, objects: Objects, calls: Calls, *, is_failing: bool
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn", labels={"of": "interest"})
+    @webop.daemon("widgets", id="fn", labels={"of": "interest"})
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
         if is_failing:
@@ -107,8 +95,7 @@ async def test_a_daemon_that_ends_is_not_started_again_but_by_a_new_operator(
             await objects.patch("one", {"metadata": {"labels": {"of": value}}})
             await objects.pass_fence()
         assert len(calls.of("one")) == 1
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
         await objects.create("one", labels=labels)  # another one
         await calls.wait("one", count=2)
     async with run_operator():
@@ -119,11 +106,11 @@ async def test_a_daemon_that_ends_is_not_started_again_but_by_a_new_operator(
 
 @pytest.mark.feature("DMN-35")
 async def test_a_daemon_can_see_to_it_that_it_is_never_started_again(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     done = "tests.webop.dev/done"
 
-    @webop.daemon("widgets", registry=registry, id="fn", annotations={done: webop.ABSENT})
+    @webop.daemon("widgets", id="fn", annotations={done: webop.ABSENT})
     async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("fn", kwargs)
         patch.metadata.annotations[done] = "yes"
@@ -138,15 +125,11 @@ async def test_a_daemon_can_see_to_it_that_it_is_never_started_again(
 
 @pytest.mark.feature("DMN-20", "DMN-22", "DMN-23", "ERR-09")
 async def test_the_errors_of_a_daemon_are_treated_as_its_options_say(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    calls: Calls,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline, calls: Calls
 ) -> None:
     options: Any = {"errors": webop.ErrorsMode.TEMPORARY, "backoff": 0.6, "retries": 10}
 
-    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    @webop.daemon("widgets", id="fn", **options)
     def monitor(name: str, retry: int, **kwargs: Any) -> None:
         timeline.note(name)
         calls.note("fn", {**kwargs, "name": name, "retry": retry})
@@ -171,9 +154,9 @@ async def test_the_errors_of_a_daemon_are_treated_as_its_options_say(
 
 @pytest.mark.feature("DMN-20", "D-46", "DMN-22", "KWA-10")
 async def test_a_daemon_that_asks_for_it_is_restarted_at_once(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn")
+    @webop.daemon("widgets", id="fn")
     async def fn(retry: int, started: Any, runtime: Any, **kwargs: Any) -> None:
         calls.note("fn", {**kwargs, "retry": retry}, started=started, runtime=runtime)
         if retry < 20:
@@ -200,14 +183,9 @@ async def test_a_daemon_that_asks_for_it_is_restarted_at_once(
     ],
 )
 async def test_limits_of_a_daemon_that_fails(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    options: Any,
-    expected: int,
+    run_operator: RunOperator, objects: Objects, calls: Calls, options: Any, expected: int
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn", **options)
+    @webop.daemon("widgets", id="fn", **options)
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
         raise ValueError("a mistake")
@@ -221,11 +199,11 @@ async def test_limits_of_a_daemon_that_fails(
 
 @pytest.mark.feature("DMN-25", "KWA-20")
 async def test_a_daemon_sees_its_object_as_it_is_now(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     seen: dict[str, Any] = {}
 
-    @webop.daemon("widgets", registry=registry, id="fn", labels={"watched": webop.PRESENT})
+    @webop.daemon("widgets", id="fn", labels={"watched": webop.PRESENT})
     async def fn(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         seen.update(kwargs)
         await stopped.wait()
@@ -253,15 +231,11 @@ async def test_a_daemon_sees_its_object_as_it_is_now(
 
 
 async def test_of_two_daemons_with_one_id_the_first_is_called_and_a_warning_says_so(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in ("first", "second"):
 
-        @webop.daemon(objects.kind.crd_name, registry=registry, id="fn")
+        @webop.daemon(objects.kind.crd_name, id="fn")
         async def fn(number: str = number, **kwargs: Any) -> None:
             calls.note(number, kwargs)
 
@@ -274,9 +248,9 @@ async def test_of_two_daemons_with_one_id_the_first_is_called_and_a_warning_says
 
 @pytest.mark.feature("DMN-26", "RST-05")
 async def test_the_result_of_a_daemon_goes_to_the_status(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def monitor(**_: Any) -> dict[str, bool]:
         return {"finished": True}
 
@@ -287,36 +261,11 @@ async def test_the_result_of_a_daemon_goes_to_the_status(
     assert body["status"] == {stem: {"finished": True}}
 
 
-@pytest.mark.feature("DMN-36", "IDX-22")
-async def test_daemons_begin_when_the_indexes_are_filled(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[int] = []
-
-    @webop.index("widgets", registry=registry, id="by_name")
-    async def by_name(name: str, **_: Any) -> dict[str, int]:
-        await asyncio.sleep(0.02)
-        return {name: 1}
-
-    @webop.daemon("widgets", registry=registry, id="fn")
-    async def fn(by_name: webop.Index[str, int], **_: Any) -> None:
-        seen.append(len(by_name))
-
-    for number in range(10):
-        await objects.create(f"obj-{number}")
-    async with run_operator():
-        await eventually(lambda: len(seen) >= 10)
-    assert seen[:10] == [10] * 10
-
-
 @pytest.mark.feature("DMN-36")
 async def test_no_daemon_begins_for_an_object_that_is_being_deleted(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.daemon("widgets", id="fn")(calls.noting("fn"))
     await objects.create("theirs", finalizers=["tests.webop.dev/theirs"])
     await objects.create("ours", finalizers=[FINALIZER])
     for name in ("theirs", "ours"):
@@ -329,90 +278,37 @@ async def test_no_daemon_begins_for_an_object_that_is_being_deleted(
     await objects.patch("theirs", {"metadata": {"finalizers": []}})
 
 
-@pytest.mark.feature("DMN-18", "D-04")
-async def test_the_first_call_of_a_daemon_can_be_postponed(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-) -> None:
-    given: dict[str, set[str]] = {}
-
-    def find_delay(name: str, spec: webop.Spec, **kwargs: Any) -> float:
-        timeline.note("asked")
-        given["delay"] = {"name", "spec", *kwargs}
-        return float(spec["delay"])
-
-    @webop.daemon("widgets", registry=registry, id="counted", initial_delay=find_delay)
-    async def counted(name: str, spec: webop.Spec, **kwargs: Any) -> None:
-        timeline.note("counted")
-        given["fn"] = {"name", "spec", *kwargs}
-        raise webop.TemporaryError("the delay is for the first call only", delay=0.05)
-
-    @webop.daemon("widgets", registry=registry, id="fixed", initial_delay=0.4)
-    def fixed(**_: Any) -> None:
-        timeline.note("fixed")
-
-    async with run_operator():
-        await objects.create("one", {"delay": 0.8})
-        asked = await timeline.wait("asked")
-        assert 0.35 < await timeline.wait("fixed") - asked < 0.75
-        assert 0.79 < await timeline.wait("counted") - asked < 1.3
-        await timeline.wait("counted", 3)
-    assert timeline.measure_gaps("counted")[0] < 0.5
-    assert len(timeline.of("asked")) == 1
-    assert given["delay"] == given["fn"] - {"client"}
-
-
-@pytest.mark.feature("DMN-18", "DMN-03")
-async def test_a_daemon_that_is_yet_to_begin_does_not_hold_its_object(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.daemon("widgets", registry=registry, id="fn", initial_delay=1000)
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
-    async with run_operator(build_settings()):
-        await objects.create("one")
-        await objects.wait("one", has_finalizer)
-        await objects.delete("one")
-        await objects.wait_gone("one", timeout=5)
-    assert not calls.of("one")
-
-
 @pytest.mark.feature("ERR-01", "DMN-22")
 async def test_a_daemon_or_handler_that_cancels_itself_has_failed_and_is_called_again(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     async def cancel(what: str, retry: int) -> None:
         timeline.note(f"{what} {retry}")
         task = asyncio.current_task()
         assert task is not None
-        if retry == 0:
+        if retry in (0, 2):
             task.cancel()
+        if retry == 0:
             await asyncio.sleep(0)
         if retry == 1:
             raise GeneratorExit
 
-    @webop.daemon("widgets", registry=registry, id="daemon", backoff=0.1)
+    @webop.daemon("widgets", id="daemon", backoff=0.1)
     async def daemon(retry: int, stopped: webop.DaemonStopped, **_: Any) -> None:
         await cancel("daemon", retry)
         await stopped.wait()
 
-    @webop.timer("widgets", registry=registry, id="timer", backoff=0.1, interval=0.1)
+    @webop.timer("widgets", id="timer", backoff=0.1, interval=0.1)
     async def timer(retry: int, **_: Any) -> None:
         await cancel("timer", retry)
 
-    @webop.on.create("widgets", registry=registry, id="create", backoff=0.1)
+    @webop.on.create("widgets", id="create", backoff=0.1, timeout=100)
     async def create(retry: int, **_: Any) -> None:
         await cancel("create", retry)
 
     async with run_operator():
         await objects.create("one")
         for what in ("daemon", "create", "timer"):
-            await timeline.wait(f"{what} 2")
+            await timeline.wait(f"{what} 3")
         await timeline.wait("timer 0", 2)
         await objects.wait_handled("one")

@@ -25,7 +25,6 @@ async def create_deep(info: ConnectionInfo, objects: Objects, name: str, depth: 
 
 @pytest.mark.parametrize("streams", [True, False], ids=["watch", "list"])
 async def test_a_deep_object_keeps_no_other_from_being_handled_and_can_be_deleted(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     info: ConnectionInfo,
@@ -33,13 +32,13 @@ async def test_a_deep_object_keeps_no_other_from_being_handled_and_can_be_delete
     caplog: pytest.LogCaptureFixture,
     streams: bool,
 ) -> None:
-    @webop.on.startup(registry=registry)
+    @webop.on.startup()
     async def configure(settings: webop.OperatorSettings, **_: Any) -> None:
         settings.watching.streaming_list = streams
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
-    @webop.on.delete("widgets", registry=registry, id="deleted")
+    @webop.on.create("widgets", id="created")
+    @webop.on.update("widgets", id="updated")
+    @webop.on.delete("widgets", id="deleted")
     async def handle(**kwargs: Any) -> None:
         calls.note(kwargs["reason"], kwargs)
 
@@ -64,14 +63,10 @@ async def test_a_deep_object_keeps_no_other_from_being_handled_and_can_be_delete
 
 
 async def test_an_object_is_not_updated_because_a_deeper_one_is_listed_beside_it(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    info: ConnectionInfo,
-    calls: Calls,
+    run_operator: RunOperator, objects: Objects, info: ConnectionInfo, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry)
-    @webop.on.update("widgets", registry=registry)
+    @webop.on.create("widgets")
+    @webop.on.update("widgets")
     async def handle(**kwargs: Any) -> None:
         calls.note(kwargs["reason"], kwargs)
 

@@ -24,7 +24,6 @@ from tests.kit.operators import (
 
 @pytest.mark.parametrize("moment", ["patch", "daemon"])
 async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_handlers(
-    registry: webop.OperatorRegistry,
     relayed: Relay,
     run_relayed: RunOperator,
     run_operator: RunOperator,
@@ -35,7 +34,7 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
     """The records of the handlers go with the finalizer, however many requests it takes."""
     ended, reached = asyncio.Event(), asyncio.Event()
 
-    @webop.on.delete("widgets", registry=registry, id="deleted", when=is_no_fence)
+    @webop.on.delete("widgets", id="deleted", when=is_no_fence)
     async def deleted(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("deleted", kwargs)
         if moment == "patch":
@@ -43,7 +42,7 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
 
     if moment == "daemon":
 
-        @webop.daemon("widgets", registry=registry, id="daemon", when=is_no_fence)
+        @webop.daemon("widgets", id="daemon", when=is_no_fence)
         async def daemon(**_: Any) -> None:
             await ended.wait()
 
@@ -58,8 +57,7 @@ async def test_a_kill_before_the_finalizer_goes_does_not_repeat_the_deletion_han
 
     settings = build_settings(batching={"exit_timeout": 0.1})
     async with run_relayed(settings, meddle=meddle):
-        await objects.create("one", finalizers=["tests.webop.dev/other"])
-        await objects.wait_handled("one")
+        await objects.make("one", finalizers=["tests.webop.dev/other"])
         await objects.delete("one")
         await calls.wait("one", "deleted")
         if moment == "daemon":

@@ -9,12 +9,7 @@ import pytest
 
 import webop
 from tests.kit.obstacles import denying
-from tests.kit.operators import (
-    FINALIZER,
-    Calls,
-    Objects,
-    RunOperator,
-)
+from tests.kit.operators import FINALIZER, Calls, Objects, RunOperator, do_nothing
 
 
 @pytest.fixture
@@ -27,28 +22,17 @@ async def strict(objects: Objects) -> AsyncIterator[Objects]:
 
 @pytest.mark.feature("PAT-10", "CON-04", "HND-18")
 async def test_a_label_denied_by_a_policy_blocks_neither_updates_nor_the_deletion(
-    registry: webop.OperatorRegistry,
-    strict: Objects,
-    run_operator: RunOperator,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    strict: Objects, run_operator: RunOperator, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.create("widgets", id="created")
     async def created(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("created", kwargs)
         patch.metadata.labels["forbidden"] = "yes"
 
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def updated(**kwargs: Any) -> None:
-        calls.note("updated", kwargs)
-
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def deleted(**kwargs: Any) -> None:
-        calls.note("deleted", kwargs)
-
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
+    webop.on.delete("widgets", id="deleted")(calls.noting("deleted"))
     async with run_operator():
-        await strict.create("a")
-        await strict.wait_handled("a")
+        await strict.make("a")
         await strict.patch("a", {"spec": {"x": 1}})
         await calls.wait("a", "updated")
         assert FINALIZER in (await strict.get("a"))["metadata"]["finalizers"]
@@ -61,14 +45,14 @@ async def test_a_label_denied_by_a_policy_blocks_neither_updates_nor_the_deletio
 
 @pytest.mark.feature("PAT-01", "TMR-01")
 async def test_what_handlers_want_is_written_though_the_records_do_not_fit(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.create("widgets", id="created")
     async def created(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("created", kwargs)
         patch.spec["made"] = "yes"
 
-    @webop.timer("widgets", registry=registry, id="timer", interval=0.2, initial_delay=0.5)
+    @webop.timer("widgets", id="timer", interval=0.2, initial_delay=0.5)
     async def timer(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("timer", kwargs)
         patch.status["count"] = len(calls.of("a", "timer"))
@@ -82,20 +66,17 @@ async def test_what_handlers_want_is_written_though_the_records_do_not_fit(
 
 @pytest.mark.feature("CFG-34")
 async def test_handlers_see_no_managed_fields_after_own_patches_either(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     seen: list[bool] = []
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(retry: int, meta: webop.Meta, **_: Any) -> None:
         seen.append("managedFields" in meta)
         if not retry:
             raise webop.TemporaryError("again", delay=0)
 
-    @webop.on.delete("widgets", registry=registry, id="finalizer")
-    async def finalizer(**_: Any) -> None: ...
-
+    webop.on.delete("widgets", id="finalizer")(do_nothing)
     async with run_operator():
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
     assert seen == [False, False]

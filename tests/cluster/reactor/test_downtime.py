@@ -37,8 +37,7 @@ async def test_who_was_done_hears_of_a_change_that_came_while_no_operator_ran(
     namespaces = [objects.namespace]
     if reason == "update":
         async with operate(info, declare_two(calls, is_failing=False), namespaces=namespaces):
-            await objects.create("a", {"value": 0})
-            await objects.wait_handled("a")
+            await objects.make("a", {"value": 0})
     async with operate(info, declare_two(calls, is_failing=True), namespaces=namespaces):
         if reason == "update":
             await objects.patch("a", {"spec": {"value": 1}})

@@ -8,14 +8,13 @@ import pytest
 
 import webop
 from tests.kit.causes import FailedTest
-from tests.kit.operators import Objects, RunOperator
+from tests.kit.operators import Objects, RunOperator, do_nothing
 from tests.kit.waiting import eventually
 
 
 @pytest.mark.feature("FLT-19")
 @pytest.mark.parametrize("exc", [KeyError("x"), FailedTest("x")], ids=repr)
 async def test_the_handler_whose_filter_fails_is_named_in_the_log(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     caplog: pytest.LogCaptureFixture,
@@ -26,11 +25,8 @@ async def test_the_handler_whose_filter_fails_is_named_in_the_log(
             raise exc
         return True
 
-    @webop.on.create("widgets", registry=registry, id="fine")
-    async def fine(**_: Any) -> None: ...
-
-    @webop.on.create("widgets", registry=registry, id="fragile", when=choose)
-    async def fragile(**_: Any) -> None: ...
+    webop.on.create("widgets", id="fine")(do_nothing)
+    webop.on.create("widgets", id="fragile", when=choose)(do_nothing)
 
     def find_complaints() -> list[str]:
         messages = [r.getMessage() for r in caplog.records if hasattr(r, "k8s_ref")]
@@ -39,7 +35,6 @@ async def test_the_handler_whose_filter_fails_is_named_in_the_log(
     async with run_operator():
         await objects.create("one")
         await eventually(find_complaints)
-        await objects.patch("one", {"spec": {"x": 1}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"x": 1}})
     assert repr(exc) in find_complaints()[0]
     assert "filter of Handler 'fragile'" in find_complaints()[0]

@@ -12,9 +12,9 @@ from tests.kit.operators import Calls, Objects, RunOperator
 
 @pytest.mark.feature("SUB-01", "SUB-02", "SUB-17", "EVT-16", "HND-24")
 async def test_sub_handlers_of_a_field_handler_see_the_change_of_its_field(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.field("widgets", registry=registry, id="parent", field="spec.a")
+    @webop.on.field("widgets", id="parent", field="spec.a")
     async def parent(**_: Any) -> None:
         @webop.subhandler(id="child")
         async def child(**kwargs: Any) -> None:
@@ -30,8 +30,7 @@ async def test_sub_handlers_of_a_field_handler_see_the_change_of_its_field(
             calls.note("other", kwargs, diff=kwargs["diff"])
 
     async with run_operator():
-        await objects.create("one", {"a": {"x": 1}, "b": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": {"x": 1}, "b": 1})
         calls.items.clear()
         await objects.patch("one", {"spec": {"a": {"x": 2}, "b": 2}})
         await calls.wait("one", "other")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -31,18 +30,11 @@ _FORGED = {
 
 
 async def test_an_object_with_forged_state_is_handled_and_deleted_as_any_other(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="changed")
-    @webop.on.update("widgets", registry=registry, id="changed", labels={"a": webop.ABSENT})
-    async def changed(**kwargs: Any) -> None:
-        calls.note("changed", kwargs)
-
-    webop.on.delete("widgets", registry=registry, id="deleted")(lambda **_: None)
+    webop.on.update("widgets", id="changed", labels={"a": webop.ABSENT})(calls.noting("changed"))
+    webop.on.create("widgets", id="changed")(calls.noting("changed"))
+    webop.on.delete("widgets", id="deleted")(lambda **_: None)
     for name, state in _FORGED.items():
         await objects.create(name, {"a": 1}, annotations=state)
     async with run_operator():

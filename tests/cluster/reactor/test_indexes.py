@@ -8,12 +8,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import (
-    Calls,
-    Kind,
-    Objects,
-    RunOperator,
-)
+from tests.kit.operators import Kind, Objects, RunOperator, do_nothing
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 
@@ -28,10 +23,10 @@ def dump(index: webop.Index[Any, Any]) -> Snapshot:
 class Window:
     """Looks into an index from outside of handlers, through what a startup handler was given."""
 
-    def __init__(self, registry: webop.OperatorRegistry, name: str) -> None:
+    def __init__(self, name: str) -> None:
         self.index: Any = None
 
-        @webop.on.startup(registry=registry, id="window", errors=webop.ErrorsMode.PERMANENT)
+        @webop.on.startup(id="window", errors=webop.ErrorsMode.PERMANENT)
         def look(**kwargs: Any) -> None:
             self.index = kwargs[name]
 
@@ -39,19 +34,13 @@ class Window:
         await eventually(lambda: dump(self.index) == expected, f"{expected} in the index")
 
 
-def index_colours(registry: webop.OperatorRegistry) -> Window:
-    @webop.index("widgets", registry=registry, id="colours", labels={"ignored": webop.ABSENT})
+@pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15", "IDX-02", "IDX-24")
+async def test_an_index_follows_the_objects(objects: Objects, run_operator: RunOperator) -> None:
+    @webop.index("widgets", id="colours", labels={"ignored": webop.ABSENT})
     async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str]:
         return {spec["colour"]: name}
 
-    return Window(registry, "colours")
-
-
-@pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15", "IDX-02", "IDX-24")
-async def test_an_index_follows_the_objects(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
-) -> None:
-    window = index_colours(registry)
+    window = Window("colours")
     await objects.create("a", {"colour": "red"})
     async with run_operator():
         await window.until({"red": ["a"]})
@@ -69,17 +58,18 @@ async def test_an_index_follows_the_objects(
 
 
 @pytest.mark.feature("IDX-26", "MEM-12")
-async def test_an_index_is_made_anew_by_each_operator(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+async def test_an_index_and_memos_are_made_anew_by_each_operator(
+    objects: Objects, run_operator: RunOperator
 ) -> None:
-    indexed: list[str] = []
+    indexed: list[Any] = []
 
-    @webop.index("widgets", registry=registry, id="colours")
-    async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str] | None:
-        indexed.append(name)
+    @webop.index("widgets", id="colours")
+    async def colours(name: str, spec: webop.Spec, memo: Any, **_: Any) -> dict[Any, str] | None:
+        indexed.append((name, dict(memo)))
+        memo.known = True
         return {spec["colour"]: name} if "colour" in spec else None
 
-    window = Window(registry, "colours")
+    window = Window("colours")
     for name in "abc":
         await objects.create(name, {"colour": "red"})
     async with run_operator():
@@ -89,18 +79,16 @@ async def test_an_index_is_made_anew_by_each_operator(
     await objects.delete("b")
     async with run_operator():
         await window.until({"red": ["c"], "blue": ["a"]})
-    assert sorted(indexed) == ["a", "c"]  # the one that has not changed is asked about as well
+    assert sorted(indexed) == [
+        ("a", {}),
+        ("c", {}),
+    ]  # also what has not changed
 
 
-@pytest.mark.feature("IDX-22", "IDX-03", "IDX-01")
+@pytest.mark.feature("IDX-22", "IDX-03", "IDX-01", "DMN-36")
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_indexes_are_filled_before_any_handler_runs(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    gadgets: Kind,
-    client: Client,
-    run_operator: RunOperator,
-    kind: str,
+    objects: Objects, with_status: Objects, run_operator: RunOperator, kind: str
 ) -> None:
     sizes: dict[str, list[int]] = {}
 
@@ -111,27 +99,26 @@ async def test_indexes_are_filled_before_any_handler_runs(
     def quick(name: str, **_: Any) -> dict[str, None]:
         return {name: None}
 
-    webop.index("widgets", registry=registry, id="names")(slow if kind == "async" else quick)
+    webop.index("widgets", id="names")(slow if kind == "async" else quick)
 
     def note(name: str, names: webop.Index[str, None], **_: Any) -> bool:
         sizes.setdefault(name, []).append(len(names))
         return True
 
-    webop.on.event("widgets", registry=registry, id="event")(note)
-    webop.on.create("widgets", registry=registry, id="create", when=note)(note)
-    webop.on.event("gadgets", registry=registry, id="event")(note)
-    webop.on.create("gadgets", registry=registry, id="create", when=note)(note)
+    webop.on.event("widgets", id="event")(note)
+    webop.on.create("widgets", id="create", when=note)(note)
+    webop.on.event("gadgets", id="event")(note)
+    webop.on.create("gadgets", id="create", when=note)(note)
 
-    @webop.daemon("gadgets", registry=registry, id="daemon")
+    @webop.daemon("gadgets", id="daemon")
     async def daemon(**kwargs: Any) -> None:
         note(**kwargs)
 
-    others = Objects(client, gadgets, objects.namespace)
-    await asyncio.gather(*(others.create(f"g{n}") for n in range(5)))
+    await asyncio.gather(*(with_status.create(f"g{n}") for n in range(5)))
     await asyncio.gather(*(objects.create(f"w{n}") for n in range(40)))
     async with run_operator():
         await eventually(lambda: len(sizes) == 45, "all objects are handled")
-        await others.wait_handled("g0")
+        await with_status.wait_handled("g0")
         await objects.wait_handled("w39")
     early = {name: found for name, found in sizes.items() if min(found) < 40}
     assert early == {}
@@ -139,19 +126,19 @@ async def test_indexes_are_filled_before_any_handler_runs(
 
 @pytest.mark.parametrize("handler", ["event", "update"])
 async def test_a_handler_finds_in_the_index_what_its_event_says(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, handler: str
+    objects: Objects, run_operator: RunOperator, handler: str
 ) -> None:
     found: dict[str, list[str]] = {}
 
-    @webop.on.event("widgets", registry=registry, id="event")
-    @webop.on.update("widgets", registry=registry, id="update")
+    @webop.on.event("widgets", id="event")
+    @webop.on.update("widgets", id="update")
     async def note(
         name: str, spec: webop.Spec, colours: webop.Index[str, str], event: Any = None, **_: Any
     ) -> None:
         if handler == ("update" if event is None else "event"):
             found.setdefault(spec["colour"], list(colours.get(name, ())))
 
-    @webop.index("widgets", registry=registry, id="colours")
+    @webop.index("widgets", id="colours")
     async def index(name: str, spec: webop.Spec, **_: Any) -> dict[str, str]:
         await asyncio.sleep(0.05)
         return {name: spec["colour"]}
@@ -166,7 +153,7 @@ async def test_a_handler_finds_in_the_index_what_its_event_says(
 
 @pytest.mark.feature("IDX-21", "IDX-03", "IDX-23", "KWA-13")
 async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     seen: dict[str, str] = {}
 
@@ -176,16 +163,16 @@ async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
 
         return fn
 
-    @webop.index("widgets", registry=registry, id="spec")
+    @webop.index("widgets", id="spec")
     async def index(name: str, **_: Any) -> dict[str, None]:
         return {name: None}
 
-    webop.on.startup(registry=registry)(note("startup"))
-    webop.on.cleanup(registry=registry)(note("cleanup"))
-    webop.on.event("widgets", registry=registry)(note("event"))
-    webop.on.create("widgets", registry=registry)(note("create"))
-    webop.daemon("widgets", registry=registry, id="daemon")(note("daemon"))
-    webop.timer("widgets", registry=registry, id="timer", interval=1)(note("timer"))
+    webop.on.startup()(note("startup"))
+    webop.on.cleanup()(note("cleanup"))
+    webop.on.event("widgets")(note("event"))
+    webop.on.create("widgets")(note("create"))
+    webop.daemon("widgets", id="daemon")(note("daemon"))
+    webop.timer("widgets", id="timer", interval=1)(note("timer"))
     async with run_operator():
         await objects.create("a")
         await eventually(lambda: {"event", "create", "daemon", "timer"} <= seen.keys())
@@ -193,61 +180,20 @@ async def test_every_handler_gets_every_index_by_its_name_even_if_that_is_taken(
     assert seen == dict.fromkeys(expected, "ObjectIndex")
 
 
-@pytest.mark.feature("IDX-16", "IDX-17", "IDX-18", "IDX-12")
-async def test_errors_of_indexers_leave_others_alone(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, calls: Calls
-) -> None:
-    window = Window(registry, "moods")
-
-    errors = {
-        "arbitrary": ValueError("ignored"),
-        "permanent": webop.PermanentError("never again"),
-        "temporary": webop.TemporaryError("not now", delay=0),
-    }
-
-    @webop.index("widgets", registry=registry, id="moods")
-    async def moods(name: str, spec: webop.Spec, **_: Any) -> dict[str, str]:
-        if "error" in spec:
-            raise errors[spec["error"]]
-        return {spec["mood"]: name}
-
-    @webop.on.update("widgets", registry=registry)
-    async def updated(**kwargs: Any) -> None:
-        calls.note("updated", kwargs)
-
-    async with run_operator():
-        for name in ("a", "b", "c"):
-            await objects.create(name, {"mood": "good"})
-        await window.until({"good": ["a", "b", "c"]})
-        await objects.patch("a", {"spec": {"mood": "bad", "error": "arbitrary"}})
-        await objects.patch("b", {"spec": {"error": "permanent"}})
-        await objects.patch("c", {"spec": {"error": "temporary"}})
-        await window.until({"good": ["a"]})
-        for name in ("a", "b", "c"):
-            await calls.wait(name, "updated")
-            await objects.patch(name, {"spec": {"mood": "fine", "error": None}})
-        await window.until({"fine": ["a", "c"]})
-        for name in ("a", "b", "c"):
-            await calls.wait(name, "updated", count=2)
-
-
 @pytest.mark.feature("IDX-22", "RES-18")
 async def test_an_index_of_a_kind_that_is_not_in_the_cluster_holds_up_nobody(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, client: Client
+    objects: Objects, run_operator: RunOperator, client: Client
 ) -> None:
     late = Kind("late.webop.dev", "latecomers", "Latecomer")
-    window = Window(registry, "latest")
+    window = Window("latest")
 
-    @webop.index("latecomers", registry=registry, id="latest")
+    @webop.index("latecomers", id="latest")
     async def latest(name: str, **_: Any) -> dict[str, str]:
         return {"all": name}
 
-    @webop.on.create("widgets", registry=registry)
-    async def created(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         await late.define(client)
         try:
             await Objects(client, late, objects.namespace).create("b")

@@ -9,51 +9,12 @@ import pytest
 
 import webop
 from tests.cluster.reactor.request_counts import read_requests
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, operate
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing, operate
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
-
-
-@pytest.mark.feature("MEM-11", "MEM-05", "KWA-12")
-async def test_there_is_nothing_in_memos_but_what_users_put_there(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: dict[str, Any] = {}
-
-    def look(key: str) -> Any:
-        async def fn(memo: webop.Memo, name: str | None = None, **_: Any) -> None:
-            if name in (None, "one"):
-                seen[key] = dict(memo)
-
-        return fn
-
-    async def parent(name: str, retry: int, **_: Any) -> None:
-        await webop.execute(fns={"child": look("sub-handler")})
-        if name == "one" and not retry:
-            raise webop.TemporaryError("not yet", delay=0.01)
-
-    webop.on.startup(registry=registry, id="startup")(look("startup"))
-    webop.on.cleanup(registry=registry, id="cleanup")(look("cleanup"))
-    webop.index("widgets", registry=registry, id="index")(look("index"))
-    webop.on.event("widgets", registry=registry, id="event")(look("event"))
-    webop.on.create("widgets", registry=registry, id="parent")(parent)
-    webop.on.update("widgets", registry=registry, id="update")(look("update"))
-    webop.on.delete("widgets", registry=registry, id="delete")(look("delete"))
-    webop.daemon("widgets", registry=registry, id="daemon")(look("daemon"))
-    webop.timer("widgets", registry=registry, id="timer", interval=0.05)(look("timer"))
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait_handled("one")
-        await eventually(lambda: {"daemon", "timer"} <= seen.keys())
-        await objects.delete("one")
-        await objects.wait_gone("one")
-    kinds = {"startup", "cleanup", "index", "event", "sub-handler", "update", "delete"}
-    assert seen == {key: {} for key in kinds | {"daemon", "timer"}}
 
 
 @pytest.mark.feature("CFG-50", "CFG-51", "CFG-28", "EMB-09")
@@ -80,8 +41,7 @@ async def test_two_operators_in_one_loop_have_their_own_settings(
     async with operate(info, patient, **options), operate(info, hasty, **options):
         await objects.create("waiting", labels={"of": "patient"})
         await calls.wait("waiting")
-        await objects.create("done", labels={"of": "hasty"})
-        await objects.wait_handled("done")
+        await objects.make("done", labels={"of": "hasty"})
     assert len(calls.of("done")) == 2
     assert len(calls.of("waiting")) == 1
 
@@ -95,48 +55,30 @@ async def count_watches(cluster: LocalCluster, resource: str) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.feature("SCP-12", "SCP-13")
-@pytest.mark.parametrize("is_clusterwide", [True, False])
-async def test_the_whole_cluster_is_one_watch_and_namespaces_are_watched_each_on_their_own(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
-    objects: Objects,
-    webop_cluster: LocalCluster,
-    *,
-    is_clusterwide: bool,
-) -> None:
-    @webop.on.event("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
-    resources = ("widgets", "namespaces")
-    before = [await count_watches(webop_cluster, name) for name in resources]
-    options: Any = {"clusterwide": True} if is_clusterwide else {"namespaces": ["*"]}
-    async with operate(info, registry, build_settings(), **options):
-        await objects.pass_fence()
-
-    expected = [{"cluster"}, set()] if is_clusterwide else [{"namespace"}, {"cluster"}]
-    await wait_for_watches(webop_cluster, resources, before, expected)
-
-
-@pytest.mark.feature("CFG-23")
-@pytest.mark.parametrize("disabled", [True, False])
-async def test_without_scanning_nobody_watches_for_new_namespaces_and_kinds(
-    registry: webop.OperatorRegistry,
+@pytest.mark.feature("SCP-12", "SCP-13", "CFG-23")
+@pytest.mark.parametrize(
+    ("options", "is_scanning", "expected"),
+    [
+        ({"clusterwide": True, "namespaces": []}, True, [{"cluster"}, set(), {"cluster"}]),
+        ({"namespaces": ["*"]}, True, [{"namespace"}, {"cluster"}, {"cluster"}]),
+        ({}, True, [{"namespace"}, {"cluster"}, {"cluster"}]),
+        ({}, False, [{"namespace"}, set(), set()]),
+    ],
+)
+async def test_no_more_is_watched_than_the_namespaces_and_the_scanning_need(
     run_operator: RunOperator,
     objects: Objects,
     webop_cluster: LocalCluster,
-    *,
-    disabled: bool,
+    options: Any,
+    is_scanning: bool,
+    expected: Sequence[set[str]],
 ) -> None:
-    @webop.on.event("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.event("widgets", id="fn")(do_nothing)
     resources = ("widgets", "namespaces", "customresourcedefinitions")
     before = [await count_watches(webop_cluster, name) for name in resources]
-    async with run_operator(build_settings(scanning={"disabled": disabled})):
+    async with run_operator(build_settings(scanning={"disabled": not is_scanning}), **options):
         await objects.pass_fence()
-    others: list[set[str]] = [set() if disabled else {"cluster"}] * 2
-    await wait_for_watches(webop_cluster, resources, before, [{"namespace"}, *others])
+    await wait_for_watches(webop_cluster, resources, before, expected)
 
 
 async def wait_for_watches(

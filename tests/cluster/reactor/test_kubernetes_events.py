@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import time
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import webop
-from tests.cluster.reactor.test_requests import count_requests
-from tests.kit.operators import Kind, Objects, RunOperator, wait_for_events
-from tests.kit.waiting import eventually
+from tests.kit.operators import Objects, RunOperator, build_settings, wait_for_events
 from webop.objects.resources import Resource
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
 
 NAMESPACES = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
 
 
-def build_settings(**posting: Any) -> webop.OperatorSettings:
-    settings = webop.OperatorSettings()
-    for name, value in posting.items():
-        setattr(settings.posting, name, value)
-    return settings
-
-
-@pytest.mark.feature("KEV-01", "KEV-02", "KEV-03", "KEV-05", "KEV-08", "ERR-02", "LOG-11", "TRB-04")
+@pytest.mark.feature(
+    "KEV-01", "KEV-02", "KEV-03", "KEV-05", "KEV-08", "ERR-02", "LOG-11", "TRB-04", "KEV-10", "D-24"
+)
 async def test_handlers_and_what_becomes_of_them_are_told_in_events(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     def fn(name: str, body: webop.Body, logger: webop.Logger, retry: int, **_: Any) -> None:
         if name != "one":
             return
@@ -46,7 +32,11 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
             raise webop.TemporaryError("not yet", delay=0.1)
         webop.warn(body, reason="OwnWarning", message="careful")
 
-    async with run_operator(build_settings()):
+    @webop.on.event("widgets", id="event")
+    async def event(logger: webop.Logger, **_: Any) -> None:
+        logger.error("an event handler tells nobody")
+
+    async with run_operator(build_settings(posting={"enabled": True})):
         parent = await objects.create("one")
         events = await wait_for_events(objects, "one", lambda found: len(found) >= 6)
         await objects.wait_handled("one")
@@ -72,76 +62,17 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
     }
 
 
-@pytest.mark.feature("CFG-02", "CFG-03", "CFG-04", "KEV-06", "KEV-10", "D-24", "CFG-51", "STA-04")
-async def test_events_are_as_loud_as_the_settings_say(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    @webop.on.startup(registry=registry, id="startup")
-    def configure(settings: webop.OperatorSettings, **_: Any) -> None:
-        settings.posting.level = logging.WARNING
-
-    @webop.on.event("widgets", registry=registry, id="event")
-    async def event(logger: webop.Logger, **_: Any) -> None:
-        logger.error("an event handler")
-
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(body: webop.Body, logger: webop.Logger, **_: Any) -> None:
-        webop.info(body, reason="info")
-        logger.info("info")
-        webop.event(body, type="Own", reason="always")
-        logger.warning("warning")
-        webop.warn(body, reason="last")
-
-    async with run_operator(build_settings()):
-        await objects.create("one")
-        events = await wait_for_events(
-            objects, "one", lambda found: found and found[-1]["reason"] == "last"
-        )
-        await objects.wait_handled("one")
-    assert [event.get("message") or event["reason"] for event in events] == [
-        "always",
-        "warning",
-        "last",
-    ]
-
-
-@pytest.mark.feature("KEV-09")
-async def test_events_that_are_refused_hold_up_nobody(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(body: webop.Body, **_: Any) -> None:
-        webop.info(body, reason="x" * 500, message="too long a reason")
-        webop.info(body, reason="Fine")
-
-    async with run_operator(build_settings(loggers=False)):
-        await objects.create("one")
-        await objects.wait_handled("one")
-        (event,) = await wait_for_events(objects, "one", lambda found: found)
-    assert event["reason"] == "Fine"
-    assert "1 Kubernetes Event was not posted: 1 failed." in caplog.text
-
-
-async def count_writes(cluster: LocalCluster) -> dict[str, int]:
-    """Return how many events the API server has been asked to make or to change so far."""
-    counts = await count_requests(cluster, Kind(group="", plural="events", kind="Event"))
-    return {verb: counts.get(verb, 0) for verb in ("POST", "PATCH")}
-
-
 @pytest.mark.feature("D-60", "KEV-05")
 async def test_a_message_that_is_repeated_is_one_event_with_a_count(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(retry: int, logger: webop.Logger, name: str, **_: Any) -> None:
         if name == "one":
             logger.info("attempt %d", retry)
             raise webop.TemporaryError("boo", delay=0.01) if retry < 39 else webop.PermanentError
 
-    async with run_operator(build_settings()):
+    async with run_operator(build_settings(posting={"enabled": True})):
         await objects.create("one")
         events = await wait_for_events(
             objects,
@@ -154,34 +85,3 @@ async def test_a_message_that_is_repeated_is_one_event_with_a_count(
     boo = next(event for event in events if "boo" in event["message"])
     assert boo["message"] == "Handler 'fn' is not done yet: boo."
     assert boo["firstTimestamp"] <= boo["lastTimestamp"]
-
-
-@pytest.mark.feature("D-60", "KEV-09")
-async def test_many_failing_objects_do_not_flood_the_api_server(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    webop_cluster: LocalCluster,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    calls: Counter[str] = Counter()
-
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(name: str, **_: Any) -> None:
-        calls[name] += 1
-        raise webop.TemporaryError("boo", delay=0.1) if calls[name] < 5 else webop.PermanentError
-
-    before = await count_writes(webop_cluster)
-    begin = time.monotonic()
-    names = [f"many-{number}" for number in range(60)]
-    async with run_operator(build_settings(rate=20, burst=40, queue_limit=50)):
-        await asyncio.gather(*(objects.create(name) for name in names))
-        await eventually(lambda: [calls[name] for name in names] == [5] * 60)  # 360 messages
-        writes = await count_writes(webop_cluster)
-        sent = {verb: count - before[verb] for verb, count in writes.items()}
-        passed = time.monotonic() - begin
-    # Under load there are less: one request at a time has to queue up with those of the work.
-    assert 1 <= sum(sent.values()) <= 40 + 20 * passed + 1, f"{sent} in {passed:.1f} s"
-    reports = [text for text in caplog.messages if "Kubernetes Events were not posted" in text]
-    assert 1 <= len(reports) <= 2  # after a second, and at the exit
-    assert "because too many were waiting" in reports[0]

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.cluster.reactor.test_observer import read_credentials
-from tests.kit.http_relay import relay
-from tests.kit.operators import CRDS, Calls, Kind, Objects, build_settings, operate
+from tests.kit.http_relay import Relay
+from tests.kit.operators import CRDS, Calls, Kind, Objects, RunOperator, do_nothing
+from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -27,50 +26,39 @@ def geese(client: Client, webop_namespace: str) -> Objects:
 
 @pytest.mark.parametrize("name", ["category", "shortNames"])
 async def test_handlers_are_attached_when_their_selector_begins_to_match_a_watched_kind(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
-    client: Client,
-    geese: Objects,
-    calls: Calls,
-    name: str,
+    run_operator: RunOperator, client: Client, geese: Objects, calls: Calls, name: str
 ) -> None:
     kind, word = geese.kind, f"{name.lower()}-{geese.namespace}"
-
-    @webop.on.create(kind.crd_name, registry=registry, id="exact")
-    async def exact(**kwargs: Any) -> None:
-        calls.note("exact", kwargs)
+    webop.on.create(kind.crd_name, id="exact")(calls.noting("exact"))
 
     async def attached(**kwargs: Any) -> None:
         calls.note("attached", kwargs)
 
     if name == "category":
-        webop.on.create(category=word, registry=registry, id="attached")(attached)
+        webop.on.create(category=word, id="attached")(attached)
         names: Any = {"categories": [word]}
     else:
-        webop.on.create(word, registry=registry, id="attached")(attached)
+        webop.on.create(word, id="attached")(attached)
         names = {"shortNames": [word]}
 
     await kind.define(client)
-    async with operate(info, registry, namespaces=[geese.namespace]):
-        await geese.create("before")
-        await geese.wait_handled("before")
+    async with run_operator():
+        await geese.make("before")
         await client.patch(CRDS, None, kind.crd_name, {"spec": {"names": names}})
         number = 0
         while not calls.of(f"after-{number}", "attached"):
             number += 1
-            await geese.create(f"after-{number}")
-            await geese.wait_handled(f"after-{number}")
+            await geese.make(f"after-{number}")
             assert number < 500
-        await geese.create("later")
-        await geese.wait_handled("later")
+        await geese.make("later")
     assert calls.handlers("before") == ["exact"]
     assert calls.handlers("later") == ["exact", "attached"]
 
 
 @pytest.mark.parametrize("selector", ["name", "category"])
 async def test_a_kind_that_the_discovery_shows_late_is_served_then(
-    registry: webop.OperatorRegistry,
-    webop_cluster: LocalCluster,
+    relayed: Relay,
+    run_relayed: RunOperator,
     client: Client,
     geese: Objects,
     calls: Calls,
@@ -81,59 +69,35 @@ async def test_a_kind_that_the_discovery_shows_late_is_served_then(
 
     category = f"late-{geese.namespace}"
     if selector == "name":
-        webop.on.create(geese.kind.crd_name, registry=registry, id="created")(created)
+        webop.on.create(geese.kind.crd_name, id="created")(created)
     else:
-        webop.on.create(category=category, registry=registry, id="created")(created)
-    async with relay(webop_cluster) as relayed:
-        relayed.hidden.add(geese.kind.group)
-        async with operate(
-            relayed.info, registry, build_settings(), beside=True, namespaces=[geese.namespace]
-        ):
-            await eventually(lambda: relayed.discoveries, "the first discovery")
-            before = relayed.discoveries
-            crd = geese.kind.build_crd()
-            crd["spec"]["names"]["categories"] = [category]
-            await client.create(CRDS, None, crd)
-            await geese.kind.wait_served(client)
-            await geese.create("one")
-            await eventually(lambda: relayed.discoveries >= before + 3, "it is looked for")
-            relayed.hidden.clear()
-            await calls.wait("one")
+        webop.on.create(category=category, id="created")(created)
+    relayed.hidden.add(geese.kind.group)
+    async with run_relayed():
+        await eventually(lambda: relayed.discoveries, "the first discovery")
+        before = relayed.discoveries
+        crd = geese.kind.build_crd()
+        crd["spec"]["names"]["categories"] = [category]
+        await client.create(CRDS, None, crd)
+        await geese.kind.wait_served(client)
+        await geese.create("one")
+        await eventually(lambda: relayed.discoveries >= before + 3, "it is looked for")
+        relayed.hidden.clear()
+        await calls.wait("one")
 
 
 async def test_who_may_not_watch_definitions_finds_a_late_kind_all_the_same(
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     webop_cluster: LocalCluster,
     client: Client,
     geese: Objects,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create(geese.kind.crd_name, registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
+    webop.on.create(geese.kind.crd_name, id="created")(do_nothing)
     user = f"keeper-of-{geese.namespace}"
-    await grant_everything(geese, user)
-    credentials = read_credentials(webop_cluster, user)
-    async with operate(credentials, registry, namespaces=[geese.namespace]):
+    await grant(client, user, geese.kind.crd_name, "*", geese.namespace)
+    async with run_operator(vault=read_vault(webop_cluster, user)):
         await eventually(lambda: "is not in the cluster yet" in caplog.text, "it is missed")
         await geese.kind.define(client)
-        await geese.create("one")
-        await geese.wait_handled("one")
+        await geese.make("one")
     assert any("not notice changes of customresourcedefinitions" in m for m in caplog.messages)
-
-
-async def grant_everything(objects: Objects, user: str) -> None:
-    """Let a user do all with the objects in their namespace (RBAC), but nothing else."""
-    api, namespace = "rbac.authorization.k8s.io", objects.namespace
-    rule = {"apiGroups": [objects.kind.group], "resources": ["*"], "verbs": ["*"]}
-    binding = {
-        "metadata": {"name": "keeper"},
-        "roleRef": {"apiGroup": api, "kind": "Role", "name": "keeper"},
-        "subjects": [{"apiGroup": api, "kind": "User", "name": user}],
-    }
-    path = f"/apis/{api}/v1/namespaces/{namespace}"
-    for plural, body in (
-        ("roles", {"metadata": {"name": "keeper"}, "rules": [rule]}),
-        ("rolebindings", binding),
-    ):
-        await objects.client.request("POST", f"{path}/{plural}", body=body)

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
-from tests.kit.http_relay import operate_behind
-from tests.kit.operators import Kind, Objects, build_settings
+from tests.kit.operators import Kind, Objects, RunOperator, build_settings
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 
 @pytest.mark.parametrize("kind", ["widgets", "gadgets"])
 async def test_a_patch_on_its_way_never_lands_on_another_object_of_the_same_name(
     client: Client,
-    registry: webop.OperatorRegistry,
     widgets: Kind,
     gadgets: Kind,
-    webop_cluster: LocalCluster,
+    run_relayed: RunOperator,
     webop_namespace: str,
     kind: str,
 ) -> None:
     objects = Objects(client, {"widgets": widgets, "gadgets": gadgets}[kind], webop_namespace)
     is_replaced = False
 
-    @webop.on.create(kind, registry=registry, id="fn", labels={"second": webop.ABSENT})
+    @webop.on.create(kind, id="fn", labels={"second": webop.ABSENT})
     async def fn(**_: Any) -> str:
         return "for the first one"
 
@@ -42,7 +37,7 @@ async def test_a_patch_on_its_way_never_lands_on_another_object_of_the_same_name
             await objects.create("a", labels={"second": "yes"})
             is_replaced = True
 
-    async with operate_behind(webop_cluster, meddle, registry, webop_namespace):
+    async with run_relayed(meddle=meddle):
         await objects.create("a")
         await eventually(lambda: is_replaced)
         await objects.pass_fence()
@@ -51,15 +46,16 @@ async def test_a_patch_on_its_way_never_lands_on_another_object_of_the_same_name
     assert "annotations" not in raw["metadata"]
 
 
+@pytest.mark.feature("PAT-07", "PAT-09")
 async def test_a_function_whose_patch_is_outdated_when_it_arrives_is_applied_to_the_newer_state(
-    registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster
+    objects: Objects, run_relayed: RunOperator
 ) -> None:
     is_changed = False
 
     def append(body: webop.RawBody) -> None:
         body["spec"]["by"] = [body["spec"]["a"]]
 
-    @webop.on.create("widgets", registry=registry, id="fn", labels={"x": "y"})
+    @webop.on.create("widgets", id="fn", labels={"x": "y"})
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(append)
 
@@ -69,19 +65,19 @@ async def test_a_function_whose_patch_is_outdated_when_it_arrives_is_applied_to_
             is_changed = True
             await objects.patch("one", {"spec": {"a": 1}})
 
-    async with operate_behind(webop_cluster, meddle, registry, objects.namespace):
+    async with run_relayed(meddle=meddle):
         await objects.create("one", {"a": 0}, labels={"x": "y"})
         body = await objects.wait("one", lambda body: body["spec"].get("by"), timeout=5)
     assert body["spec"] == {"a": 1, "by": [1]}
 
 
 async def test_the_last_value_of_a_timer_is_written_when_writing_works_again(
-    registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster
+    objects: Objects, run_relayed: RunOperator
 ) -> None:
     """Until then, each value is refused together with those before it."""
     is_over = asyncio.Event()
 
-    @webop.timer("widgets", registry=registry, id="tick", interval=0.05, labels={"x": "y"})
+    @webop.timer("widgets", id="tick", interval=0.05, labels={"x": "y"})
     async def tick(memo: webop.Memo, patch: webop.Patch, **_: Any) -> None:
         memo.count = memo.get("count", 0) + 1
         if memo.count <= 3:
@@ -94,20 +90,20 @@ async def test_the_last_value_of_a_timer_is_written_when_writing_works_again(
 
     refusal = httpx.Response(503)
     settings = build_settings(networking={"error_backoffs": [1]})
-    async with operate_behind(webop_cluster, meddle, registry, objects.namespace, settings):
+    async with run_relayed(settings, meddle=meddle):
         await objects.create("one", labels={"x": "y"})
         body = await objects.wait("one", lambda body: "ticks" in body["spec"])
     assert body["spec"]["ticks"] == 3
 
 
 async def test_an_older_value_that_is_refused_late_does_not_overwrite_a_newer_one(
-    registry: webop.OperatorRegistry, objects: Objects, webop_cluster: LocalCluster
+    objects: Objects, run_relayed: RunOperator
 ) -> None:
     """The worker of the object is still writing the first value when the timer has the second."""
     has_newer, is_over = asyncio.Event(), asyncio.Event()
     values: list[bytes] = []
 
-    @webop.timer("widgets", registry=registry, id="tick", interval=0.2, labels={"x": "y"})
+    @webop.timer("widgets", id="tick", interval=0.2, labels={"x": "y"})
     async def tick(memo: webop.Memo, patch: webop.Patch, **_: Any) -> None:
         memo.count = memo.get("count", 0) + 1
         if memo.count <= 2:
@@ -131,7 +127,7 @@ async def test_an_older_value_that_is_refused_late_does_not_overwrite_a_newer_on
     settings = build_settings(
         networking={"error_backoffs": [0.1]}, batching={"error_delays": [0.1]}
     )
-    async with operate_behind(webop_cluster, meddle, registry, objects.namespace, settings):
+    async with run_relayed(settings, meddle=meddle):
         await objects.create("one", labels={"x": "y"})
         await is_over.wait()
         body = await objects.wait("one", lambda body: "ticks" in body["spec"])

@@ -15,13 +15,8 @@ import pytest
 
 import webop
 from tests.cluster.reactor.observations import Crowd
-from tests.kit.http_relay import Relay, relay
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-)
+from tests.kit.http_relay import Relay, fail, relay
+from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 from webop.reactor.observer import Scope
@@ -62,11 +57,11 @@ def run_hosted(
     async def run(*holding: threading.Event, **sections: Any) -> AsyncIterator[Hosted]:
         async with relay(webop_cluster) as relayed:
 
-            @webop.on.login(registry=registry)
+            @webop.on.login()
             async def login(**_: Any) -> ConnectionInfo | None:
                 return None if relayed.is_locked else relayed.info
 
-            @webop.on.event(f"absent.{objects.namespace}.webop.dev", registry=registry, id="absent")
+            @webop.on.event(f"absent.{objects.namespace}.webop.dev", id="absent")
             async def absent(**_: Any) -> None: ...  # so that discovery is repeated all the time
 
             quick: Any = {
@@ -93,23 +88,23 @@ def run_hosted(
 
 
 async def test_handlers_and_daemons_that_run_as_credentials_are_lost_go_on(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects
+    run_hosted: RunHosted, objects: Objects
 ) -> None:
     crowd, released = Crowd(), threading.Event()
     steps: Counter[str] = Counter()
 
-    @webop.on.update("widgets", registry=registry, id="sync")
+    @webop.on.update("widgets", id="sync")
     def sync(name: str, **_: Any) -> None:
         with crowd.enter(f"sync handler of {name}"):
             released.wait(30)
 
-    @webop.on.update("widgets", registry=registry, id="slow")
+    @webop.on.update("widgets", id="slow")
     async def slow(name: str, **_: Any) -> str:
         with crowd.enter(f"handler of {name}"):
             await asyncio.to_thread(released.wait, 30)
             return "done"
 
-    @webop.daemon("widgets", registry=registry, id="daemon")
+    @webop.daemon("widgets", id="daemon")
     async def daemon(stopped: webop.DaemonStopped, name: str, **_: Any) -> None:
         with crowd.enter(f"daemon of {name}"):
             while not stopped:
@@ -117,8 +112,7 @@ async def test_handlers_and_daemons_that_run_as_credentials_are_lost_go_on(
                 await stopped.wait(0.1)
 
     async with run_hosted(released) as hosted:
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
         await objects.patch("one", {"spec": {"a": 2}})
         await eventually(lambda: crowd.present.total() >= 2, "they run")
         await hosted.lock_out()
@@ -131,40 +125,28 @@ async def test_handlers_and_daemons_that_run_as_credentials_are_lost_go_on(
     assert set(crowd.entries.values()) == {1}
 
 
-def lock_at_patches(relayed: Relay) -> None:
-    """Let nobody in any more as soon as an object is to be patched."""
-
-    async def lock(request: httpx.Request) -> httpx.Response | None:
-        if request.method != "PATCH":
-            return None
-        relayed.lock()
-        return httpx.Response(401, json={"kind": "Status", "code": 401})
-
-    relayed.meddle = lock
-
-
 async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_found(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    run_hosted: RunHosted,
-    objects: Objects,
+    run_operator: RunOperator, run_hosted: RunHosted, objects: Objects
 ) -> None:
     resumed: Counter[str] = Counter()
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
-        await objects.create("old")
-        await objects.wait_handled("old")
+        await objects.make("old")
 
-    @webop.on.resume("widgets", registry=registry, id="resumed")
+    @webop.on.resume("widgets", id="resumed")
     async def resume(name: str, patch: webop.Patch, **_: Any) -> None:
         resumed[name] += 1
         patch.spec["resumed"] = "yes"
 
     async with run_hosted() as hosted:
-        lock_at_patches(hosted.relayed)
+
+        async def lock(request: httpx.Request) -> httpx.Response | None:
+            if request.method != "PATCH":
+                return None
+            hosted.relayed.lock()
+            return fail(401)
+
+        hosted.relayed.meddle = lock
         await eventually(lambda: hosted.relayed.is_locked, "the patch is refused")
         await hosted.lock_out()
         hosted.relayed.meddle = None
@@ -173,39 +155,13 @@ async def test_what_resume_handlers_want_is_written_when_lost_credentials_are_fo
     assert resumed == {"old": 1}
 
 
-async def test_event_handlers_get_the_deletions_of_the_time_without_credentials_once(
-    registry: webop.OperatorRegistry, run_hosted: RunHosted, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.event("widgets", registry=registry, id="event")
-    async def event(event: Any, **kwargs: Any) -> None:
-        calls.note("event", kwargs, type=event["type"])
-
-    async with run_hosted() as hosted:
-        for name in ("one", "two", "three"):
-            await objects.create(name)
-            await calls.wait(name)
-        await objects.delete("three")
-        await eventually(lambda: calls.of("three")[-1]["type"] == "DELETED")
-        await hosted.lock_out()
-        await objects.delete("two")
-        await hosted.let_in()
-        await eventually(lambda: calls.of("two")[-1]["type"] == "DELETED")
-        await objects.create("four")
-        await calls.wait("four")
-    types = [call["type"] for name in ("one", "two", "three") for call in calls.of(name)]
-    assert types.count("DELETED") == 2
-
-
 async def test_a_login_that_brings_nothing_for_once_does_not_end_a_lease_that_is_held(
-    registry: webop.OperatorRegistry,
-    run_hosted: RunHosted,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_hosted: RunHosted, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     entries: Counter[str] = Counter()
     released = threading.Event()
 
-    @webop.on.create("widgets", registry=registry, id="slow")
+    @webop.on.create("widgets", id="slow")
     def slow(name: str, **_: Any) -> None:
         entries[name] += 1
         released.wait(30)

@@ -14,28 +14,26 @@ from tests.kit.operators import (
     DIFFBASE,
     Calls,
     Json,
-    Kind,
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     get_annotations,
     get_progress,
     operate,
 )
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 
 
 @pytest.fixture
-def objects(client: Client, gadgets: Kind, webop_namespace: str) -> Objects:
-    """Objects whose status has its own endpoint."""
-    return Objects(client, gadgets, webop_namespace)
+def objects(with_status: Objects) -> Objects:
+    return with_status
 
 
 def declare(
-    registry: webop.OperatorRegistry, calls: Calls, *, metadata_only: bool = True
-) -> webop.OperatorRegistry:
+    calls: Calls, registry: webop.OperatorRegistry | None = None, *, metadata_only: bool = True
+) -> None:
     """Declare handlers of creations, updates and deletions."""
 
     async def note(body: webop.Body, reason: str, **kwargs: Any) -> None:
@@ -43,7 +41,6 @@ def declare(
 
     for decorator in (webop.on.create, webop.on.update, webop.on.delete):
         decorator("gadgets", registry=registry, id="note", metadata_only=metadata_only)(note)
-    return registry
 
 
 async def wait_stored(objects: Objects, name: str, labels: Json) -> Json:
@@ -64,14 +61,9 @@ KIND = {"apiVersion": "tests.webop.dev/v1", "kind": "Gadget"}
 @pytest.mark.feature("HND-28")
 @pytest.mark.parametrize("is_streaming", [True, False], ids=["stream", "pages"])
 async def test_changes_of_the_metadata_are_handled_and_others_are_not(
-    objects: Objects,
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    calls: Calls,
-    *,
-    is_streaming: bool,
+    objects: Objects, run_operator: RunOperator, calls: Calls, *, is_streaming: bool
 ) -> None:
-    declare(registry, calls)
+    declare(calls)
     await objects.create("old", {"size": 1}, labels={"v": "1"})
     settings = build_settings(watching={"streaming_list": is_streaming})
     async with run_operator(settings):
@@ -86,15 +78,14 @@ async def test_changes_of_the_metadata_are_handled_and_others_are_not(
             assert call["old"] == {"metadata": {"labels": {"v": "1"}}}
             assert call["new"] == {"metadata": {"labels": {"v": "2"}}}
             await wait_stored(objects, name, {"v": "2"})
-            await objects.delete(name)
-            await objects.wait_gone(name)
+            await objects.remove(name)
     for name in ("old", "new"):
         assert calls.handlers(name) == ["create", "update", "delete"]
 
 
 @pytest.mark.feature("PAT-01")
 async def test_patches_of_everything_are_written_and_functions_see_the_whole_object(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, caplog: Any
+    objects: Objects, run_operator: RunOperator, caplog: Any
 ) -> None:
     seen: list[Json] = []
 
@@ -102,7 +93,7 @@ async def test_patches_of_everything_are_written_and_functions_see_the_whole_obj
         seen.append({**body})
         body["spec"]["size"] *= 2
 
-    @webop.on.create("gadgets", registry=registry, metadata_only=True, id="create")
+    @webop.on.create("gadgets", metadata_only=True, id="create")
     async def create(patch: webop.Patch, **_: Any) -> str:
         patch.spec["colour"] = "red"
         patch.status["seen"] = True
@@ -110,7 +101,7 @@ async def test_patches_of_everything_are_written_and_functions_see_the_whole_obj
         patch.fns.append(double)
         return "made"
 
-    @webop.on.update("gadgets", registry=registry, metadata_only=True)
+    @webop.on.update("gadgets", metadata_only=True)
     async def update(**_: Any) -> None:
         seen.append({"own writes": "are no changes"})
 
@@ -131,28 +122,28 @@ async def test_patches_of_everything_are_written_and_functions_see_the_whole_obj
 
 @pytest.mark.feature("IDX-01", "DMN-01", "TMR-01", "HND-26")
 async def test_indexes_events_daemons_and_timers_get_only_the_metadata(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     seen: dict[str, Json] = {}
     teams: list[Any] = []
 
-    @webop.index("gadgets", registry=registry, metadata_only=True, id="by_team")
+    @webop.index("gadgets", metadata_only=True, id="by_team")
     async def index(body: webop.Body, labels: Json, name: str, **_: Any) -> Any:
         seen["index"] = {key: body[key] for key in body if key != "metadata"}
         return {labels.get("team"): name}
 
-    @webop.on.event("gadgets", registry=registry, metadata_only=True, id="event")
+    @webop.on.event("gadgets", metadata_only=True, id="event")
     async def on_event(event: webop.RawEvent, by_team: Any, **_: Any) -> None:
         raw: Json = {**event["object"]}
         seen["event"] = {key: raw[key] for key in raw if key != "metadata"}
         teams.append(sorted(by_team))
 
-    @webop.daemon("gadgets", registry=registry, metadata_only=True)
+    @webop.daemon("gadgets", metadata_only=True)
     async def daemon(body: webop.Body, stopped: webop.DaemonStopped, **_: Any) -> None:
         seen["daemon"] = {key: body[key] for key in body if key != "metadata"}
         await stopped.wait()
 
-    @webop.timer("gadgets", registry=registry, metadata_only=True, interval=0.1)
+    @webop.timer("gadgets", metadata_only=True, interval=0.1)
     async def timer(body: webop.Body, patch: webop.Patch, **_: Any) -> None:
         seen["timer"] = {key: body[key] for key in body if key != "metadata"}
         patch.status["ticked"] = True
@@ -163,8 +154,7 @@ async def test_indexes_events_daemons_and_timers_get_only_the_metadata(
         await objects.wait("a", lambda raw: (raw.get("status") or {}).get("ticked"))
         await objects.patch("a", {"metadata": {"labels": {"team": "y"}}})
         await eventually(lambda: teams[-1] == ["y"])
-        await objects.delete("a")
-        await objects.wait_gone("a")
+        await objects.remove("a")
     assert all(found == KIND for found in seen.values()), seen
 
 
@@ -172,12 +162,13 @@ async def test_indexes_events_daemons_and_timers_get_only_the_metadata(
 async def test_an_operator_that_begins_to_read_only_the_metadata_calls_nothing_again(
     objects: Objects, info: ConnectionInfo, calls: Calls
 ) -> None:
-    namespaces = [objects.namespace]
-    whole = declare(webop.OperatorRegistry(), calls, metadata_only=False)
-    async with operate(info, whole, namespaces=namespaces):
+    whole, partial = webop.OperatorRegistry(), webop.OperatorRegistry()
+    declare(calls, whole, metadata_only=False)
+    declare(calls, partial)
+    async with operate(info, whole, namespaces=[objects.namespace]):
         await objects.create("a", {"size": 1}, labels={"v": "1"})
         await wait_stored(objects, "a", {"v": "1"})
-    async with operate(info, declare(webop.OperatorRegistry(), calls), namespaces=namespaces):
+    async with operate(info, partial, namespaces=[objects.namespace]):
         await objects.create("b", labels={"v": "1"})
         await wait_stored(objects, "b", {"v": "1"})
         await objects.patch("a", {"metadata": {"labels": {"v": "2"}}})
@@ -186,58 +177,45 @@ async def test_an_operator_that_begins_to_read_only_the_metadata_calls_nothing_a
     assert calls.of("a")[1]["old"] == {"metadata": {"labels": {"v": "1"}}}
 
 
-@pytest.mark.feature("HND-28")
-async def test_one_handler_that_needs_more_is_enough_to_read_whole_objects(
+@pytest.mark.feature("HND-28", "CFG-38")
+@pytest.mark.parametrize(
+    ("who", "text"),
+    [
+        ("a handler", "no effect for gadgets.v1.tests.webop.dev, because looking"),
+        ("a storage in the status", "is not known to need only metadata"),
+    ],
+)
+async def test_whole_objects_are_read_if_anybody_needs_more(
     objects: Objects,
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
+    who: str,
+    text: str,
 ) -> None:
-    declare(registry, calls)
-
-    @webop.on.event("gadgets", registry=registry, id="looking")
-    async def looking(**_: Any) -> None: ...
-
-    caplog.set_level(logging.INFO)
-    async with run_operator():
-        await objects.create("a", {"size": 1})
-        (call,) = await calls.wait("a", "create")
-    assert call["body"]["spec"] == {"size": 1}
-    assert "no effect for gadgets.v1.tests.webop.dev, because looking" in caplog.text
-
-
-@pytest.mark.feature("CFG-38")
-async def test_records_in_the_status_need_whole_objects(
-    objects: Objects,
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    declare(registry, calls)
-    settings = build_settings(persistence={"diffbase_storage": webop.StatusDiffBaseStorage()})
+    declare(calls)
+    settings = build_settings()
+    if who == "a handler":
+        webop.on.event("gadgets", id="looking")(do_nothing)
+    else:
+        settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
     caplog.set_level(logging.INFO)
     async with run_operator(settings):
         await objects.create("a", {"size": 1})
         (call,) = await calls.wait("a", "create")
-        await objects.wait("a", lambda raw: raw.get("status"))
     assert call["body"]["spec"] == {"size": 1}
-    assert "is not known to need only metadata" in caplog.text
+    assert text in caplog.text
 
 
 @pytest.mark.feature("PAT-01")
 async def test_no_request_asks_for_more_than_the_metadata(
-    objects: Objects, registry: webop.OperatorRegistry, relayed: Relay, calls: Calls
+    objects: Objects, relayed: Relay, run_relayed: RunOperator, calls: Calls
 ) -> None:
-    declare(registry, calls)
-    async with operate(
-        relayed.info, registry, build_settings(), beside=True, namespaces=[objects.namespace]
-    ):
+    declare(calls)
+    async with run_relayed():
         await objects.create("a", {"size": 1})
         await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
-        await objects.delete("a")
-        await objects.wait_gone("a")
+        await objects.remove("a")
     requests = relayed.list_requests("PATCH", "a") + relayed.list_requests("GET", "a")
     assert requests
     assert all("as=PartialObjectMetadata;" in each.headers["accept"] for each in requests)

@@ -12,16 +12,8 @@ import pytest
 
 import webop
 from tests.kit.http_relay import Relay, fail
-from tests.kit.operators import (
-    Calls,
-    Kind,
-    Objects,
-    RunOperator,
-    build_settings,
-    is_no_fence,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 
 
 class SilentWatch:
@@ -69,30 +61,24 @@ class SilentWatch:
 
 
 async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_late_response(
-    client: Client,
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    gadgets: Kind,
+    relayed: Relay, run_relayed: RunOperator, with_status: Objects
 ) -> None:
     """It is read because of a conflict, and deleted while the response is on its way."""
-    objects = Objects(client, gadgets, objects.namespace)
-    watch = SilentWatch(relayed, gadgets.plural)
+    watch = SilentWatch(relayed, with_status.kind.plural)
     read, released = asyncio.Event(), asyncio.Event()
     seen: list[list[str]] = []
 
-    @webop.index("gadgets", registry=registry, id="names", when=is_no_fence)
+    @webop.index("gadgets", id="names", when=is_no_fence)
     async def names(name: str, **_: Any) -> dict[str, bool]:
         return {name: True}
 
-    @webop.on.create("gadgets", registry=registry, id="fn", when=is_no_fence)
+    @webop.on.create("gadgets", id="fn", when=is_no_fence)
     async def fn(name: str, names: webop.Index[str, bool], patch: webop.Patch, **_: Any) -> None:
         seen.append(sorted(names))
         if name == "two":
             return
         watch.is_silent = True
-        await objects.patch("one", {"spec": {"a": 1}})
+        await with_status.patch("one", {"spec": {"a": 1}})
         patch.status["a"] = 1
 
     async def meddle(request: httpx.Request) -> httpx.Response | None:
@@ -104,40 +90,33 @@ async def test_an_object_that_is_gone_does_not_come_back_into_indexes_with_a_lat
         return response
 
     async with run_relayed(meddle=meddle):
-        await objects.create("one")
+        await with_status.create("one")
         await asyncio.wait_for(read.wait(), 10)
-        await objects.delete("one")
+        await with_status.delete("one")
         opened = watch.opened
         watch.end()
         await eventually(lambda: watch.opened > opened)
-        await objects.pass_fence()  # the list is over
+        await with_status.pass_fence()  # the list is over
         released.set()
         for _ in range(3):  # in the meantime, the response has its effects
-            await objects.pass_fence()
-        await objects.create("two")
-        await objects.wait_handled("two")
+            await with_status.pass_fence()
+        await with_status.make("two")
     assert seen == [["one"], ["two"]]
 
 
 async def test_handlers_of_what_is_gone_are_not_called_again_as_the_watch_is_silent(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    calls: Calls,
+    relayed: Relay, run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     watch = SilentWatch(relayed, objects.resource.plural)
 
-    @webop.on.create("widgets", registry=registry, id="slow", when=is_no_fence)
+    @webop.on.create("widgets", id="slow", when=is_no_fence)
     async def slow(**kwargs: Any) -> None:
         calls.note("slow", kwargs)
         watch.is_silent = True
         await objects.delete("one")
         await asyncio.sleep(0.3)  # longer than outcomes wait for others
 
-    @webop.on.create("widgets", registry=registry, id="next", when=is_no_fence)
-    async def later(**kwargs: Any) -> None:
-        calls.note("next", kwargs)
+    webop.on.create("widgets", id="next", when=is_no_fence)(calls.noting("next"))
 
     async def meddle(request: httpx.Request) -> None:
         if request.url.path.endswith("/one"):
@@ -151,17 +130,13 @@ async def test_handlers_of_what_is_gone_are_not_called_again_as_the_watch_is_sil
 
 
 async def test_an_object_that_one_listing_lacks_is_handled_as_the_next_one_shows_it(
-    registry: webop.OperatorRegistry,
-    relayed: Relay,
-    run_relayed: RunOperator,
-    objects: Objects,
-    calls: Calls,
+    relayed: Relay, run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     watch = SilentWatch(relayed, objects.resource.plural)
     begun, ended = asyncio.Event(), asyncio.Event()
     listings = 0
 
-    @webop.on.create("widgets", registry=registry, id="fn", when=is_no_fence)
+    @webop.on.create("widgets", id="fn", when=is_no_fence)
     async def fn(**kwargs: Any) -> None:
         calls.note("fn", kwargs)
         begun.set()
@@ -193,7 +168,6 @@ async def test_an_object_that_one_listing_lacks_is_handled_as_the_next_one_shows
 
 @pytest.mark.parametrize("who", ["handler", "event handler"])
 async def test_a_webhook_that_misses_another_object_denies_a_patch_and_nothing_else(
-    registry: webop.OperatorRegistry,
     run_relayed: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -202,7 +176,7 @@ async def test_a_webhook_that_misses_another_object_denies_a_patch_and_nothing_e
 ) -> None:
     """Its denial has the details of that object: validating webhooks in Go often pass them on."""
 
-    @webop.on.create("widgets", registry=registry, id="fn", when=is_no_fence)
+    @webop.on.create("widgets", id="fn", when=is_no_fence)
     async def fn(retry: int, patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("fn", kwargs)
         if who == "handler" and not retry:
@@ -210,7 +184,7 @@ async def test_a_webhook_that_misses_another_object_denies_a_patch_and_nothing_e
         if retry < 2:
             raise webop.TemporaryError("not yet", delay=0.1)
 
-    @webop.on.event("widgets", registry=registry, id="seen", when=is_no_fence)
+    @webop.on.event("widgets", id="seen", when=is_no_fence)
     async def seen(patch: webop.Patch, **_: Any) -> None:
         if who == "event handler":
             patch.spec["wish"] = 1
@@ -221,8 +195,7 @@ async def test_a_webhook_that_misses_another_object_denies_a_patch_and_nothing_e
         return None
 
     async with run_relayed(meddle=meddle):
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         body = await objects.get("one")
     assert calls.handlers("one") == ["fn"] * 3
     assert "wish" not in body["spec"]

@@ -11,13 +11,7 @@ import pytest
 
 import webop
 from tests.kit.http_relay import fail
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    is_no_fence,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing, is_no_fence
 from tests.kit.waiting import eventually
 
 QUICK = {"networking": {"error_backoffs": [0.3]}, "batching": {"error_delays": [0.3]}}
@@ -38,12 +32,12 @@ async def spoil_by_cycle(patch: webop.Patch) -> None:
 
 
 async def test_an_api_server_that_does_not_know_the_kind_yet_does_not_mean_that_objects_are_gone(
-    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
+    run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     """It has just started; the object is read because of a conflict."""
     reads = 0
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("fn", kwargs)
         patch.status["a"] = 1
@@ -60,25 +54,19 @@ async def test_an_api_server_that_does_not_know_the_kind_yet_does_not_mean_that_
         return None
 
     async with run_relayed(build_settings(**QUICK), meddle=meddle):
-        await objects.create("a")
-        await objects.wait_handled("a")
+        await objects.make("a")
         raw = await objects.get("a")
     assert raw["status"] == {"a": 1}
     assert calls.handlers("a") == ["fn"]
 
 
 async def test_a_finalizer_refused_by_409_is_tried_again(
-    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
+    run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     """A conflict that is not about the version of the object: such as of a webhook."""
     refused = 0
-
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
-    @webop.on.delete("widgets", registry=registry, id="del")
-    async def delete(**_: Any) -> None: ...
+    webop.on.create("widgets", id="fn")(calls.noting("fn"))
+    webop.on.delete("widgets", id="del")(do_nothing)
 
     async def meddle(request: httpx.Request) -> httpx.Response | None:
         nonlocal refused
@@ -96,20 +84,19 @@ async def test_a_finalizer_refused_by_409_is_tried_again(
 
 @pytest.mark.parametrize("spoil", [spoil_metadata, spoil_by_cycle])
 async def test_a_senseless_patch_of_an_event_handler_harms_no_other_object(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
     spoil: Any,
 ) -> None:
-    @webop.on.event("widgets", registry=registry, id="ev")
+    @webop.on.event("widgets", id="ev")
     async def ev(name: str, patch: webop.Patch, **kwargs: Any) -> None:
         if name == "bad":
             calls.note("ev", {"name": name, "spec": {}})
             await spoil(patch)
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, **kwargs: Any) -> None:
         if name == "good":
             calls.note("begun", {"name": name, "spec": {}})
@@ -129,13 +116,11 @@ async def test_a_senseless_patch_of_an_event_handler_harms_no_other_object(
 
 
 async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_changes(
-    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects
+    run_relayed: RunOperator, objects: Objects
 ) -> None:
     moments: list[float] = []
-
-    @webop.on.create("widgets", registry=registry, id="fn")
-    @webop.on.update("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
+    webop.on.update("widgets", id="fn")(do_nothing)
+    webop.on.create("widgets", id="fn")(do_nothing)
 
     async def meddle(request: httpx.Request) -> httpx.Response | None:
         if request.method == "PATCH" and request.url.path.endswith("/a"):
@@ -157,15 +142,15 @@ async def test_the_time_that_the_server_asks_for_is_waited_even_if_the_object_ch
 
 
 async def test_what_is_written_between_two_handlers_is_not_written_again_over_what_users_do(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     done = asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="quick")
+    @webop.on.create("widgets", id="quick")
     async def quick(patch: webop.Patch, **_: Any) -> None:
         patch.metadata.labels["owner"] = "operator"
 
-    @webop.on.create("widgets", registry=registry, id="slow")
+    @webop.on.create("widgets", id="slow")
     async def slow(**_: Any) -> None:
         await done.wait()
 
@@ -179,26 +164,19 @@ async def test_what_is_written_between_two_handlers_is_not_written_again_over_wh
 
 
 async def test_what_event_handlers_want_is_written_later_even_if_the_object_does_not_change(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    run_relayed: RunOperator,
-    objects: Objects,
+    run_operator: RunOperator, run_relayed: RunOperator, objects: Objects
 ) -> None:
     refused = asyncio.Event()
-
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
         await objects.create("one")
-        await objects.patch("one", {"status": {"resumed": "yes"}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"status": {"resumed": "yes"}})
 
-    @webop.on.resume("widgets", registry=registry, id="resumed")
+    @webop.on.resume("widgets", id="resumed")
     async def resumed(**_: Any) -> str:
         return "yes"
 
-    @webop.on.event("widgets", registry=registry, id="event", when=is_no_fence)
+    @webop.on.event("widgets", id="event", when=is_no_fence)
     async def event(patch: webop.Patch, **_: Any) -> None:
         patch.status["event"] = "seen"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -19,19 +18,21 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     get_annotations,
     operate,
 )
 from tests.kit.reviews import serve
+from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.kubeconfig import read_kubeconfig
 from webop.client.auth.vault import ConnectionInfo
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
+USUAL = "list,watch,patch"
 NAMESPACES = Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
 
 
@@ -41,27 +42,21 @@ async def create_namespace(client: Client, name: str) -> None:
 
 @pytest.mark.feature("FLT-25", "FLT-26", "FLT-28")
 async def test_an_object_that_starts_to_match_is_a_creation_then(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created", labels={"mine": "yes"})
-    @webop.on.update("widgets", registry=registry, id="updated", labels={"mine": "yes"})
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.update("widgets", id="updated", labels={"mine": "yes"})(calls.noting("fn"))
+    webop.on.create("widgets", id="created", labels={"mine": "yes"})(calls.noting("fn"))
+    webop.on.delete("widgets", id="deleted", labels={"mine": "yes"})(do_nothing)
+    webop.on.resume("widgets", id="resumed", labels={"mine": "yes"})(do_nothing)
     with caplog.at_level("DEBUG", "webop"):
         async with run_operator():
             await objects.create("one", {"a": 1})
-            await objects.patch("one", {"spec": {"a": 2}})
+            before = await objects.patch("one", {"spec": {"a": 2}})
             await objects.pass_fence()
-            assert not get_annotations(await objects.get("one"))
+            assert await objects.get("one") == before, "it costs no request"
             assert "/one" not in caplog.text
             assert "[" + objects.namespace not in caplog.text
-            await objects.patch("one", {"metadata": {"labels": {"mine": "yes"}}})
-            await objects.wait_handled("one")
+            await objects.change("one", {"metadata": {"labels": {"mine": "yes"}}})
             await objects.pass_fence()
     assert [(call["reason"], call["old"]) for call in calls.of("one")] == [("create", None)]
 
@@ -69,29 +64,21 @@ async def test_an_object_that_starts_to_match_is_a_creation_then(
 @pytest.mark.feature("FLT-27", "D-37", "FLT-28")
 @pytest.mark.parametrize("way", ["creation", "a field that is not there"])
 async def test_a_handler_without_filters_keeps_all_objects_in_scope(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    way: str,
+    run_operator: RunOperator, objects: Objects, calls: Calls, way: str
 ) -> None:
     async def dummy(**_: Any) -> None: ...
 
     if way == "creation":
-        webop.on.create("widgets", registry=registry, id="dummy")(dummy)
+        webop.on.create("widgets", id="dummy")(dummy)
     else:
-        webop.on.field("widgets", registry=registry, id="dummy", field="spec.never")(dummy)
+        webop.on.field("widgets", id="dummy", field="spec.never")(dummy)
 
-    @webop.on.create("widgets", registry=registry, id="created", labels={"mine": "yes"})
-    @webop.on.update("widgets", registry=registry, id="updated", labels={"mine": "yes"})
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.update("widgets", id="updated", labels={"mine": "yes"})(calls.noting("fn"))
+    webop.on.create("widgets", id="created", labels={"mine": "yes"})(calls.noting("fn"))
     async with run_operator():
         await objects.create("one", {"a": 1})
         assert DIFFBASE in get_annotations(await objects.wait_handled("one"))
-        await objects.patch("one", {"metadata": {"labels": {"mine": "yes"}}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"metadata": {"labels": {"mine": "yes"}}})
         await calls.wait("one")
         await objects.pass_fence()
     assert [call["reason"] for call in calls.of("one")] == ["update"]
@@ -99,9 +86,9 @@ async def test_a_handler_without_filters_keeps_all_objects_in_scope(
 
 @pytest.mark.feature("SCP-01", "SCP-02", "SCP-03", "SCP-04", "SCP-09", "SCP-11", "SCP-13")
 async def test_namespaces_are_served_as_they_come_and_only_those_that_are_meant(
-    registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(namespace: str, **kwargs: Any) -> None:
         calls.note(namespace.removeprefix(prefix), kwargs)
 
@@ -113,7 +100,7 @@ async def test_namespaces_are_served_as_they_come_and_only_those_that_are_meant(
     for suffix in ("-a", "-b", "-no-c"):
         await create_namespace(client, f"{prefix}{suffix}")
     patterns = [f"{prefix}-*,!*-no-*", re.compile(f"{prefix}-x")]
-    async with operate(info, registry, namespaces=patterns):
+    async with run_operator(namespaces=patterns):
         for suffix in ("-a", "-b", "-no-c"):
             await others[suffix].create(f"one{suffix}")
         await objects.create("elsewhere")
@@ -127,30 +114,11 @@ async def test_namespaces_are_served_as_they_come_and_only_those_that_are_meant(
     assert names == {"one-a", "one-b", "one-later"}
 
 
-@pytest.mark.feature("SCP-12", "SCP-14", "EMB-13", "SCP-15")
-async def test_all_namespaces_are_served_at_once_if_asked_to(
-    registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
-    client, prefix = objects.client, objects.namespace
-    later = Objects(client, objects.kind, f"{prefix}-later")
-    async with operate(info, registry, clusterwide=True):
-        await objects.create("one")
-        await objects.wait_handled("one")
-        await create_namespace(client, later.namespace)
-        await later.create("two")
-        await later.wait_handled("two")
-
-
 @pytest.mark.feature("EMB-13", "SCP-15")
 async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
     registry: webop.OperatorRegistry, info: ConnectionInfo, objects: Objects
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="fn")(do_nothing)
     operator = operate(info, registry)
     with pytest.warns(FutureWarning, match="all of them") as warned:
         await operator.__aenter__()
@@ -160,28 +128,25 @@ async def test_who_asks_for_no_namespaces_is_warned_and_gets_all_of_them(
     )
     assert shown.count("\n") == 1
     try:
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
+        later = Objects(objects.client, objects.kind, f"{objects.namespace}-later")
+        await create_namespace(objects.client, later.namespace)
+        await later.make("two")
     finally:
         await operator.__aexit__(None, None, None)
 
 
 @pytest.mark.feature("SCP-09")
 async def test_a_namespace_that_goes_away_is_not_served_any_more(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
-    index = Names(registry, "widgets")
+    webop.on.create("widgets", id="fn")(do_nothing)
+    index = Names("widgets")
     client, doomed = objects.client, f"{objects.namespace}-doomed"
     await create_namespace(client, doomed)
     await objects.create("kept")
     with caplog.at_level("INFO", "webop"):
-        async with operate(info, registry, namespaces=[objects.namespace, doomed]):
+        async with run_operator(namespaces=[objects.namespace, doomed]):
             await Objects(client, objects.kind, doomed).create("doomed")
             await eventually(lambda: index() == {"kept", "doomed"}, "both are indexed")
             await remove_namespace(client, doomed)
@@ -200,36 +165,30 @@ async def remove_namespace(client: Client, name: str) -> None:
 
 
 @pytest.fixture
-def arrivals(webop_namespace: str) -> Kind:
-    """A kind that is not in the cluster yet."""
-    return Kind(f"{webop_namespace}.observer.webop.dev", plural="arrivals", kind="Arrival")
+def arrivals(client: Client, webop_namespace: str) -> Objects:
+    """Objects of a kind that is not in the cluster yet."""
+    kind = Kind(f"{webop_namespace}.observer.webop.dev", plural="arrivals", kind="Arrival")
+    return Objects(client, kind, webop_namespace)
 
 
 @pytest.mark.feature("RES-17", "RES-18")
 async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_back(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
+    run_operator: RunOperator,
     client: Client,
-    arrivals: Kind,
-    webop_namespace: str,
+    arrivals: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create(arrivals.crd_name, registry=registry, id="fn")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
-    objects = Objects(client, arrivals, webop_namespace)
+    webop.on.create(arrivals.kind.crd_name, id="fn")(calls.noting("fn"))
     caplog.set_level("INFO", "webop")
     gone = "Stopped serving"
-    async with operate(info, registry, namespaces=[webop_namespace]):
+    async with run_operator():
         await eventually(lambda: "arrivals" in caplog.text, "the missing kind is told of")
         for count in (1, 2):
-            await arrivals.define(client)
-            await objects.create("one", {"a": count})
-            await objects.wait_handled("one")
+            await arrivals.kind.define(client)
+            await arrivals.make("one", {"a": count})
             assert caplog.text.count("now. Handling it.") == count
-            await arrivals.undefine(client)
+            await arrivals.kind.undefine(client)
             await eventually(lambda count=count: caplog.text.count(gone) == count, gone)  # type: ignore[misc]
     assert [call["spec"]["a"] for call in calls.of("one")] == [1, 2]
     assert {r.levelname for r in caplog.records if "not in the cluster" in r.message} == {"WARNING"}
@@ -237,150 +196,95 @@ async def test_a_kind_is_served_as_soon_as_it_appears_and_again_when_it_comes_ba
 
 @pytest.mark.feature("RES-18", "RES-22")
 async def test_versions_that_are_added_to_a_kind_are_served(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
-    client: Client,
-    arrivals: Kind,
-    webop_namespace: str,
+    run_operator: RunOperator, client: Client, arrivals: Objects
 ) -> None:
     served: set[str] = set()
     for version in ("v1", "v2", "v3"):
 
-        @webop.on.create(arrivals.group, version, arrivals.plural, registry=registry, id=version)
+        @webop.on.create(arrivals.kind.group, version, arrivals.kind.plural, id=version)
         async def fn(resource: webop.Resource, **_: Any) -> None:
             served.add(resource.version)
 
-        @webop.on.event(arrivals.group, version, arrivals.plural, registry=registry, id=version)
+        @webop.on.event(arrivals.kind.group, version, arrivals.kind.plural, id=version)
         async def event(resource: webop.Resource, **_: Any) -> None:
             served.add(resource.version)
 
-    await arrivals.define(client)
-    objects = Objects(client, arrivals, webop_namespace)
-    async with operate(info, registry, namespaces=[webop_namespace]):
-        await objects.pass_fence()
+    await arrivals.kind.define(client)
+    async with run_operator():
+        await arrivals.pass_fence()
         # One after another: the first could be found by chance, as the start takes its time.
         for version in ("v2", "v3"):
-            crd = await client.get(CRDS, None, arrivals.crd_name)
+            crd = await client.get(CRDS, None, arrivals.kind.crd_name)
             versions = crd["spec"]["versions"]
             versions = [*versions, {**versions[0], "name": version, "storage": False}]
             patch = {"spec": {"versions": versions}}
-            await client.patch(CRDS, None, arrivals.crd_name, patch)
+            await client.patch(CRDS, None, arrivals.kind.crd_name, patch)
             await eventually(lambda version=version: version in served, version)  # type: ignore[misc]
-
-
-@pytest.mark.feature("RST-09", "RES-18")
-async def test_a_status_endpoint_that_is_added_to_a_kind_is_used(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
-    client: Client,
-    arrivals: Kind,
-    webop_namespace: str,
-    calls: Calls,
-) -> None:
-    @webop.on.create(arrivals.crd_name, registry=registry, id="created")
-    async def created(name: str, **_: Any) -> str:
-        return f"result of {name}"
-
-    @webop.on.resume(arrivals.crd_name, registry=registry, id="resumed")
-    async def resumed(**kwargs: Any) -> None:
-        calls.note("resumed", kwargs)
-
-    await arrivals.define(client)
-    objects = Objects(client, arrivals, webop_namespace)
-    async with operate(info, registry, namespaces=[webop_namespace]):
-        await objects.pass_fence()
-        await objects.create("before")
-        await objects.wait_handled("before")
-        crd = await client.get(CRDS, None, arrivals.crd_name)
-        version = {**crd["spec"]["versions"][0], "subresources": {"status": {}}}
-        await client.patch(CRDS, None, arrivals.crd_name, {"spec": {"versions": [version]}})
-        body = {}
-        for number in range(1000):
-            await objects.create(f"after-{number}")
-            body = await objects.wait_handled(f"after-{number}")
-            if "status" in body:
-                break
-            await asyncio.sleep(0.05)
-    assert body["status"] == {"created": f"result of {body['metadata']['name']}"}
-    assert not calls.of("before")
 
 
 @pytest.mark.feature("RES-14", "RES-16", "D-58")
 async def test_an_ambiguous_name_is_told_of_and_is_not_served(
-    registry: webop.OperatorRegistry,
-    info: ConnectionInfo,
+    run_operator: RunOperator,
     client: Client,
-    arrivals: Kind,
-    webop_namespace: str,
+    arrivals: Objects,
     calls: Calls,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    twin = Kind(f"twin.{arrivals.group}", plural="arrivals", kind="Arrival")
-    for kind in (arrivals, twin):
+    twin = Kind(f"twin.{arrivals.kind.group}", plural="arrivals", kind="Arrival")
+    for kind in (arrivals.kind, twin):
         await kind.define(client)
 
-    @webop.on.create("arrivals", registry=registry, id="ambiguous")
-    @webop.on.create(arrivals.crd_name, registry=registry, id="exact")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
-    objects = Objects(client, arrivals, webop_namespace)
-    async with operate(info, registry, namespaces=[webop_namespace]):
-        await objects.create("one")
-        await objects.wait_handled("one")
-        await objects.pass_fence()
+    webop.on.create(arrivals.kind.crd_name, id="exact")(calls.noting("fn"))
+    webop.on.create("arrivals", id="ambiguous")(calls.noting("fn"))
+    async with run_operator():
+        await arrivals.make("one")
+        await arrivals.pass_fence()
     assert len(calls.of("one")) == 1
     (told,) = {r.message for r in caplog.records if "ambiguous" in r.message}
-    assert arrivals.group in told
+    assert arrivals.kind.group in told
     assert twin.group in told
 
 
 @pytest.mark.feature("SCP-10", "SCP-11", "DEP-06", "DEP-07", "D-56")
 async def test_without_permissions_for_namespaces_and_kinds_exact_names_are_served(
-    registry: webop.OperatorRegistry,
+    run_operator: RunOperator,
     webop_cluster: LocalCluster,
     objects: Objects,
+    client: Client,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.delete("widgets", registry=registry, id="deleted")
+    @webop.on.create("widgets", id="created")
+    @webop.on.delete("widgets", id="deleted")
     async def fn(**_: Any) -> str:
         return "done"
 
     user = f"user-of-{objects.namespace}"
-    await grant(objects, user, ["list", "watch", "patch"])
-    credentials = read_credentials(webop_cluster, user)
-    namespaces = [objects.namespace, "other-*"]
-    async with operate(credentials, registry, namespaces=namespaces):
-        await objects.create("one")
-        body = await objects.wait_handled("one")
-        await objects.delete("one")
-        await objects.wait_gone("one")
+    await grant(client, user, objects.kind.crd_name, USUAL, objects.namespace)
+    vault, namespaces = read_vault(webop_cluster, user), [objects.namespace, "other-*"]
+    async with run_operator(vault=vault, namespaces=namespaces):
+        body = await objects.make("one")
+        await objects.remove("one")
     assert body["status"] == {"created": "done"}
     for plural in ("namespaces", "customresourcedefinitions"):
         assert any("list" in r.message and plural in r.message for r in caplog.records)
 
 
 async def test_a_permission_to_watch_namespaces_that_is_granted_later_is_noticed(
-    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects, client: Client
+    run_operator: RunOperator, webop_cluster: LocalCluster, objects: Objects, client: Client
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="created")(do_nothing)
     user, later = f"user-of-{objects.namespace}", f"{objects.namespace}-later"
-    await grant(objects, user, ["list", "watch", "patch"])
-    credentials = read_credentials(webop_cluster, user)
+    await grant(client, user, objects.kind.crd_name, USUAL, objects.namespace)
+    vault = read_vault(webop_cluster, user)
     others = Objects(client, objects.kind, later)
     await client.request("POST", "/api/v1/namespaces", body={"metadata": {"name": later}})
     try:
-        await grant(others, user, ["list", "watch", "patch"])
+        await grant(client, user, objects.kind.crd_name, USUAL, later)
         namespaces = [objects.namespace, f"{objects.namespace}-*"]
-        async with operate(credentials, registry, namespaces=namespaces):
-            await objects.create("one")
-            await objects.wait_handled("one")
+        async with run_operator(vault=vault, namespaces=namespaces):
+            await objects.make("one")
             await others.create("two")
-            rules = [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["list", "watch"]}]
-            await bind(client, "/apis/rbac.authorization.k8s.io/v1", f"view-{later}", rules, user)
+            await grant(client, user, "namespaces", "list,watch")
             await others.wait_handled("two")
     finally:
         await client.request("DELETE", f"/api/v1/namespaces/{later}")
@@ -388,26 +292,20 @@ async def test_a_permission_to_watch_namespaces_that_is_granted_later_is_noticed
 
 @pytest.mark.feature("D-25", "D-56")
 async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remedy(
-    registry: webop.OperatorRegistry,
-    webop_cluster: LocalCluster,
-    objects: Objects,
-    caplog: pytest.LogCaptureFixture,
+    webop_cluster: LocalCluster, objects: Objects, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.create("widgets", id="fn")(do_nothing)
     user = f"nobody-in-{objects.namespace}"
-    vault = webop.Vault({"x": read_credentials(webop_cluster, user)})
+    vault = read_vault(webop_cluster, user)
     async with serve(
-        registry=registry, settings=build_settings(), vault=vault, namespaces=[objects.namespace]
+        settings=build_settings(), vault=vault, namespaces=[objects.namespace]
     ) as site:
         await eventually(lambda: "Cannot list widgets" in caplog.text)
         assert (
             "the watch of widgets.v1.tests.webop.dev is not up" in (await site.get("/readyz")).text
         )
-        await grant(objects, user, ["list", "watch", "patch"])
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await grant(client, user, objects.kind.crd_name, USUAL, objects.namespace)
+        await objects.make("one")
         assert (await site.get("/readyz")).status_code == 200
     (told,) = {
         r.message.partition("; listing")[0]
@@ -417,30 +315,3 @@ async def test_a_watch_that_is_not_permitted_is_told_with_the_verb_and_the_remed
     assert "HTTP 403" in told
     assert "Grant the verb 'list' on 'widgets' of the API group 'tests.webop.dev'" in told
     assert objects.namespace in told
-
-
-def read_credentials(cluster: LocalCluster, user: str) -> ConnectionInfo:
-    """Return the credentials of a user who may do only what is granted to them."""
-    info = read_kubeconfig([cluster.kubeconfig_for(user)])
-    assert info is not None
-    return info
-
-
-async def grant(objects: Objects, user: str, verbs: list[str]) -> None:
-    """Let a user do something with the objects in their namespace (RBAC)."""
-    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{objects.namespace}"
-    rules = [{"apiGroups": [objects.kind.group], "resources": ["widgets"], "verbs": verbs}]
-    await bind(objects.client, path, "role", rules, user)
-
-
-async def bind(client: Client, path: str, name: str, rules: list[Any], user: str) -> None:
-    """Make a role in the namespace of a path, or in the cluster, and bind it to a user."""
-    api, kind = "rbac.authorization.k8s.io", "Role" if "/namespaces/" in path else "ClusterRole"
-    binding = {
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": api, "kind": kind, "name": name},
-        "subjects": [{"apiGroup": api, "kind": "User", "name": user}],
-    }
-    role = {"metadata": {"name": name}, "rules": rules}
-    await client.request("POST", f"{path}/{kind.lower()}s", body=role)
-    await client.request("POST", f"{path}/{kind.lower()}bindings", body=binding)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Objects, build_settings, operate
-from webop.client.auth.vault import ConnectionInfo
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings
 
 
 class NoProgress(webop.ProgressStorage):
@@ -53,17 +52,17 @@ class NoDiffBase(webop.DiffBaseStorage):
 
 @pytest.mark.feature("CFG-62", "REF-51", "REF-56")
 async def test_changes_are_noticed_by_a_state_in_memory_with_nothing_written_on_the_object(
-    registry: webop.OperatorRegistry, objects: Objects, calls: Calls, info: ConnectionInfo
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry)
-    @webop.on.update("widgets", registry=registry)
+    @webop.on.create("widgets")
+    @webop.on.update("widgets")
     def changed(**kwargs: Any) -> None:
         calls.note("changed", kwargs, diff=kwargs["diff"])
 
     settings = build_settings()
     settings.persistence.progress_storage = NoProgress()
     settings.persistence.diffbase_storage = InMemory()
-    async with operate(info, registry, settings, namespaces=[objects.namespace]):
+    async with run_operator(settings):
         await objects.create("one", {"a": 1}, annotations={"noise": "1"})
         await calls.wait("one")
         await objects.patch("one", {"metadata": {"annotations": {"noise": "2"}}})
@@ -76,20 +75,16 @@ async def test_changes_are_noticed_by_a_state_in_memory_with_nothing_written_on_
 
 
 async def test_a_progress_storage_that_clears_an_essence_to_nothing_does_not_stop_handlers(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    calls: Calls,
-    info: ConnectionInfo,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry)
+    @webop.on.create("widgets")
     def created(**kwargs: Any) -> None:
         calls.note("created", kwargs)
 
     settings = build_settings()
     settings.persistence.progress_storage = ClearedToNothing()
     settings.persistence.diffbase_storage = NoDiffBase()
-    async with operate(info, registry, settings, namespaces=[objects.namespace]):
+    async with run_operator(settings):
         await objects.create("one")
         await calls.wait("one")
         await objects.patch("one", {"spec": {"a": 2}})

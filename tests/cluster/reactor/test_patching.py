@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 import webop
 from tests.kit.causes import FailedTest, UnreadableError
-from tests.kit.http_relay import operate_behind, relay
 from tests.kit.operators import (
-    DIFFBASE,
     Calls,
-    Kind,
     Objects,
     RunOperator,
     build_settings,
     get_annotations,
-    operate,
 )
 from tests.kit.waiting import eventually
-from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 
 @pytest.mark.feature("PAT-01", "PAT-02", "PAT-10", "KWA-11")
-async def test_a_patch_is_merged_into_the_object(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+async def test_a_patch_is_merged_into_the_object_and_is_an_update(
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
+
+    @webop.on.create("widgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         assert not patch
         patch.spec["added"] = {"x": 1}
@@ -42,11 +36,13 @@ async def test_a_patch_is_merged_into_the_object(
         patch.status["phase"] = "done"
         patch["spec"]["list"] = [1, 2]
         assert patch
+        with pytest.raises(LookupError, match="only in daemons and timers"):
+            await patch.apply()
 
     async with run_operator():
         await objects.create("one", {"removed": 1, "kept": {"y": 1}})
-        body = await objects.wait("one", lambda body: DIFFBASE in get_annotations(body))
-        await objects.pass_fence()
+        await calls.wait("one", "updated")
+        body = await objects.wait_handled("one")
     assert body["spec"] == {"kept": {"y": 1}, "added": {"x": 1}, "list": [1, 2]}
     assert body["status"] == {"phase": "done"}
     assert body["metadata"]["labels"] == {"label": "v"}
@@ -55,14 +51,14 @@ async def test_a_patch_is_merged_into_the_object(
 
 @pytest.mark.feature("PAT-03", "PAT-04", "PAT-08", "PAT-14", "D-05")
 async def test_functions_change_the_freshest_state(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     def append(body: webop.RawBody) -> None:
         items = body["spec"].setdefault("items", [])
         if "mine" not in items:
             items.append("mine")
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
         if name == "one":
             patch.fns.append(append)
@@ -76,66 +72,6 @@ async def test_functions_change_the_freshest_state(
         await objects.pass_fence()
     assert body["spec"]["items"] == ["theirs", "others", "mine"]
     assert body["status"]["too"] == "yes"
-
-
-@pytest.mark.feature("PAT-07", "PAT-09")
-async def test_functions_that_come_too_late_are_applied_to_the_newer_state(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    rivals = 0
-
-    def append(body: webop.RawBody) -> None:
-        nonlocal rivals
-        rivals += 1
-        body["spec"]["by"] = [*body["spec"].get("by", []), "fn"][:5]
-
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(name: str, patch: webop.Patch, **_: Any) -> None:
-        if name == "one":
-            patch.fns.append(append)
-            started.set()
-
-    started = asyncio.Event()
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-
-        async def disturb() -> None:
-            await started.wait()
-            for value in range(20):
-                await objects.patch("one", {"spec": {"a": value}})
-
-        await asyncio.gather(disturb(), objects.wait("one", lambda body: body["spec"].get("by")))
-        await objects.wait("one", lambda body: DIFFBASE in get_annotations(body))
-        await objects.pass_fence()
-        body = await objects.get("one")
-    assert body["spec"] == {"a": 19, "by": ["fn"]}
-    assert rivals
-
-
-@pytest.mark.feature("PAT-03", "RST-09")
-async def test_functions_change_the_status_behind_its_own_endpoint_too(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    gadgets: Kind,
-    webop_namespace: str,
-) -> None:
-    def transform(body: webop.RawBody) -> None:
-        body.setdefault("status", {})["phase"] = "done"
-        body["spec"]["added"] = "yes"
-
-    @webop.on.create("gadgets", registry=registry, id="fn")
-    async def fn(patch: webop.Patch, **_: Any) -> None:
-        patch.fns.append(transform)
-
-    objects = Objects(client, gadgets, webop_namespace)
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", lambda body: body["spec"].get("added"))
-        await objects.pass_fence()
-        body = await objects.get("one")
-    assert body["spec"] == {"added": "yes"}
-    assert body["status"] == {"phase": "done"}
 
 
 @pytest.mark.feature("PAT-03", "ERR-01")
@@ -152,7 +88,6 @@ async def test_functions_change_the_status_behind_its_own_endpoint_too(
     ids=repr,
 )
 async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -162,23 +97,18 @@ async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
     def fail(body: webop.RawBody) -> None:
         raise exc
 
-    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.create("widgets", id="created")
     async def created(name: str, patch: webop.Patch, **kwargs: Any) -> str:
         calls.note("created", {**kwargs, "name": name})
         if name == "one":
             patch.fns.append(fail)
         return "done"
 
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def updated(**kwargs: Any) -> None:
-        calls.note("updated", kwargs)
-
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
     async with run_operator(build_settings(batching={"error_delays": [0.1]})):
-        await objects.create("one", {"a": 0})
-        body = await objects.wait_handled("one")
+        body = await objects.make("one", {"a": 0})
         await eventually(lambda: type(exc).__name__ in caplog.text)
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"a": 1}})
         await objects.pass_fence()
     assert body["status"] == {"created": "done"}
     assert calls.handlers("one") == ["created", "updated"]
@@ -186,13 +116,9 @@ async def test_a_function_that_fails_is_told_of_and_holds_up_nothing(
 
 @pytest.mark.feature("PAT-13", "RST-01")
 async def test_a_patch_for_an_object_that_is_gone_is_dropped(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(name: str, **kwargs: Any) -> str:
         if name == "one":
             calls.note("fn", {**kwargs, "name": name})
@@ -207,66 +133,13 @@ async def test_a_patch_for_an_object_that_is_gone_is_dropped(
     assert not [r for r in caplog.records if r.levelno >= 30]
 
 
-@pytest.mark.feature("RST-08")
-async def test_a_status_that_the_schema_does_not_know_is_told_of(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    gizmos: Kind,
-    webop_namespace: str,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.on.create("gizmos", registry=registry, id="fn")
-    async def fn(**kwargs: Any) -> str:
-        calls.note("fn", kwargs)
-        return "result"
-
-    objects = Objects(client, gizmos, webop_namespace)
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert "status" not in body
-    assert len(calls.of("one")) == 1
-    warning = next(r.message for r in caplog.records if "inconsistencies" in r.message)
-    assert "status.fn" in warning
-    assert "x-kubernetes-preserve-unknown-fields" in warning
-
-
-@pytest.mark.feature("RST-09", "RST-01", "HND-29", "PAT-02")
-async def test_a_status_with_an_endpoint_of_its_own_is_written_there(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    gadgets: Kind,
-    webop_namespace: str,
-    calls: Calls,
-) -> None:
-    @webop.on.create("gadgets", registry=registry, id="created")
-    @webop.on.update("gadgets", registry=registry, id="updated")
-    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
-        calls.note("fn", kwargs)
-        patch.spec["patched"] = "yes"
-        return "result"
-
-    objects = Objects(client, gadgets, webop_namespace)
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", lambda body: len(body.get("status", {})) == 2)
-        await objects.pass_fence()
-    assert body["status"] == {"created": "result", "updated": "result"}
-    assert body["spec"] == {"patched": "yes"}
-    assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
-
-
 @pytest.mark.feature("HIE-07", "HIE-09", "HIE-14", "TRB-04", "ASY-03")
 async def test_children_are_adopted_by_the_object_of_the_handler(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     children: list[dict[str, Any]] = []
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     def fn(name: str, **_: Any) -> None:
         if name == "one":
             child: dict[str, Any] = {"kind": "ConfigMap"}
@@ -285,19 +158,12 @@ async def test_children_are_adopted_by_the_object_of_the_handler(
     assert owner["uid"] == parent["metadata"]["uid"]
 
 
-@pytest.mark.feature("PAT-03", "PAT-07")
+@pytest.mark.feature("PAT-03", "PAT-07", "RST-09")
 @pytest.mark.parametrize("how", ["an error", "a conflict"])
 @pytest.mark.parametrize("is_timer", [False, True], ids=["handler", "timer"])
 async def test_a_function_changes_the_status_also_after_a_failure_between_its_two_requests(
-    registry: webop.OperatorRegistry,
-    client: Client,
-    gadgets: Kind,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    how: str,
-    is_timer: bool,
+    with_status: Objects, run_relayed: RunOperator, how: str, is_timer: bool
 ) -> None:
-    objects = Objects(client, gadgets, webop_namespace)
     met: list[httpx.Request] = []
 
     def claim(body: webop.RawBody) -> None:
@@ -305,12 +171,12 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
             body["spec"]["claimed"] = "yes"
             body["status"] = {"claimed": "yes", "theirs": body["spec"].get("theirs", "no")}
 
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         if not is_timer:
             patch.fns.append(claim)
 
-    @webop.timer("gadgets", registry=registry, interval=0.2)
+    @webop.timer("gadgets", interval=0.2)
     async def timer(patch: webop.Patch, spec: webop.Spec, **_: Any) -> None:
         if is_timer and "claimed" not in spec and not patch.fns:
             patch.fns.append(claim)
@@ -321,13 +187,13 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
         met.append(request)
         if how == "an error":
             return httpx.Response(503)
-        await objects.patch("one", {"spec": {"theirs": "yes"}})
+        await with_status.patch("one", {"spec": {"theirs": "yes"}})
         return None
 
-    async with operate_behind(webop_cluster, meddle, registry, webop_namespace):
-        await objects.create("one")
-        body = await objects.wait("one", lambda body: body.get("status"))
-        body = await objects.wait_handled("one")
+    async with run_relayed(meddle=meddle):
+        await with_status.create("one")
+        body = await with_status.wait("one", lambda body: body.get("status"))
+        body = await with_status.wait_handled("one")
     assert met
     theirs = {} if how == "an error" else {"theirs": "yes"}
     assert body["spec"] == {"claimed": "yes", **theirs}
@@ -336,49 +202,42 @@ async def test_a_function_changes_the_status_also_after_a_failure_between_its_tw
 
 @pytest.mark.feature("PAT-03")
 async def test_two_handlers_can_want_the_same_function(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     def count(body: webop.RawBody) -> None:
         body.setdefault("status", {})["items"] = len(body["spec"]["items"])
 
-    @webop.on.create("widgets", registry=registry, id="quick")
+    @webop.on.create("widgets", id="quick")
     async def quick(patch: webop.Patch, **_: Any) -> None:
         patch.spec["items"] = ["a"]
         patch.fns.append(count)
 
-    @webop.on.create("widgets", registry=registry, id="slow")
+    @webop.on.create("widgets", id="slow")
     async def slow(patch: webop.Patch, **_: Any) -> None:
         await objects.wait("one", lambda body: body.get("status"))
         patch.spec["items"] = ["a", "b"]
         patch.fns.append(count)
 
     async with run_operator(build_settings(execution={"commit_window": 0.1})):
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
     assert body["spec"] == {"items": ["a", "b"]}
     assert body["status"] == {"items": 2}
 
 
 @pytest.mark.feature("PAT-01", "PAT-03")
 async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
-    registry: webop.OperatorRegistry,
-    client: Client,
-    gadgets: Kind,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    caplog: pytest.LogCaptureFixture,
+    with_status: Objects, run_relayed: RunOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    objects = Objects(client, gadgets, webop_namespace)
 
     def change(body: webop.RawBody) -> None:
         body["spec"]["y"] = 2
 
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.status["phase"] = "done"
         patch.spec["x"] = 1
 
-    @webop.on.create("gadgets", registry=registry, id="other")
+    @webop.on.create("gadgets", id="other")
     async def other(patch: webop.Patch, name: str, **_: Any) -> None:
         if name == "two":
             patch.fns.append(change)
@@ -391,10 +250,9 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
             else None
         )
 
-    async with operate_behind(webop_cluster, forbid, registry, webop_namespace):
+    async with run_relayed(meddle=forbid):
         for name, spec in (("one", {"x": 1}), ("two", {"x": 1, "y": 2})):
-            await objects.create(name)
-            body = await objects.wait_handled(name)
+            body = await with_status.make(name)
             assert body["spec"] == spec
             assert "status" not in body
     assert "no status" in caplog.text
@@ -402,25 +260,18 @@ async def test_a_status_that_is_rejected_does_not_hold_up_the_rest(
 
 @pytest.mark.feature("PAT-03")
 async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_status(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    gadgets: Kind,
-    webop_namespace: str,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, with_status: Objects, caplog: pytest.LogCaptureFixture
 ) -> None:
     def change(body: webop.RawBody) -> None:
         body["metadata"]["labels"] = {"label": "not valid!"}
         body["status"] = {"phase": "done"}
 
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(change)
 
-    objects = Objects(client, gadgets, webop_namespace)
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await with_status.make("one")
     assert body["status"] == {"phase": "done"}
     assert "labels" not in body["metadata"]
     assert "not valid!" in caplog.text
@@ -428,18 +279,12 @@ async def test_a_change_of_a_function_that_is_rejected_does_not_hold_up_its_stat
 
 @pytest.mark.feature("PAT-01", "RST-02")
 async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
-    registry: webop.OperatorRegistry,
-    client: Client,
-    gadgets: Kind,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    calls: Calls,
+    with_status: Objects, run_relayed: RunOperator, calls: Calls
 ) -> None:
-    objects = Objects(client, gadgets, webop_namespace)
     is_away = True
     tried = asyncio.Event()
 
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("fn", kwargs)
         patch.metadata.labels["done"] = "yes"
@@ -454,33 +299,30 @@ async def test_records_in_the_status_do_not_say_that_all_is_done_before_it_is(
     settings = build_settings()
     settings.persistence.progress_storage = webop.StatusProgressStorage()
     settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
-    options: Any = {"beside": True, "namespaces": [webop_namespace]}
-    async with relay(webop_cluster) as relayed:
-        relayed.meddle = refuse
-        async with operate(relayed.info, registry, settings, **options):
-            await objects.create("one")
-            await tried.wait()
-        is_away = False
-        async with operate(relayed.info, registry, settings, **options):
-            body = await objects.wait("one", lambda body: "labels" in body["metadata"])
+    async with run_relayed(settings, meddle=refuse):
+        await with_status.create("one")
+        await tried.wait()
+    is_away = False
+    async with run_relayed(settings, meddle=refuse):
+        body = await with_status.wait("one", lambda body: "labels" in body["metadata"])
     assert body["status"]["phase"] == "done"
     assert calls.handlers("one") == ["fn", "fn"]
 
 
 async def test_a_value_that_waits_for_a_write_that_fails_does_not_wait_for_a_slow_handler(
-    registry: webop.OperatorRegistry, webop_cluster: LocalCluster, objects: Objects
+    run_relayed: RunOperator, objects: Objects
 ) -> None:
     is_writing, released = asyncio.Event(), asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry, id="quick")
+    @webop.on.create("widgets", id="quick")
     async def quick(**_: Any) -> None:
         pass
 
-    @webop.on.create("widgets", registry=registry, id="slow")
+    @webop.on.create("widgets", id="slow")
     async def slow(**_: Any) -> None:
         await released.wait()
 
-    @webop.daemon("widgets", registry=registry, id="daemon")
+    @webop.daemon("widgets", id="daemon")
     async def daemon(patch: webop.Patch, **_: Any) -> None:
         await is_writing.wait()
         patch.status["progress"] = 1
@@ -494,7 +336,7 @@ async def test_a_value_that_waits_for_a_write_that_fails_does_not_wait_for_a_slo
         return httpx.Response(503)
 
     settings = build_settings(execution={"commit_window": 0.1})
-    async with operate_behind(webop_cluster, fail, registry, objects.namespace, settings):
+    async with run_relayed(settings, meddle=fail):
         await objects.create("one")
         await objects.wait("one", lambda body: body.get("status") == {"progress": 1})
         released.set()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import webop
-from tests.cluster.reactor.observations import build_noting_handler
 from tests.kit.operators import (
     FINALIZER,
     PREFIX,
@@ -19,6 +18,7 @@ from tests.kit.operators import (
     Objects,
     RunOperator,
     build_settings,
+    do_nothing,
     get_progress,
 )
 from tests.kit.peering_objects import Boss, PeeringObject, provide_peerings
@@ -59,34 +59,24 @@ def noting(registry: webop.OperatorRegistry, calls: Calls) -> Calls:
     """Handlers of everything, which note their calls."""
     for name in ("create", "update", "delete", "resume"):
         decorate = getattr(webop.on, name)("widgets", registry=registry, id=name)
-        decorate(build_noting_handler(calls, name))
+        decorate(calls.noting(name))
     return calls
-
-
-def build_left_record(key: str, purpose: str = "resume") -> dict[str, str]:
-    """Return the annotation of a handler that another operator has attempted three times."""
-    record = {"started": "2030-01-01T00:00:00Z", "purpose": purpose, "retries": 3}
-    return {f"{PREFIX}/{key}": json.dumps(record)}
 
 
 @pytest.mark.feature("PEE-17", "D-06")
 async def test_daemons_and_timers_stop_and_start_again(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    timeline: Timeline,
+    run_peer: RunOperator, objects: Objects, boss: Boss, timeline: Timeline
 ) -> None:
     reasons: list[Why] = []
 
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
         timeline.note("start")
         await stopped.wait()
         reasons.append(stopped.reason or Why(0))
         timeline.note("stop")
 
-    @webop.timer("widgets", registry=registry, interval=0.05)
+    @webop.timer("widgets", interval=0.05)
     async def timer(**_: Any) -> None:
         timeline.note("tick")
 
@@ -113,19 +103,11 @@ async def test_daemons_and_timers_stop_and_start_again(
 
 @pytest.mark.feature("PEE-17")
 async def test_nothing_is_called_meanwhile_and_what_has_changed_is_handled_once(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    noting: Calls,
+    run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls
 ) -> None:
-    @webop.on.event("widgets", registry=registry, id="event")
-    async def event(**kwargs: Any) -> None:
-        noting.note("event", kwargs)
-
+    webop.on.event("widgets", id="event")(noting.noting("event"))
     async with run_peer():
-        await objects.create("old", {"x": 0})
-        await objects.wait_handled("old")
+        await objects.make("old", {"x": 0})
         await objects.pass_fence()
         await boss.pause()
         await asyncio.sleep(0.05)  # events of its own patches are over
@@ -152,17 +134,12 @@ async def test_objects_are_resumed_once_and_those_that_another_one_has_handled_a
 ) -> None:
     theirs = Calls()
     registry = webop.OperatorRegistry()
-
-    @webop.on.create("widgets", registry=registry, id="create")
-    async def create(**kwargs: Any) -> None:
-        theirs.note("create", kwargs)
-
+    webop.on.create("widgets", registry=registry, id="create")(theirs.noting("create"))
     other = build_settings(peering={"priority": 100})
     await objects.create("before")
     async with run_peer(beside=True):
         await objects.wait_handled("before")
-        await objects.create("mine")
-        await objects.wait_handled("mine")
+        await objects.make("mine")
         async with run_with(run_peer, registry)(other, identity="other", beside=True):
             await eventually(lambda: "Pausing in favour of other" in boss.log.text)
             await objects.create("theirs")
@@ -188,25 +165,21 @@ def run_with(run: Any, registry: webop.OperatorRegistry) -> RunOperator:
 
 @pytest.mark.feature("PEE-17", "HND-20")
 async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_index(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    calls: Calls,
+    run_peer: RunOperator, objects: Objects, boss: Boss, calls: Calls
 ) -> None:
     """The watch goes on in the pause, for the index."""
     views: list[webop.Index[str, bool]] = []
 
-    @webop.index("widgets", registry=registry, id="names")
+    @webop.index("widgets", id="names")
     async def names(name: str, **_: Any) -> dict[str, bool]:
         return {name: True}
 
-    @webop.on.event("widgets", registry=registry, id="event")
+    @webop.on.event("widgets", id="event")
     async def event(event: Any, names: webop.Index[str, bool], **kwargs: Any) -> None:
         calls.note("event", kwargs, type=event["type"])
         views.append(names)
 
-    @webop.on.event("widgets", registry=registry, id="labelled", labels={"app": "x"})
+    @webop.on.event("widgets", id="labelled", labels={"app": "x"})
     async def labelled(event: Any, **kwargs: Any) -> None:
         calls.note("labelled", kwargs, type=event["type"])
 
@@ -229,85 +202,19 @@ async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_in
     assert not calls.of("three")  # it was not there before the pause, nor after it
 
 
-@pytest.mark.feature("PEE-17")
-async def test_a_handler_in_flight_finishes_and_what_waits_for_a_retry_goes_on_afterwards(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    calls: Calls,
-) -> None:
-    released = asyncio.Event()
-
-    @webop.on.create("widgets", registry=registry, id="slow", labels={"kind": "slow"})
-    async def slow(**kwargs: Any) -> str:
-        calls.note("slow", kwargs)
-        await released.wait()
-        return "done"
-
-    @webop.on.create("widgets", registry=registry, id="retried", labels={"kind": "retried"})
-    async def retried(retry: int, **kwargs: Any) -> None:
-        calls.note("retried", {**kwargs, "retry": retry})
-        if not retry:
-            raise webop.TemporaryError("later", delay=0.2)
-
-    async with run_peer():
-        await objects.create("slow", labels={"kind": "slow"})
-        await objects.create("retried", labels={"kind": "retried"})
-        await calls.wait("slow")
-        await objects.wait("retried", lambda body: "retried" in str(body["metadata"]))
-        await boss.pause()
-        released.set()
-        body = await objects.wait_handled("slow")
-        assert body["status"]["slow"] == "done"
-        await asyncio.sleep(_IDLE)
-        assert len(calls.of("retried")) == 1
-        await boss.resume()
-        await objects.wait_handled("retried")
-        await objects.pass_fence()
-    assert [call["retry"] for call in calls.of("retried")] == [0, 1]
-    assert len(calls.of("slow")) == 1
-
-
-@pytest.mark.feature("PEE-17")
-async def test_turns_that_follow_each_other_at_once_end_in_the_last_one(
-    run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls
-) -> None:
-    async with run_peer():
-        for index in range(5):
-            await objects.create(f"n{index}")
-            await boss.pause()
-            await boss.resume()
-        for index in range(5):
-            await objects.wait_handled(f"n{index}")
-        await objects.pass_fence()
-        await boss.pause()
-        await objects.create("last")
-        await asyncio.sleep(_IDLE)
-        assert not noting.of("last")
-    assert [noting.handlers(f"n{index}").count("create") for index in range(5)] == [1] * 5
-
-
 async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_have_seen_it(
-    registry: webop.OperatorRegistry,
-    run_peer: RunOperator,
-    objects: Objects,
-    boss: Boss,
-    calls: Calls,
+    run_peer: RunOperator, objects: Objects, boss: Boss, calls: Calls
 ) -> None:
     released = asyncio.Event()
 
-    @webop.on.update("widgets", registry=registry, id="first")
+    @webop.on.update("widgets", id="first")
     async def first(spec: webop.Spec, **kwargs: Any) -> None:
         calls.note("first", kwargs, size=spec["size"])
         await released.wait()
 
-    @webop.on.update("widgets", registry=registry, id="second")
-    async def second(**_: Any) -> None: ...
-
+    webop.on.update("widgets", id="second")(do_nothing)
     async with run_peer():
-        await objects.create("one", spec={"size": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", spec={"size": 1})
         await objects.patch("one", {"spec": {"size": 2}})
         await calls.wait("one", "first")
         await boss.pause()
@@ -341,15 +248,15 @@ async def test_records_that_another_operator_left_in_the_pause_do_not_stay_on_th
     purpose: str,
     names: list[str],
 ) -> None:
-    both = build_noting_handler(noting, "both")
+    both = noting.noting("both")
     for decorate in (webop.on.create, webop.on.update, webop.on.resume):
         decorate("widgets", registry=registry, id="both")(both)
     async with run_peer():
         await objects.pass_fence()  # so that it need not be resumed
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         await boss.pause()
-        left = build_left_record(key, purpose)
+        record = {"started": "2030-01-01T00:00:00Z", "purpose": purpose, "retries": 3}
+        left = {f"{PREFIX}/{key}": json.dumps(record)}
         await objects.patch("one", {"metadata": {"annotations": left}})
         await boss.resume()
         await objects.wait("one", lambda raw: not get_progress(raw))

@@ -41,28 +41,22 @@ async def strict(client: Client, webop_namespace: str) -> AsyncIterator[Objects]
 
 @pytest.mark.feature("RST-01", "ERR-01", "CFG-57")
 async def test_a_refused_result_is_left_out_and_the_handler_is_not_repeated(
-    registry: webop.OperatorRegistry,
-    strict: Objects,
-    run_operator: RunOperator,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    strict: Objects, run_operator: RunOperator, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("stricts", registry=registry, id="fn")
+    @webop.on.create("stricts", id="fn")
     async def fn(**kwargs: Any) -> str:
         calls.note("fn", kwargs)
         return "not a number"
 
-    @webop.on.update("stricts", registry=registry, id="fn")
+    @webop.on.update("stricts", id="fn")
     async def updated(**kwargs: Any) -> int:
         calls.note("updated", kwargs)
         return 5
 
     async with run_operator():
-        await strict.create("a")
-        raw = await strict.wait_handled("a")
+        raw = await strict.make("a")
         assert "status" not in raw
-        await strict.patch("a", {"spec": {"x": 1}})
-        raw = await strict.wait_handled("a")
+        raw = await strict.change("a", {"spec": {"x": 1}})
         assert raw["status"] == {"fn": 5}
     assert calls.handlers("a") == ["fn", "updated"]
     assert "They are lost, without a retry" in caplog.text
@@ -71,17 +65,13 @@ async def test_a_refused_result_is_left_out_and_the_handler_is_not_repeated(
 @pytest.mark.feature("CFG-38", "CFG-65", "CON-02")
 @pytest.mark.parametrize("size", [150_000, 300_000])
 async def test_a_state_that_does_not_fit_into_annotations_is_handled_once(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    calls: Calls,
-    size: int,
+    objects: Objects, run_operator: RunOperator, calls: Calls, size: int
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.create("widgets", id="created")
     async def created(**kwargs: Any) -> None:
         calls.note("created", {"name": kwargs["name"]})
 
-    @webop.on.update("widgets", registry=registry, id="updated")
+    @webop.on.update("widgets", id="updated")
     async def updated(**kwargs: Any) -> None:
         calls.note("updated", {"name": kwargs["name"]})
 
@@ -101,41 +91,27 @@ async def test_a_state_that_does_not_fit_into_annotations_is_handled_once(
 
 @pytest.mark.feature("CFG-38")
 async def test_an_object_with_no_room_left_is_handled_on_as_if_it_had(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    objects: Objects, run_operator: RunOperator, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
-
-    @webop.on.update("widgets", registry=registry, id="updated")
-    async def updated(**kwargs: Any) -> None:
-        calls.note("updated", kwargs)
-
+    webop.on.create("widgets", id="created")(calls.noting("created"))
+    webop.on.update("widgets", id="updated")(calls.noting("updated"))
     async with run_operator():
         await objects.create("a", annotations={"full": "x" * (LIMIT - len("full") - 10)})
         await eventually(lambda: "Retrying in" in caplog.text)
         await objects.patch("a", {"spec": {"x": 1}})
         await calls.wait("a", "updated")
-        await objects.patch("a", {"metadata": {"annotations": {"full": None}}})
-        await objects.wait_handled("a")
+        await objects.change("a", {"metadata": {"annotations": {"full": None}}})
         await objects.pass_fence()
     assert calls.handlers("a") == ["created", "updated", "updated"]
 
 
 @pytest.mark.feature("CFG-38", "SUB-06", "ERR-01")
 async def test_no_retry_is_lost_when_the_errors_of_many_subhandlers_do_not_fit(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    caplog: pytest.LogCaptureFixture,
+    objects: Objects, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
     retries: Counter[str] = Counter()
 
-    @webop.on.create("widgets", registry=registry, id="parent")
+    @webop.on.create("widgets", id="parent")
     async def parent(**_: Any) -> None:
         async def fail_once(param: str, retry: int, **_: Any) -> None:
             retries[param] += 1

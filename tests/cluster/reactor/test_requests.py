@@ -9,15 +9,12 @@ import pytest
 import webop
 from tests.cluster.reactor.request_counts import read_requests
 from tests.kit.operators import (
-    DIFFBASE,
-    FINALIZER,
     Kind,
     Objects,
     RunOperator,
     build_settings,
-    get_annotations,
+    do_nothing,
 )
-from webop.client.api import Client
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -63,146 +60,51 @@ async def meter(webop_cluster: LocalCluster, widgets: Kind) -> Meter:
     return meter
 
 
-@pytest.mark.feature("PAT-10", "HND-32", "RST-01")
-async def test_a_created_object_with_one_handler_costs_one_patch(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+@pytest.mark.feature("PAT-10", "HND-32", "HND-14", "RST-01")
+@pytest.mark.parametrize("keys", ["a", "abc"])
+async def test_the_quick_handlers_of_a_created_object_share_one_patch(
+    run_operator: RunOperator, objects: Objects, meter: Meter, keys: str
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(patch: webop.Patch, **_: Any) -> str:
-        patch.status["more"] = {"of": "it"}
-        return "result"
+    for key in keys:
 
-    async with run_operator():
-        for number in range(5):
-            await objects.create(f"o{number}")
-            await objects.wait_handled(f"o{number}")
-        await objects.pass_fence()
-        counted = await meter.read()
-    assert counted == {"PATCH": 6}
-
-
-@pytest.mark.feature("PAT-10", "HND-14")
-async def test_quick_handlers_share_one_patch(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
-) -> None:
-    for key in "abc":
-
-        @webop.on.create("widgets", registry=registry, id=key)
-        async def fn(**_: Any) -> str:
+        @webop.on.create("widgets", id=key)
+        async def fn(patch: webop.Patch, **_: Any) -> str:
+            patch.status["more"] = {"of": "it"}
             return "result"
 
     async with run_operator(build_settings(execution={"commit_window": 10})):
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        for number in range(5):
+            body = await objects.make(f"o{number}")
         counted = await meter.read()
-    assert counted == {"PATCH": 1}
-    assert body["status"] == dict.fromkeys("abc", "result")
+    assert counted == {"PATCH": 5}
+    assert body["status"] == {**dict.fromkeys(keys, "result"), "more": {"of": "it"}}
 
 
 @pytest.mark.feature("HND-18", "HND-34", "PAT-10")
 async def test_an_object_with_a_finalizer_costs_two_patches_and_its_deletion_one(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
+    run_operator: RunOperator, objects: Objects, meter: Meter
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def fn(**_: Any) -> None: ...
-
+    webop.on.delete("widgets", id="deleted")(do_nothing)
+    webop.on.create("widgets", id="created")(do_nothing)
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         assert await meter.read() == {"PATCH": 2}
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
         assert await meter.read() == {"PATCH": 1}
-
-
-async def test_the_records_of_a_deletion_go_together_with_the_finalizer(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
-) -> None:
-    """Otherwise a kill between the two requests repeats the handlers."""
-
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    async def fn(retry: int, **_: Any) -> None:
-        if not retry:
-            raise webop.TemporaryError("not yet", delay=0.1)
-
-    async with run_operator():
-        await objects.create("one", finalizers=["tests.webop.dev/other"])
-        await objects.wait_handled("one")
-        await meter.read()
-        await objects.delete("one")
-        body = await objects.wait("one", lambda body: len(body["metadata"]["finalizers"]) == 1)
-        assert await meter.read() == {"PATCH": 2}  # the retry, and the end
-    assert set(get_annotations(body)) == {DIFFBASE}
 
 
 @pytest.mark.feature("RST-09", "PAT-10")
 async def test_a_status_with_an_endpoint_of_its_own_costs_a_patch_of_its_own(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    gadgets: Kind,
-    webop_namespace: str,
-    webop_cluster: LocalCluster,
+    run_operator: RunOperator, with_status: Objects, webop_cluster: LocalCluster
 ) -> None:
-    @webop.on.create("gadgets", registry=registry, id="fn")
+    @webop.on.create("gadgets", id="fn")
     async def fn(**_: Any) -> str:
         return "result"
 
-    objects, meter = Objects(client, gadgets, webop_namespace), Meter(webop_cluster, gadgets)
+    meter = Meter(webop_cluster, with_status.kind)
     await meter.read()
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await with_status.make("one")
         counted = await meter.read()
     assert counted == {"PATCH": 1, "PATCH status": 1}
     assert body["status"] == {"fn": "result"}
-
-
-@pytest.mark.feature("FLT-25", "FLT-28", "HND-26")
-async def test_what_is_out_of_the_scope_of_all_handlers_costs_nothing(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
-) -> None:
-    labels = {"mine": "yes"}
-
-    @webop.on.create("widgets", registry=registry, id="created", labels=labels)
-    @webop.on.update("widgets", registry=registry, id="updated", labels=labels)
-    @webop.on.delete("widgets", registry=registry, id="deleted", labels=labels)
-    @webop.on.resume("widgets", registry=registry, id="resumed", labels=labels)
-    @webop.on.field("widgets", registry=registry, field="spec.never", annotations={"mine": "yes"})
-    async def fn(**_: Any) -> None: ...
-
-    @webop.on.event("widgets", registry=registry, id="event")
-    async def event(**_: Any) -> None: ...
-
-    await objects.create("old")
-    async with run_operator():
-        await objects.create("new", annotations=labels)
-        await objects.delete("old")
-        await objects.pass_fence()
-        counted = await meter.read()
-        body = await objects.get("new")
-    assert counted == {"PATCH": 1}  # of the fence
-    assert get_annotations(body) == labels
-    assert FINALIZER not in body["metadata"].get("finalizers", ())
-
-
-@pytest.mark.feature("EVT-10")
-async def test_a_restart_costs_no_patches(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, meter: Meter
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
-    @webop.on.delete("widgets", registry=registry, id="deleted")
-    @webop.on.field("widgets", registry=registry, id="field", field="status")
-    async def fn(**_: Any) -> None: ...
-
-    async with run_operator():
-        for number in range(5):
-            await objects.create(f"o{number}", {"a": number}, labels={"l": "v"})
-            await objects.wait_handled(f"o{number}")
-    await meter.read()
-    async with run_operator():
-        await objects.pass_fence()
-        counted = await meter.read()
-    assert counted == {"PATCH": 2}  # of the fence

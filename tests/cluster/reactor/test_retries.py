@@ -8,39 +8,28 @@ import math
 import time
 from typing import Any
 
-import orjson
 import pytest
 
 import webop
 from tests.kit.causes import FailedTest, UnreadableError
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    get_progress,
-    is_handled,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing, is_no_fence
 from tests.kit.waiting import eventually
 from tests.simulation.virtual import Datetime
 from webop import ErrorsMode
 
 
 class Failing:
-    """A creation handler that fails so many times, in a certain way."""
+    """A handler that fails so many times, in a certain way."""
 
-    def __init__(
-        self, registry: webop.OperatorRegistry, exc: Exception, times: int = 1000, **options: Any
-    ) -> None:
+    def __init__(self, exc: Exception, times: int = 1000, **options: Any) -> None:
         self.exc = exc
         self.times = times
         self.moments: list[float] = []
         self.retries: list[int] = []
-        webop.on.create("widgets", registry=registry, id="failing", **options)(self._fail)
+        for decorator in (webop.on.create, webop.on.update):
+            decorator("widgets", id="failing", when=is_no_fence, **options)(self._fail)
 
-    async def _fail(self, retry: int, name: str, **_: Any) -> str:
-        if name.startswith("fence"):
-            return "fence"
+    async def _fail(self, retry: int, **_: Any) -> str:
         self.moments.append(time.monotonic())
         self.retries.append(retry)
         if len(self.moments) <= self.times:
@@ -66,38 +55,20 @@ class Failing:
     ],
 )
 async def test_a_failing_handler_is_called_again_after_its_pause(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    exc: Exception,
-    options: Any,
-    pause: float,
+    run_operator: RunOperator, objects: Objects, exc: Exception, options: Any, pause: float
 ) -> None:
-    failing = Failing(registry, exc, times=2, **options)
+    failing = Failing(exc, times=2, **options)
     async with run_operator(build_settings(execution={"default_backoff": 0.2})):
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
         await objects.pass_fence()
     assert failing.retries == [0, 1, 2]
     assert all(pause <= actual < pause + 5 for actual in failing.pauses)
     assert body["status"] == {"failing": "done"}
 
 
-@pytest.mark.feature("ERR-02", "D-41", "CON-03")
-async def test_the_last_error_is_on_the_object_while_the_handler_waits(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    Failing(registry, ValueError("what is wrong"), backoff=1000)
-    async with run_operator():
-        await objects.create("one")
-        body = await objects.wait("one", get_progress)
-    record = orjson.loads(get_progress(body)["failing"])
-    assert (record["message"], record["retries"]) == ("what is wrong", 1)
-    assert (record["success"], record["failure"]) == (False, False)
-    assert not is_handled(body)
-
-
-@pytest.mark.feature("ERR-04", "ERR-05", "ERR-07", "ERR-08", "ERR-09", "ERR-11", "ERR-16", "ERR-23")
+@pytest.mark.feature(
+    "ERR-04", "ERR-05", "ERR-07", "ERR-08", "ERR-09", "ERR-11", "ERR-16", "ERR-23", "ERR-17"
+)
 @pytest.mark.parametrize(
     ("exc", "options", "count"),
     [
@@ -109,8 +80,7 @@ async def test_the_last_error_is_on_the_object_while_the_handler_waits(
         (ValueError("boo"), {"timeout": 0.25, "backoff": 0.1}, 3),
     ],
 )
-async def test_a_handler_that_has_failed_for_good_does_not_stop_the_others(
-    registry: webop.OperatorRegistry,
+async def test_a_failure_for_good_stops_no_other_handler_and_is_for_the_present_change_only(
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -118,82 +88,36 @@ async def test_a_handler_that_has_failed_for_good_does_not_stop_the_others(
     options: Any,
     count: int,
 ) -> None:
-    failing = Failing(registry, exc, **options)
-
-    @webop.on.create("widgets", registry=registry, id="other")
-    async def other(**kwargs: Any) -> None:
-        calls.note("other", kwargs)
-
+    failing = Failing(exc, **options)
+    webop.on.create("widgets", id="other")(calls.noting("other"))
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
         await objects.pass_fence()
-    assert 1 <= len(failing.moments) <= count
-    assert options.get("timeout") or len(failing.moments) == count
+        assert 1 <= len(failing.moments) <= count
+        assert options.get("timeout") or len(failing.moments) == count
+        failing.moments.clear()
+        await objects.change("one", {"spec": {"a": 1}})
+        assert failing.moments
     assert calls.handlers("one") == ["other"]
     assert "failing" not in (body.get("status") or {})
 
 
-@pytest.mark.feature("ERR-17", "ERR-16")
-async def test_a_failure_for_good_is_only_for_the_present_change(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    @webop.on.update("widgets", registry=registry, id="fn")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        raise webop.PermanentError("never")
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert [call["reason"] for call in calls.of("one")] == ["create", "update"]
-
-
 @pytest.mark.feature("ERR-09", "ERR-10", "D-08")
 async def test_an_async_handler_that_hangs_is_cut_off_at_its_time_out(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     cleaned: list[str] = []
 
-    @webop.on.create("widgets", registry=registry, id="fn", timeout=0.2)
+    @webop.on.create("widgets", id="fn", timeout=0.2)
     async def fn(name: str, **_: Any) -> None:
-        if not name.startswith("fence"):
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cleaned.append(name)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append(name)
 
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     assert cleaned == ["one"]
-
-
-@pytest.mark.feature("ERR-18", "ERR-01")
-async def test_a_handler_that_hangs_or_waits_holds_up_no_other_object(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    hanging = asyncio.Event()
-
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(name: str, **_: Any) -> None:
-        if name == "hanging":
-            hanging.set()
-            await asyncio.Event().wait()
-        if name == "waiting":
-            raise webop.TemporaryError("boo", delay=1000)
-
-    async with run_operator(build_settings(batching={"exit_timeout": 0.01})):
-        await objects.create("hanging")
-        await hanging.wait()
-        await objects.create("waiting")
-        await objects.wait("waiting", get_progress)
-        await objects.create("fine")
-        await objects.wait_handled("fine")
 
 
 @pytest.mark.feature("ERR-01", "ERR-18", "CFG-26")
@@ -203,6 +127,10 @@ async def test_a_handler_that_hangs_or_waits_holds_up_no_other_object(
         SystemExit(3),
         asyncio.CancelledError(),
         StopIteration(),
+        StopAsyncIteration(),
+        GeneratorExit(),
+        ExceptionGroup("boo", [ValueError()]),
+        BaseExceptionGroup("boo", [KeyboardInterrupt()]),
         FailedTest("boo"),
         UnreadableError(5),
     ],
@@ -210,9 +138,9 @@ async def test_a_handler_that_hangs_or_waits_holds_up_no_other_object(
 )
 @pytest.mark.parametrize("is_sync", [True, False])
 async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
+    caplog: pytest.LogCaptureFixture,
     exc: BaseException,
     is_sync: bool,
 ) -> None:
@@ -224,57 +152,46 @@ async def test_whatever_a_handler_raises_the_operator_and_the_object_go_on(
         fail(**kwargs)
 
     fn = fail if is_sync else fail_async
-    webop.on.create("widgets", registry=registry, id="fn", backoff=0.1)(fn)
+    webop.on.create("widgets", id="fn", backoff=0.1)(fn)
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         await objects.pass_fence()
+    assert not [text for text in caplog.messages if "str() failed" in text]
 
 
 @pytest.mark.feature("CON-08", "PAT-05", "DMN-35")
 async def test_the_patch_of_a_handler_is_applied_although_it_fails(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     marker = "tests.webop.dev/never-again"
+    webop.on.create("widgets", id="created")(do_nothing)
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    async def created(**_: Any) -> None: ...
-
-    @webop.on.update("widgets", registry=registry, id="fn", annotations={marker: webop.ABSENT})
+    @webop.on.update("widgets", id="fn", annotations={marker: webop.ABSENT})
     async def fn(patch: webop.Patch, **kwargs: Any) -> None:
         calls.note("fn", kwargs)
         patch.metadata.annotations[marker] = "yes"
         raise webop.PermanentError("never again")
 
     async with run_operator():
-        await objects.create("one", {"a": 0})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 0})
         await objects.patch("one", {"spec": {"a": 1}})
         await objects.wait("one", lambda body: marker in body["metadata"]["annotations"])
     async with run_operator():
-        await objects.patch("one", {"spec": {"a": 2}})
-        await objects.wait_handled("one")
+        await objects.change("one", {"spec": {"a": 2}})
         await objects.pass_fence()
     assert len(calls.of("one")) == 1
 
 
-@pytest.mark.feature("CFG-56", "CFG-54")
+@pytest.mark.feature("CFG-56", "CFG-54", "CFG-22", "CFG-57", "FLT-19")
 async def test_of_what_happens_to_an_object_during_its_pause_only_the_last_state_is_handled(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     def choose(spec: webop.Spec, **_: Any) -> bool:
         if spec.get("a") == 0:
             raise ValueError("a broken filter")
         return True
 
-    @webop.on.create("widgets", registry=registry, id="fn", when=choose)
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.create("widgets", id="fn", when=choose)(calls.noting("fn"))
     async with run_operator(build_settings(batching={"error_delays": [1.0]})):
         await objects.create("one", {"a": 0})
         await eventually(lambda: "a broken filter" in caplog.text)
@@ -288,49 +205,18 @@ async def test_of_what_happens_to_an_object_during_its_pause_only_the_last_state
     assert [call["spec"] for call in calls.of("one")] == [{"a": 3}]
 
 
-@pytest.mark.feature("CFG-22", "CFG-57", "FLT-19")
-async def test_an_object_whose_filter_fails_is_left_alone_for_a_while(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    broken = True
-
-    def choose(name: str, **_: Any) -> bool:
-        if name == "one" and broken:
-            raise ValueError("a broken filter")
-        return True
-
-    @webop.on.create("widgets", registry=registry, id="fn", when=choose)
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
-    async with run_operator(build_settings(batching={"error_delays": [0.2]})):
-        await objects.create("one")
-        await eventually(lambda: "a broken filter" in caplog.text)
-        await objects.create("two")
-        await objects.wait_handled("two")
-        assert not calls.of("one")
-        broken = False
-        await objects.wait_handled("one")
-    assert len(calls.of("one")) == 1
-
-
 @pytest.mark.feature("HND-27", "ERR-01")
 async def test_an_event_handler_is_not_held_up_by_the_filter_or_the_patch_of_another(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
+    run_operator: RunOperator, objects: Objects
 ) -> None:
     seen: list[Any] = []
 
     def fail(**_: Any) -> bool:
         raise ValueError("a broken filter")
 
-    @webop.on.event("widgets", registry=registry, id="broken", when=fail)
-    async def broken(**_: Any) -> None: ...
+    webop.on.event("widgets", id="broken", when=fail)(do_nothing)
 
-    @webop.on.event("widgets", registry=registry, id="fn")
+    @webop.on.event("widgets", id="fn")
     async def fn(name: str, patch: webop.Patch, **kwargs: Any) -> None:
         if name == "one":
             seen.append(kwargs["type"])
@@ -348,11 +234,7 @@ async def test_an_event_handler_is_not_held_up_by_the_filter_or_the_patch_of_ano
 
 @pytest.mark.feature("PAT-01", "ERR-01")
 async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_else(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     content: dict[str, Any] = {}
     content["again"] = content
@@ -362,24 +244,23 @@ async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_
 
     for key, value in {"nan": math.nan, "set": {1}, "circular": content, "deep": deep}.items():
 
-        @webop.on.create("widgets", registry=registry, id=key, param=value)
+        @webop.on.create("widgets", id=key, param=value)
         async def odd(patch: webop.Patch, param: Any, **kwargs: Any) -> None:
             calls.note("odd", kwargs)
             patch.spec.update(a=param, b=2)
 
-    @webop.on.create("widgets", registry=registry, id="function")
+    @webop.on.create("widgets", id="function")
     async def function(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(lambda body: body["spec"].update(c=-math.inf))
 
-    @webop.on.create("widgets", registry=registry, id="fine")
+    @webop.on.create("widgets", id="fine")
     async def fine(patch: webop.Patch, **kwargs: Any) -> dict[int, int]:
         calls.note("fine", kwargs)
         patch.spec["d"] = (2,)
         return {200: 1}
 
     async with run_operator(build_settings(execution={"commit_window": 0.05})):
-        await objects.create("one", {"a": 1, "b": 1, "c": 1, "d": 1})
-        body = await objects.wait_handled("one")
+        body = await objects.make("one", {"a": 1, "b": 1, "c": 1, "d": 1})
         await objects.pass_fence()
     assert body["spec"] == {"a": 1, "b": 1, "c": 1, "d": [2]}
     assert body["status"] == {"fine": {"200": 1}}
@@ -390,25 +271,20 @@ async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_
 @pytest.mark.feature("RST-02", "ERR-01")
 @pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, float("nan"), {5: 6}, "\ud800"])
 async def test_a_result_that_json_cannot_hold_is_lost_and_nothing_else(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    value: Any,
+    run_operator: RunOperator, objects: Objects, calls: Calls, value: Any
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="odd")
+    @webop.on.create("widgets", id="odd")
     async def odd(**kwargs: Any) -> Any:
         calls.note("odd", kwargs)
         return value
 
-    @webop.on.create("widgets", registry=registry, id="fine")
+    @webop.on.create("widgets", id="fine")
     async def fine(**kwargs: Any) -> str:
         calls.note("fine", kwargs)
         return "fine"
 
     async with run_operator():
-        await objects.create("one")
-        body = await objects.wait_handled("one")
+        body = await objects.make("one")
         await objects.pass_fence()
     assert sorted(calls.handlers("one")) == ["fine", "odd"]
     assert body["status"]["fine"] == "fine"
@@ -417,13 +293,9 @@ async def test_a_result_that_json_cannot_hold_is_lost_and_nothing_else(
 @pytest.mark.feature("ERR-03", "ERR-09")
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_a_clock_that_is_set_back_or_forward_neither_stops_retries_nor_ends_handlers(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    monkeypatch: pytest.MonkeyPatch,
-    hours: int,
+    run_operator: RunOperator, objects: Objects, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
-    failing = Failing(registry, webop.TemporaryError("boo", delay=0.5), times=3, timeout=60)
+    failing = Failing(webop.TemporaryError("boo", delay=0.5), times=3, timeout=60)
     jump, read = 0, time.time
     monkeypatch.setattr(time, "time", lambda: read() + jump)
     monkeypatch.setattr(dt, "datetime", Datetime)

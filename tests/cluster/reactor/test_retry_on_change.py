@@ -9,23 +9,17 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-    is_no_fence,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
 
 
 @pytest.mark.parametrize("is_on", [True, False])
 async def test_a_change_of_the_object_leads_to_a_retry_only_if_asked_for(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, is_on: bool
+    objects: Objects, run_operator: RunOperator, is_on: bool
 ) -> None:
     calls = Calls()
 
-    @webop.on.create("widgets", registry=registry, id="make", backoff=3600, when=is_no_fence)
+    @webop.on.create("widgets", id="make", backoff=3600, when=is_no_fence)
     async def make(**kwargs: Any) -> None:
         calls.note("make", kwargs)
         if kwargs["spec"]["size"] == "huge":
@@ -45,11 +39,11 @@ async def test_a_change_of_the_object_leads_to_a_retry_only_if_asked_for(
 
 
 async def test_own_writes_are_no_reason_for_a_retry_and_changes_are_one_only_once_a_second(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     moments: list[float] = []
 
-    @webop.on.create("widgets", registry=registry, id="make", backoff=3600, when=is_no_fence)
+    @webop.on.create("widgets", id="make", backoff=3600, when=is_no_fence)
     async def make(patch: webop.Patch, **_: Any) -> None:
         moments.append(time.monotonic())
         patch.spec["attempts"] = len(moments)

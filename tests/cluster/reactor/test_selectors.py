@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, build_settings
+from tests.kit.operators import Calls, Objects, RunOperator
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.objects.resources import Resource
@@ -19,53 +19,42 @@ CLUSTER_ROLES = Resource(
 
 @pytest.mark.feature("RES-11", "RES-15", "RES-12")
 async def test_everything_of_a_group_is_served(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    objects: Objects,
-    gadgets: Kind,
+    run_operator: RunOperator, objects: Objects, with_status: Objects
 ) -> None:
     seen: set[tuple[str, str]] = set()
 
-    @webop.on.event(gadgets.group, webop.EVERYTHING, registry=registry, id="fn")
+    @webop.on.event(objects.kind.group, webop.EVERYTHING, id="fn")
     async def fn(resource: webop.Resource, name: str, **_: Any) -> None:
         seen.add((resource.plural, name))
 
     async with run_operator():
         await objects.create("one")
-        await Objects(client, gadgets, objects.namespace).create("two")
+        await with_status.create("two")
         await eventually(lambda: {("widgets", "one"), ("gadgets", "two")} <= seen)
 
 
 @pytest.mark.feature("RES-24")
 async def test_kinds_can_be_chosen_by_a_function(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     def choose(resource: webop.Resource) -> bool:
         return resource.kind == "Widget"
 
-    @webop.on.create(choose, registry=registry, id="fn")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
+    webop.on.create(choose, id="fn")(calls.noting("fn"))
     async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
     assert len(calls.of("one")) == 1
 
 
 @pytest.mark.feature("SCP-14", "RES-01", "KWA-08", "KWA-10")
 async def test_kinds_of_the_cluster_are_served_whatever_the_namespaces_are(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    client: Client,
-    objects: Objects,
+    run_operator: RunOperator, client: Client, objects: Objects
 ) -> None:
     seen: list[Any] = []
     name, labels = f"role-{objects.namespace}", {"tests.webop.dev/of": objects.namespace}
 
-    @webop.on.create("clusterroles", registry=registry, id="created", labels=labels)
-    @webop.on.delete("clusterroles", registry=registry, id="deleted", labels=labels)
+    @webop.on.create("clusterroles", id="created", labels=labels)
+    @webop.on.delete("clusterroles", id="deleted", labels=labels)
     async def fn(reason: str, namespace: str | None, **_: Any) -> None:
         seen.append((str(reason), namespace))
 
@@ -75,35 +64,3 @@ async def test_kinds_of_the_cluster_are_served_whatever_the_namespaces_are(
         await client.delete(CLUSTER_ROLES, None, name)
         await eventually(lambda: len(seen) == 2)
     assert seen == [("create", None), ("delete", None)]
-
-
-@pytest.mark.feature("CFG-23", "RES-18")
-async def test_without_scanning_exact_namespaces_and_present_kinds_are_served(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(**kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-
-    async with run_operator(build_settings(scanning={"disabled": True})):
-        await objects.create("one")
-        await objects.wait_handled("one")
-    assert len(calls.of("one")) == 1
-
-
-@pytest.mark.feature("HND-12", "EMB-09")
-async def test_handlers_of_another_registry_are_not_called(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    other = webop.OperatorRegistry()
-    for name, each in (("mine", registry), ("theirs", other)):
-
-        @webop.on.create("widgets", registry=each, id=name, param=name)
-        async def fn(param: str, **kwargs: Any) -> None:
-            calls.note(param, kwargs)
-
-    async with run_operator():
-        await objects.create("one")
-        await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["mine"]

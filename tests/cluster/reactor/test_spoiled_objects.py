@@ -13,10 +13,10 @@ from tests.kit.operators import DIFFBASE, Calls, Objects, RunOperator, get_annot
 
 @pytest.mark.feature("HND-32", "HND-16", "EVT-16")
 async def test_a_handler_that_appends_to_a_list_of_the_spec_causes_no_update(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
+    @webop.on.create("widgets", id="created")
+    @webop.on.update("widgets", id="updated")
     async def spoil(spec: Any, new: Any, diff: Any, **kwargs: Any) -> None:
         calls.note(kwargs["reason"], kwargs)
         if "list" in spec:
@@ -27,8 +27,7 @@ async def test_a_handler_that_appends_to_a_list_of_the_spec_causes_no_update(
                     value["spec"]["more"] = 1
 
     async with run_operator():
-        await objects.create("one", {"list": [], "a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"list": [], "a": 1})
         await objects.pass_fence()
         await objects.patch("one", {"spec": {"a": 2}})
         await calls.wait("one", count=2)
@@ -40,21 +39,20 @@ async def test_a_handler_that_appends_to_a_list_of_the_spec_causes_no_update(
 
 @pytest.mark.feature("HND-26", "HND-32", "EVT-01")
 async def test_an_event_handler_that_strips_the_object_causes_no_creation(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
-    @webop.on.event("widgets", registry=registry, id="seen")
+    @webop.on.event("widgets", id="seen")
     async def strip(event: webop.RawEvent, **_: Any) -> None:
         event["object"]["metadata"].pop("annotations", None)
         event["object"]["spec"].pop("a", None)
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
+    @webop.on.create("widgets", id="created")
+    @webop.on.update("widgets", id="updated")
     async def changed(**kwargs: Any) -> None:
         calls.note(kwargs["reason"], kwargs)
 
     async with run_operator():
-        await objects.create("one", {"a": 1})
-        await objects.wait_handled("one")
+        await objects.make("one", {"a": 1})
         await objects.patch("one", {"status": {"x": 1}})
         await objects.pass_fence()
         await objects.patch("one", {"spec": {"a": 2}})
@@ -66,28 +64,27 @@ async def test_an_event_handler_that_strips_the_object_causes_no_creation(
 
 @pytest.mark.feature("DMN-19", "HND-32", "DMN-24")
 async def test_a_daemon_that_changes_its_object_in_place_and_ends_causes_no_update(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     go_on = asyncio.Event()
 
-    @webop.daemon("widgets", registry=registry, id="spoiler", labels={"spoilt": "yes"})
+    @webop.daemon("widgets", id="spoiler", labels={"spoilt": "yes"})
     async def spoil(spec: Any, **kwargs: Any) -> None:
         spec["list"].append(1)
         await go_on.wait()
         spec["list"].append(2)
         calls.note("ended", {"name": kwargs["name"]})
 
-    @webop.on.create("widgets", registry=registry, id="created")
-    @webop.on.update("widgets", registry=registry, id="updated")
-    @webop.on.delete("widgets", registry=registry, id="deleted", labels={"kept": "yes"})
+    @webop.on.create("widgets", id="created")
+    @webop.on.update("widgets", id="updated")
+    @webop.on.delete("widgets", id="deleted", labels={"kept": "yes"})
     async def changed(**kwargs: Any) -> None:
         calls.note(kwargs["reason"], kwargs)
 
     async with run_operator():
         kept = {"kept": "yes"}  # the finalizer stays
         for name, labels in (("one", {}), ("two", kept), ("three", kept)):
-            await objects.create(name, {"list": []}, labels={"spoilt": "yes", **labels})
-            await objects.wait_handled(name)
+            await objects.make(name, {"list": []}, labels={"spoilt": "yes", **labels})
         await objects.delete("two")
         await calls.wait("two", count=2)
         go_on.set()

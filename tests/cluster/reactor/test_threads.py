@@ -17,7 +17,6 @@ from tests.kit.waiting import eventually
 
 @pytest.mark.feature("DMN-02", "CFG-26", "HND-04")
 async def test_a_hundred_sync_daemons_run_and_sync_handlers_too(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     calls: Calls,
@@ -26,18 +25,18 @@ async def test_a_hundred_sync_daemons_run_and_sync_handlers_too(
 ) -> None:
     threads: set[str] = set()
 
-    @webop.daemon("widgets", registry=registry, id="daemon", labels={"with": "daemon"})
+    @webop.daemon("widgets", id="daemon", labels={"with": "daemon"})
     def run(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         threads.add(threading.current_thread().name)
         timeline.note("begun")
         stopped.wait()
         timeline.note("ended")
 
-    @webop.on.create("widgets", registry=registry, id="created")
+    @webop.on.create("widgets", id="created")
     def created(**kwargs: Any) -> None:
         calls.note("created", kwargs)
 
-    @webop.timer("widgets", registry=registry, id="tick", interval=1)
+    @webop.timer("widgets", id="tick", interval=1)
     def tick(name: str, **_: Any) -> None:
         timeline.note(f"tick {name}")
 
@@ -56,13 +55,9 @@ async def test_a_hundred_sync_daemons_run_and_sync_handlers_too(
 
 @pytest.mark.feature("DMN-02", "CFG-27", "DMN-03")
 async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    caplog: pytest.LogCaptureFixture,
+    run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.daemon("widgets", registry=registry, id="daemon", labels={"with": "daemon"})
+    @webop.daemon("widgets", id="daemon", labels={"with": "daemon"})
     def run(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         calls.note("begun", kwargs)
         stopped.wait()
@@ -78,8 +73,7 @@ async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
         assert "settings.background.max_workers" in caplog.text
         assert [call["name"] for call in calls] == ["a", "b"]
         # One that waits for a thread can be deleted, and never begins.
-        await objects.delete("c")
-        await objects.wait_gone("c")
+        await objects.remove("c")
         # A thread that is free again is for the next one.
         await objects.delete("a")
         await calls.wait("d")
@@ -87,44 +81,18 @@ async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
     assert caplog.text.count("threads for sync daemons are busy") == 1  # not again and again
 
 
-@pytest.mark.feature("CFG-27", "CFG-26")
-async def test_a_full_pool_of_handlers_is_told_about(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    released: threading.Event,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.timer("widgets", registry=registry, id="tick", interval=0.1, labels={"slow": "yes"})
-    def tick(**_: Any) -> None:
-        timeline.note("tick")
-        released.wait(20)
-
-    settings = build_settings(execution={"max_workers": 1})
-    async with run_operator(settings):
-        for name in ("a", "b", "c"):
-            await objects.create(name, labels={"slow": "yes"})
-        await timeline.wait("tick")
-        await eventually(lambda: "busy" in caplog.text)
-        assert "All 1 threads for sync handlers are busy" in caplog.text
-        assert "settings.execution.max_workers" in caplog.text
-        released.set()
-        await timeline.wait("tick", 6)
-
-
 _variable: contextvars.ContextVar[str] = contextvars.ContextVar("_variable")
 
 
 @pytest.mark.feature("ASY-03", "KWA-09")
 async def test_a_sync_daemon_knows_what_it_is_called_for(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects, calls: Calls
+    run_operator: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     def set_up(**_: Any) -> float:
         _variable.set("from the loop")
         return 0
 
-    @webop.daemon("widgets", registry=registry, id="fn", initial_delay=set_up)
+    @webop.daemon("widgets", id="fn", initial_delay=set_up)
     def fn(body: webop.Body, **kwargs: Any) -> None:
         child = {"metadata": {"name": "child"}}
         webop.adopt(child)
@@ -136,19 +104,18 @@ async def test_a_sync_daemon_knows_what_it_is_called_for(
         call = (await calls.wait("one"))[0]
         assert call["owners"]["ownerReferences"][0]["name"] == "one"
         assert call["variable"] == "from the loop"
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
 
 
 @pytest.mark.feature("CFG-26", "CFG-27")
 async def test_the_number_of_threads_can_be_changed_while_handlers_run(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
     released: threading.Event,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="fn", labels={"slow": "yes"})
+    @webop.on.create("widgets", id="fn", labels={"slow": "yes"})
     def fn(name: str, **_: Any) -> str:
         timeline.note(f"begun {name}")
         released.wait(20)
@@ -163,6 +130,8 @@ async def test_the_number_of_threads_can_be_changed_while_handlers_run(
             await objects.create(name, labels={"slow": "yes"})
         await timeline.wait("begun b")
         await timeline.wait("begun c")
+        await eventually(lambda: "threads for sync handlers are busy" in caplog.text)
+        assert "settings.execution.max_workers" in caplog.text
         await objects.pass_fence()
         assert timeline.list_names() == ["begun a", "begun b", "begun c"]
         released.set()

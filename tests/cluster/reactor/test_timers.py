@@ -21,15 +21,10 @@ def is_about(actual: float, expected: float, late: float = LATE) -> bool:
     return expected - 0.02 <= actual <= expected + late
 
 
-@pytest.mark.feature("TMR-01", "TMR-09", "TMR-22", "TMR-24", "TMR-25", "DMN-04")
+@pytest.mark.feature("TMR-01", "TMR-09", "TMR-22", "TMR-24", "TMR-25", "DMN-04", "KWA-16")
 @pytest.mark.parametrize("is_sync", [False, True])
 async def test_a_timer_is_called_as_long_as_its_object_exists(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    *,
-    is_sync: bool,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline, *, is_sync: bool
 ) -> None:
     flags: dict[str, webop.DaemonStopped] = {}
 
@@ -42,7 +37,7 @@ async def test_a_timer_is_called_as_long_as_its_object_exists(
         note(**kwargs)
 
     fn: Any = note if is_sync else note_async
-    webop.timer("widgets", registry=registry, id="fn", interval=0.3)(fn)
+    webop.timer("widgets", id="fn", interval=0.3)(fn)
     async with run_operator():
         await objects.pass_fence()  # the watch is up
         began = time.monotonic()
@@ -52,8 +47,7 @@ async def test_a_timer_is_called_as_long_as_its_object_exists(
         await timeline.wait("one", 5)
         await timeline.wait("two", 3)
         assert FINALIZER in (await objects.get("one"))["metadata"]["finalizers"]
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
         count = len(timeline.of("one"))
         await timeline.wait("two", len(timeline.of("two")) + 2)
         assert len(timeline.of("one")) == count
@@ -73,7 +67,6 @@ async def test_a_timer_is_called_as_long_as_its_object_exists(
     ],
 )
 async def test_the_time_that_a_call_takes_counts_only_for_sharp_timers(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -84,7 +77,7 @@ async def test_the_time_that_a_call_takes_counts_only_for_sharp_timers(
 ) -> None:
     running = 0
 
-    @webop.timer("widgets", registry=registry, id="fn", interval=0.5, sharp=is_sharp)
+    @webop.timer("widgets", id="fn", interval=0.5, sharp=is_sharp)
     async def fn(**_: Any) -> None:
         nonlocal running
         running += 1
@@ -102,19 +95,16 @@ async def test_the_time_that_a_call_takes_counts_only_for_sharp_timers(
 
 @pytest.mark.feature("TMR-18")
 async def test_different_timers_of_an_object_overlap(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     other = asyncio.Event()
 
-    @webop.timer("widgets", registry=registry, id="long", interval=0.1)
+    @webop.timer("widgets", id="long", interval=0.1)
     async def long(**_: Any) -> None:
         await other.wait()
         timeline.note("long")
 
-    @webop.timer("widgets", registry=registry, id="short", interval=0.1)
+    @webop.timer("widgets", id="short", interval=0.1)
     async def short(**_: Any) -> None:
         timeline.note("short")
         if len(timeline.of("short")) == 3:
@@ -127,13 +117,9 @@ async def test_different_timers_of_an_object_overlap(
 
 @pytest.mark.feature("TMR-05", "TMR-07", "TMR-08", "D-47")
 async def test_an_idling_timer_is_called_once_after_each_change_that_settles(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    calls: Calls,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, calls: Calls, timeline: Timeline
 ) -> None:
-    @webop.timer("widgets", registry=registry, id="fn", idle=0.6)
+    @webop.timer("widgets", id="fn", idle=0.6)
     async def fn(spec: webop.Spec, **kwargs: Any) -> None:
         timeline.note("called")
         calls.note("fn", {**kwargs, "spec": spec})
@@ -156,15 +142,9 @@ async def test_an_idling_timer_is_called_once_after_each_change_that_settles(
 
 @pytest.mark.feature("TMR-05", "TMR-06")
 async def test_updates_of_the_status_do_not_starve_an_idling_timer(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
-    @webop.timer("widgets", registry=registry, id="fn", idle=0.5, interval=0.2)
-    async def fn(**_: Any) -> None:
-        timeline.note("called")
-
+    webop.timer("widgets", id="fn", idle=0.5, interval=0.2)(timeline.noting("called"))
     async with run_operator():
         await objects.create("one", {"a": 0})
         count = 0
@@ -177,7 +157,6 @@ async def test_updates_of_the_status_do_not_starve_an_idling_timer(
 
 @pytest.mark.parametrize("kind", ["key", "depth"])
 async def test_a_timer_whose_result_json_cannot_hold_goes_on(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -188,12 +167,10 @@ async def test_a_timer_whose_result_json_cannot_hold_goes_on(
     for _ in range(1500):
         deep = {"in": deep}
 
-    @webop.timer("widgets", registry=registry, id="fn", interval=0.1, backoff=0.1)
-    async def fn(name: str, **_: Any) -> Any:
-        if name == "one":
-            timeline.note("called")
-            return {200: len(timeline.moments)} if kind == "key" else deep
-        return None
+    @webop.timer("widgets", id="fn", interval=0.1, backoff=0.1)
+    async def fn(**_: Any) -> Any:
+        timeline.note("called")
+        return {200: len(timeline.moments)} if kind == "key" else deep
 
     async with run_operator():
         await objects.create("one", {"a": 0})
@@ -204,7 +181,6 @@ async def test_a_timer_whose_result_json_cannot_hold_goes_on(
 
 
 async def test_an_error_of_webop_is_a_failed_attempt_of_a_timer_or_daemon(
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -220,12 +196,12 @@ async def test_an_error_of_webop_is_a_failed_attempt_of_a_timer_or_daemon(
 
     monkeypatch.setattr(Daemon, "save", save)
 
-    @webop.daemon("widgets", registry=registry, id="daemon", backoff=0.2)
+    @webop.daemon("widgets", id="daemon", backoff=0.2)
     async def daemon(retry: int, **_: Any) -> str:
         timeline.note(f"daemon {retry}")
         return "done"
 
-    @webop.timer("widgets", registry=registry, id="timer", backoff=0.2, interval=0.5)
+    @webop.timer("widgets", id="timer", backoff=0.2, interval=0.5)
     async def timer(retry: int, patch: webop.Patch, **_: Any) -> None:
         assert not patch
         timeline.note(f"timer {retry}")
@@ -246,19 +222,13 @@ async def test_an_error_of_webop_is_a_failed_attempt_of_a_timer_or_daemon(
 
 @pytest.mark.feature("TMR-05", "TMR-08", "D-47")
 async def test_a_timer_without_an_interval_follows_the_changes_and_rests_in_between(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
-    @webop.timer("widgets", registry=registry, id="eager", idle=0)
+    @webop.timer("widgets", id="eager", idle=0)
     async def eager(spec: webop.Spec, **_: Any) -> None:
         timeline.note(f"eager {spec.get('a')}")
 
-    @webop.timer("widgets", registry=registry, id="once")
-    async def once(**_: Any) -> None:
-        timeline.note("once")
-
+    webop.timer("widgets", id="once")(timeline.noting("once"))
     async with run_operator():
         await objects.create("one", {"a": 0})
         await timeline.wait("eager 0")
@@ -272,41 +242,9 @@ async def test_a_timer_without_an_interval_follows_the_changes_and_rests_in_betw
     assert len(timeline.of("once")) == 1
 
 
-@pytest.mark.feature("TMR-06", "TMR-12")
-async def test_a_timer_with_idle_and_interval_ticks_between_changes(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-) -> None:
-    @webop.timer("widgets", registry=registry, id="fn", idle=0.9, interval=0.2)
-    async def fn(**_: Any) -> None:
-        timeline.note("called")
-
-    async with run_operator():
-        await objects.create("one", {"a": 0})
-        created = time.monotonic()
-        first = await timeline.wait("called")
-        await timeline.wait("called", 4)
-        assert is_about(first - created, 0.9, late=1.0)  # with the requests before it
-        await objects.patch("one", {"spec": {"a": 1}})
-        changed = time.monotonic()
-        count = len(timeline.of("called"))
-        again = await timeline.wait("called", count + 1)
-        assert is_about(again - changed, 0.9, late=1.0)
-        await timeline.wait("called", count + 3)
-    gaps = timeline.measure_gaps("called")
-    short = [gap for gap in gaps if gap < 0.7]
-    assert all(is_about(gap, 0.2) for gap in short), gaps
-    assert len(short) == len(gaps) - 1
-
-
 @pytest.mark.feature("TMR-10", "TMR-11", "TMR-12", "D-04")
 async def test_the_first_call_can_be_postponed(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     given: dict[str, set[str]] = {}
 
@@ -318,16 +256,16 @@ async def test_the_first_call_can_be_postponed(
     def fail_to_tell(**_: Any) -> float:
         raise ValueError("who knows")
 
-    @webop.timer("widgets", registry=registry, id="chosen", interval=0.1, initial_delay=find_delay)
+    @webop.timer("widgets", id="chosen", interval=0.1, initial_delay=find_delay)
     async def chosen(body: webop.Body, **kwargs: Any) -> None:
         timeline.note("chosen")
         given["fn"] = {"body", *kwargs}
 
-    @webop.timer("widgets", registry=registry, id="idle", initial_delay=0.5, interval=0.1, idle=0.2)
-    async def idle(**_: Any) -> None:
-        timeline.note("idle")
+    webop.timer("widgets", id="idle", initial_delay=0.5, interval=0.1, idle=0.2)(
+        timeline.noting("idle")
+    )
 
-    @webop.timer("widgets", registry=registry, id="lost", interval=1, initial_delay=fail_to_tell)
+    @webop.timer("widgets", id="lost", interval=1, initial_delay=fail_to_tell)
     def lost(**_: Any) -> None:
         timeline.note("lost")
 
@@ -347,15 +285,11 @@ async def test_the_first_call_can_be_postponed(
 
 @pytest.mark.feature("TMR-13", "TMR-15", "TMR-16", "TMR-17", "KWA-10")
 async def test_retries_have_delays_of_their_own_and_then_the_interval_follows(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    calls: Calls,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline, calls: Calls
 ) -> None:
     options: Any = {"errors": webop.ErrorsMode.TEMPORARY, "interval": 1.0, "backoff": 0.5}
 
-    @webop.timer("widgets", registry=registry, id="fn", **options)
+    @webop.timer("widgets", id="fn", **options)
     def monitor(name: str, retry: int, started: Any, runtime: Any, **_: Any) -> None:
         timeline.note("called")
         kwargs = {"name": name, "retry": retry}
@@ -388,26 +322,19 @@ async def test_retries_have_delays_of_their_own_and_then_the_interval_follows(
     ],
 )
 async def test_a_timer_that_fails_for_good_stops_until_there_is_a_new_operator(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
-    options: Any,
-    expected: int,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline, options: Any, expected: int
 ) -> None:
-    @webop.timer("widgets", registry=registry, id="fn", interval=0.05, **options)
+    @webop.timer("widgets", id="fn", interval=0.05, **options)
     async def fn(**_: Any) -> None:
         timeline.note("failing")
         raise ValueError("a mistake")
 
-    @webop.timer("widgets", registry=registry, id="stopped", interval=0.05)
+    @webop.timer("widgets", id="stopped", interval=0.05)
     async def permanent(**_: Any) -> None:
         timeline.note("permanent")
         raise webop.PermanentError("never again")
 
-    @webop.timer(
-        "widgets", registry=registry, id="tick", interval=0.1, errors=webop.ErrorsMode.IGNORED
-    )
+    @webop.timer("widgets", id="tick", interval=0.1, errors=webop.ErrorsMode.IGNORED)
     async def tick(**_: Any) -> None:
         timeline.note("ignored")
         raise ValueError("a mistake that does not matter")
@@ -426,10 +353,7 @@ async def test_a_timer_that_fails_for_good_stops_until_there_is_a_new_operator(
 
 @pytest.mark.feature("TMR-21", "TMR-25", "TMR-23", "DMN-31")
 async def test_a_timer_runs_while_the_object_matches(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-    timeline: Timeline,
+    run_operator: RunOperator, objects: Objects, timeline: Timeline
 ) -> None:
     given: list[webop.DaemonStopped] = []
     filters: Any = {
@@ -440,7 +364,7 @@ async def test_a_timer_runs_while_the_object_matches(
         "value": lambda value, **_: value > 0,
     }
 
-    @webop.timer("widgets", registry=registry, id="fn", param="p", interval=0.1, **filters)
+    @webop.timer("widgets", id="fn", param="p", interval=0.1, **filters)
     async def fn(name: str, param: str, stopped: webop.DaemonStopped, **_: Any) -> None:
         timeline.note(name + param)
         given.append(stopped)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +20,12 @@ from tests.kit.operators import (
     build_settings,
     get_annotations,
     get_progress,
+    has_finalizer,
     operate,
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
-from webop.errors import APIConflictError
 from webop.objects.resources import Resource
 
 if TYPE_CHECKING:
@@ -42,16 +41,12 @@ def choose(**watching: Any) -> webop.OperatorSettings:
     return settings
 
 
-def has_finalizer(raw: Json) -> bool:
-    return FINALIZER in raw["metadata"].get("finalizers", ())
-
-
 @pytest.fixture
-def events(registry: webop.OperatorRegistry) -> list[tuple[Any, str]]:
+def events() -> list[tuple[Any, str]]:
     """What event handlers get."""
     found: list[tuple[Any, str]] = []
 
-    @webop.on.event("widgets", registry=registry)
+    @webop.on.event("widgets")
     async def event(type: Any, name: str, **_: Any) -> None:
         found.append((type, name))
 
@@ -88,15 +83,14 @@ async def test_only_objects_in_the_selector_are_seen(
         await calls.wait("in", "create")
         await calls.wait("old-in", "create")
         await objects.wait("in", lambda raw: DIFFBASE in get_annotations(raw))
-        await objects.delete("in")
-        await objects.wait_gone("in")
+        await objects.remove("in")
         await label(objects, "out", IN)
         await calls.wait("out", "create")
     assert calls.handlers("in") == ["create", "delete"]
     assert not calls.of("old-out")
 
 
-@pytest.mark.feature("REF-50")
+@pytest.mark.feature("REF-50", "SCP-01", "RES-18")
 async def test_the_start_shows_the_selectors_and_warns_of_a_key_that_matches_no_watched_kind(
     run_operator: RunOperator, objects: Objects, memos: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,7 +101,8 @@ async def test_the_start_shows_the_selectors_and_warns_of_a_key_that_matches_no_
     settings.watching.label_selectors["ns"] = f"kubernetes.io/metadata.name={objects.namespace}"
     async with run_operator(settings):
         await eventually(lambda: "It serves" in caplog.text)
-    assert "widgets.v1.tests.webop.dev (watched=yes and metadata.name!=x) in" in caplog.text
+    kinds = "widgets.v1.tests.webop.dev (watched=yes and metadata.name!=x)"
+    assert caplog.text.count(f"{kinds} in namespaces: {objects.namespace}.") == 1
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     (text,) = warnings
     assert "label_selectors has the key widgetz, which matches no watched kind" in text
@@ -116,7 +111,6 @@ async def test_the_start_shows_the_selectors_and_warns_of_a_key_that_matches_no_
 @pytest.mark.feature("EVT-06")
 async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
     objects: Objects,
-    registry: webop.OperatorRegistry,
     run_operator: RunOperator,
     calls: Calls,
     memos: list[Any],
@@ -125,15 +119,15 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
     reasons: list[Any] = []
     indexes: list[Any] = []
 
-    @webop.on.event("widgets", registry=registry, id="look")
+    @webop.on.event("widgets", id="look")
     async def look(names: webop.Index[Any, Any], **_: Any) -> None:
         indexes.append(sorted(names))
 
-    @webop.index("widgets", registry=registry, id="names")
+    @webop.index("widgets", id="names")
     async def index(name: str, **_: Any) -> Json:
         return {name: True}
 
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def guard(name: str, stopped: webop.DaemonStopped, **_: Any) -> None:
         reasons.append("started")
         await stopped.wait()
@@ -161,8 +155,7 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
         await objects.wait("a", has_finalizer)
         await eventually(lambda: reasons[2:] == ["started"] * 2)  # that of b, too
         await objects.patch("a", {"metadata": {"finalizers": [FINALIZER]}})
-        await objects.delete("a")
-        await objects.wait_gone("a")
+        await objects.remove("a")
         await eventually(lambda: events.count(("DELETED", "a")) == 2)
     assert calls.handlers("a") == ["create", "update", "delete"]
     assert memos[0] is not memos[2]
@@ -170,9 +163,9 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
 
 @pytest.mark.feature("EVT-06")
 async def test_an_object_that_leaves_in_its_deletion_is_released_without_its_handlers(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
-    @webop.on.delete("widgets", registry=registry)
+    @webop.on.delete("widgets")
     async def cleanup(**kwargs: Any) -> None:
         calls.note("delete", kwargs)
         raise webop.TemporaryError("not yet", delay=600)
@@ -189,17 +182,17 @@ async def test_an_object_that_leaves_in_its_deletion_is_released_without_its_han
 
 @pytest.mark.feature("EVT-06")
 async def test_an_object_that_leaves_while_a_handler_runs_gets_what_the_handler_has_left(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
 
-    @webop.on.create("widgets", registry=registry)
+    @webop.on.create("widgets")
     async def slow(patch: webop.Patch, **_: Any) -> None:
         begun.set()
         await may_end.wait()
         patch.spec["done"] = True
 
-    @webop.on.delete("widgets", registry=registry)
+    @webop.on.delete("widgets")
     async def cleanup(**_: Any) -> None:
         raise AssertionError("It is not deleted.")
 
@@ -215,15 +208,13 @@ async def test_an_object_that_leaves_while_a_handler_runs_gets_what_the_handler_
 
 @pytest.mark.feature("EVT-06", "DMN-01")
 async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_released(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
     may_end = asyncio.Event()
 
-    @webop.on.delete("widgets", registry=registry)
-    async def cleanup(**kwargs: Any) -> None:
-        calls.note("delete", kwargs)
+    webop.on.delete("widgets", id="cleanup")(calls.noting("delete"))
 
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def slow(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         calls.note("daemon", kwargs)
         await stopped.wait()
@@ -240,16 +231,15 @@ async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_r
         assert has_finalizer(await objects.get("a"))
         may_end.set()
         await objects.wait_gone("a")
-        await objects.delete("fence")
-        await objects.wait_gone("fence")
+        await objects.remove("fence")
     assert calls.handlers("a") == ["daemon", "delete"]
 
 
 @pytest.mark.feature("EVT-06", "CON-01")
 async def test_the_progress_of_handlers_of_an_object_that_leaves_is_forgotten(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
-    @webop.on.create("widgets", registry=registry, id="create", timeout=6000)
+    @webop.on.create("widgets", id="create", timeout=6000)
     async def create(retry: int, **kwargs: Any) -> None:
         calls.note("create", {**kwargs, "retry": retry})
         raise webop.TemporaryError("not yet", delay=600)
@@ -326,9 +316,9 @@ async def test_objects_that_leave_while_no_operator_runs_are_found_at_the_next_s
 
 @pytest.mark.feature("EVT-06", "DMN-01")
 async def test_objects_without_a_last_handled_state_are_found_by_their_former_labels(
-    objects: Objects, registry: webop.OperatorRegistry, run_operator: RunOperator, calls: Calls
+    objects: Objects, run_operator: RunOperator, calls: Calls
 ) -> None:
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def daemon(stopped: webop.DaemonStopped, **kwargs: Any) -> None:
         calls.note("daemon", kwargs)
         await stopped.wait()
@@ -347,8 +337,7 @@ async def test_objects_without_a_last_handled_state_are_found_by_their_former_la
         assert not get_annotations(left)
         await calls.wait("kept", count=2)
         assert has_finalizer(await objects.get("others"))
-        await objects.delete("kept")
-        await objects.wait_gone("kept")
+        await objects.remove("kept")
 
 
 async def test_operators_of_other_prefixes_have_notes_of_their_own(
@@ -416,59 +405,3 @@ async def test_selectors_of_namespaces_choose_among_the_served_ones(
         await client.patch(namespaces, None, objects.namespace, patch)
         await calls.wait("a", "create")
     assert not calls.of("b")
-
-
-def build_pod(name: str, labels: Json) -> Json:
-    env = [{"name": f"VARIABLE_{number}", "value": "x" * 30} for number in range(20)]
-    spec = {
-        "containers": [{"name": "main", "image": "registry.example.com/x:1", "env": env}],
-        "automountServiceAccountToken": False,
-    }
-    metadata = {"name": name, "labels": labels}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-
-
-@pytest.mark.feature("IDX-01", "FLT-28")
-async def test_a_selector_of_one_pod_in_a_hundred_spares_almost_all_bytes(
-    client: Client, webop_namespace: str, info: ConnectionInfo, proxy: Forwarder
-) -> None:
-    accounts = Resource("", "v1", "serviceaccounts", kind="ServiceAccount", namespaced=True)
-    pods = Resource("", "v1", "pods", kind="Pod", namespaced=True)
-    with contextlib.suppress(APIConflictError):
-        await client.create(accounts, webop_namespace, {"metadata": {"name": "default"}})
-    for number in range(100):
-        labels = {} if number else IN
-        await client.create(pods, webop_namespace, build_pod(f"pod-{number}", labels))
-    proxied = ConnectionInfo(server=proxy.url, ca_data=info.ca_data, token=info.token)
-
-    async def measure(kind: str, *, metadata_only: bool = False) -> tuple[int, int, set[str]]:
-        """Return the bytes before and in 100 changes, and the known pods."""
-        registry, known, ticked = webop.OperatorRegistry(), set[str](), set[str]()
-
-        @webop.on.event("pods", registry=registry, metadata_only=metadata_only)
-        async def event(name: str, annotations: Json, **_: Any) -> None:
-            known.add(name)
-            if annotations.get("tick") == tick:
-                ticked.add(name)
-
-        settings, tick = build_settings(), f"{kind}-{metadata_only}"
-        settings.watching.label_selectors[kind] = "watched=yes"
-        expected = 1 if kind == "pods" else 100
-        began = proxy.received
-        async with operate(proxied, registry, settings, namespaces=[webop_namespace]):
-            await eventually(lambda: len(known) == expected)
-            listed = proxy.received
-            for number in range(100):
-                patch = {"metadata": {"annotations": {"tick": tick}}}
-                await client.patch(pods, webop_namespace, f"pod-{number}", patch)
-            await eventually(lambda: len(ticked) == expected)
-            return listed - began, proxy.received - listed, known
-
-    one, everything = await measure("pods"), await measure("services")
-    metadata = await measure("services", metadata_only=True)
-    assert one[2] == {"pod-0"}
-    # In both are the discovery, and the definitions of kinds, also of other tests.
-    assert everything[0] - one[0] > 99 * 3000
-    assert one[1] < everything[1] / 20
-    assert metadata[0] < everything[0]
-    assert metadata[1] < everything[1]

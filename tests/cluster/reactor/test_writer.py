@@ -13,7 +13,7 @@ import pytest
 
 import webop
 from tests.kit.http_relay import Relay
-from tests.kit.operators import Calls, Kind, Objects, RunOperator, operate
+from tests.kit.operators import Calls, Kind, Objects, RunOperator
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -26,16 +26,12 @@ from webop.reactor.writer import open_writer
 RBAC = 'widgets.tests.webop.dev "a" is forbidden: User "system:serviceaccount:x:y" cannot patch'
 
 
-def forbid() -> httpx.Response:
-    return httpx.Response(403, json={"kind": "Status", "code": 403, "message": RBAC})
-
-
 async def test_a_result_is_kept_while_permissions_are_applied_anew(
-    registry: webop.OperatorRegistry, run_relayed: RunOperator, objects: Objects, calls: Calls
+    run_relayed: RunOperator, objects: Objects, calls: Calls
 ) -> None:
     forbidden: list[httpx.Request] = []
 
-    @webop.on.create("widgets", registry=registry, id="fn")
+    @webop.on.create("widgets", id="fn")
     async def fn(patch: webop.Patch, **kwargs: Any) -> str:
         calls.note("fn", kwargs)
         patch.metadata.labels["x"] = "y"
@@ -45,11 +41,10 @@ async def test_a_result_is_kept_while_permissions_are_applied_anew(
         if request.method != "PATCH" or len(forbidden) > 2:
             return None
         forbidden.append(request)
-        return forbid()
+        return httpx.Response(403, json={"kind": "Status", "code": 403, "message": RBAC})
 
     async with run_relayed(meddle=meddle):
-        await objects.create("a")
-        body = await objects.wait_handled("a")
+        body = await objects.make("a")
     assert body["status"] == {"fn": "result"}
     assert body["metadata"]["labels"] == {"x": "y"}
     assert calls.handlers("a") == ["fn"]
@@ -96,8 +91,8 @@ async def test_what_is_forbidden_for_a_minute_is_lost() -> None:
 
 @pytest.mark.parametrize("kind", ["annotations", "status"])
 async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named_once(
-    registry: webop.OperatorRegistry,
     relayed: Relay,
+    run_relayed: RunOperator,
     client: Client,
     gizmos: Kind,
     widgets: Kind,
@@ -114,13 +109,13 @@ async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named
         settings.persistence.progress_storage = webop.StatusProgressStorage()
         settings.persistence.diffbase_storage = webop.StatusDiffBaseStorage()
 
-    @webop.on.create(used.plural, registry=registry, id="fn")
+    @webop.on.create(used.plural, id="fn")
     async def fn(retry: int, **kwargs: Any) -> None:
         calls.note(f"created {retry}", kwargs)
         if not retry:
             raise webop.TemporaryError("again", delay=0.5)
 
-    @webop.on.update(used.plural, registry=registry, id="up")
+    @webop.on.update(used.plural, id="up")
     async def up(diff: webop.Diff, **kwargs: Any) -> None:
         calls.note(f"updated {[change[1] for change in diff]}", kwargs)
 
@@ -134,10 +129,8 @@ async def test_records_that_are_silently_not_stored_are_kept_in_memory_and_named
             return await relayed.pass_on(new)
         return None
 
-    relayed.meddle = meddle
-    options: Any = {"beside": True, "namespaces": [webop_namespace]}
     with caplog.at_level(logging.WARNING):
-        async with operate(relayed.info, registry, settings, **options):
+        async with run_relayed(settings, meddle=meddle):
             await objects.create("a", {"x": 0})
             await calls.wait("a", "created 1")
             await asyncio.sleep(1)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.http_relay import Relay, relay
 from tests.kit.operators import is_no_fence
 from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.objects.resources import Resource
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
 
@@ -98,16 +94,8 @@ def maps(client: Client, webop_namespace: str) -> Maps:
 
 
 @pytest.fixture
-def builder(registry: webop.OperatorRegistry) -> Builder:
+def builder() -> Builder:
     builder = Builder()
-    decorate = webop.reconcile(
-        "widgets", registry=registry, id="build", owns=["configmaps"], when=is_no_fence
-    )
+    decorate = webop.reconcile("widgets", id="build", owns=["configmaps"], when=is_no_fence)
     decorate(builder.build)
     return builder
-
-
-@pytest.fixture
-async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
-    async with relay(webop_cluster) as relayed:
-        yield relayed

@@ -11,14 +11,10 @@ import pytest
 import webop
 from tests.cluster.reconcilers.conftest import Builder, Maps, build_map
 from tests.kit.http_relay import Relay
-from tests.kit.operators import (
-    Objects,
-    RunOperator,
-    is_no_fence,
-    operate,
-)
+from tests.kit.operators import Objects, RunOperator, is_no_fence, operate
 from tests.kit.waiting import eventually
 from webop.client.api import Client
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIError
 
 Json = dict[str, Any]
@@ -90,14 +86,11 @@ SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
 
 
 async def test_an_item_of_a_list_that_was_renamed_by_hand_is_taken_back(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    client: Client,
-    run_operator: RunOperator,
+    objects: Objects, client: Client, run_operator: RunOperator
 ) -> None:
     calls = list[str]()
 
-    @webop.reconcile("widgets", registry=registry, owns=["services"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["services"], when=is_no_fence)
     async def build(children: webop.Children, name: str, **_: Any) -> None:
         calls.append(name)
         ports = [{"port": 80}]
@@ -132,9 +125,9 @@ async def test_an_item_of_a_list_that_was_renamed_by_hand_is_taken_back(
 
 
 async def test_fields_that_a_former_parent_has_applied_go_when_they_are_left_out(
-    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, run_operator: RunOperator
+    objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
     async def build(children: webop.Children, spec: webop.Spec, name: str, **_: Any) -> None:
         await children.apply(build_map(name, dict(spec)))
 
@@ -181,12 +174,10 @@ async def test_a_war_with_another_writer_of_the_same_field_is_fought_once_a_seco
 
 
 async def test_a_restart_and_foreign_fields_lead_to_no_write(
-    builder: Builder, objects: Objects, maps: Maps, relayed: Relay
+    builder: Builder, objects: Objects, maps: Maps, relayed: Relay, run_relayed: RunOperator
 ) -> None:
-    registry = builder_registry(builder)
     await objects.create("site", {"pages": {"home": "Hello", "news": "None"}})
-    run: Json = {"namespaces": [objects.namespace], "beside": True}
-    async with operate(relayed.info, registry, **run):
+    async with run_relayed():
         await builder.until_called("site", "resumed")
         await eventually(lambda: sorted(builder.written) == ["site-home", "site-news"])
         await maps.patch("site-home", {"data": {"more": "yes"}})
@@ -197,9 +188,10 @@ async def test_a_restart_and_foreign_fields_lead_to_no_write(
     builder.reasons.clear()
     builder.written.clear()
     relayed.requests.clear()
-    async with operate(relayed.info, registry, **run):
+    async with run_relayed():
         await builder.until_called("site", "resumed")
         await objects.pass_fence()
+    assert builder.why("site") == [("resumed",)]
     assert builder.written == []
     assert [
         one for one in relayed.requests if one.method == "PATCH" and "site-" in str(one.url)
@@ -207,11 +199,11 @@ async def test_a_restart_and_foreign_fields_lead_to_no_write(
 
 
 async def test_slow_writes_of_children_limit_how_many_reconcilers_run_at_once(
-    objects: Objects, maps: Maps, relayed: Relay
+    objects: Objects, maps: Maps, run_relayed: RunOperator
 ) -> None:
-    registry, running, most = webop.OperatorRegistry(), 0, 0
+    running = most = 0
 
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
     async def build(name: str, children: webop.Children, **_: Any) -> None:
         nonlocal running, most
         running += 1
@@ -224,20 +216,12 @@ async def test_slow_writes_of_children_limit_how_many_reconcilers_run_at_once(
         if request.method == "PATCH":
             await asyncio.sleep(0.3)
 
-    relayed.meddle = meddle
     names = [f"site-{number}" for number in range(70)]
     await asyncio.gather(*(objects.create(name, {}) for name in names))
-    async with operate(relayed.info, registry, namespaces=[objects.namespace], beside=True):
+    async with run_relayed(meddle=meddle):
         for name in names:
             await maps.wait(f"{name}-b", bool)
     assert 1 < most <= 32
-
-
-def builder_registry(builder: Builder) -> webop.OperatorRegistry:
-    registry = webop.OperatorRegistry()
-    options: Json = {"registry": registry, "id": "build", "when": is_no_fence}
-    webop.reconcile("widgets", owns=["configmaps"], **options)(builder.build)
-    return registry
 
 
 async def test_own_writes_do_not_call_the_reconciler_again(
@@ -276,13 +260,9 @@ async def test_nothing_of_others_is_taken_over_or_pruned(
 
 
 async def test_a_child_of_another_object_is_refused(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    maps: Maps,
-    run_operator: RunOperator,
-    caplog: pytest.LogCaptureFixture,
+    objects: Objects, maps: Maps, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
     async def build(children: webop.Children, name: str, **_: Any) -> None:
         await children.apply(build_map("shared", {"text": name}))
 
@@ -297,33 +277,12 @@ async def test_a_child_of_another_object_is_refused(
         await maps.wait("shared", has("two"))
 
 
-async def test_a_kind_that_is_not_in_owns_is_refused_with_the_remedy(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    @webop.reconcile("widgets", registry=registry, owns=["services"], when=is_no_fence)
-    def build(children: webop.SyncChildren, **_: Any) -> None:
-        children.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}})
-
-    async with run_operator():
-        await objects.create("one")
-        text = "Its kind is not in owns= of the reconciler"
-        await eventually(lambda: text in caplog.text, "the error")
-
-
 async def test_children_are_read_from_memory_and_are_never_older_than_own_writes(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    maps: Maps,
-    relayed: Relay,
+    objects: Objects, maps: Maps, relayed: Relay, run_relayed: RunOperator
 ) -> None:
     seen: list[Any] = []
 
-    @webop.reconcile(
-        "widgets", registry=registry, owns=["configmaps"], reads=["configmaps"], when=is_no_fence
-    )
+    @webop.reconcile("widgets", owns=["configmaps"], reads=["configmaps"], when=is_no_fence)
     async def build(children: webop.Children, spec: webop.Spec, **_: Any) -> None:
         await children.apply(build_map("a", {"text": spec["text"]}))
         await children.apply(build_map("b", {"text": "b"}))
@@ -334,8 +293,7 @@ async def test_children_are_read_from_memory_and_are_never_older_than_own_writes
         assert await children.get("configmaps", "absent") is None
         assert not await children.ready("configmaps")
 
-    run = operate(relayed.info, registry, namespaces=[objects.namespace], beside=True)
-    async with run:
+    async with run_relayed():
         for text in ("1", "2", "3"):
             if text == "1":
                 await objects.create("one", {"text": text})
@@ -348,35 +306,28 @@ async def test_children_are_read_from_memory_and_are_never_older_than_own_writes
 
 
 async def test_children_can_be_deleted_in_order_before_the_object_is_gone(
-    builder: Builder,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    maps: Maps,
-    run_operator: RunOperator,
+    builder: Builder, objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:
-    @webop.on.delete("widgets", registry=registry, when=is_no_fence)
+    @webop.on.delete("widgets", when=is_no_fence)
     async def clean(children: webop.Children, **_: Any) -> None:
         assert await children.delete_all(wait=20) == ["site-home"]
 
     async with run_operator():
         await objects.create("site", {"pages": {"home": "Hello"}})
         await maps.wait("site-home", has("Hello"))
-        await objects.delete("site")
-        await objects.wait_gone("site")
+        await objects.remove("site")
         assert await maps.find("site-home") is None
 
 
 async def test_mapped_objects_of_other_kinds_call_the_reconciler(
-    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, run_operator: RunOperator
+    objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:
     calls = Builder()
 
     def users(labels: Any, **_: Any) -> list[str]:
         return [labels["used-by"]] if "used-by" in labels else []
 
-    decorate = webop.reconcile(
-        "widgets", registry=registry, watches={"configmaps": users}, when=is_no_fence
-    )
+    decorate = webop.reconcile("widgets", watches={"configmaps": users}, when=is_no_fence)
     decorate(calls.build)
     async with run_operator():
         await objects.pass_fence()
@@ -406,9 +357,9 @@ async def test_a_copy_of_a_child_is_no_child(
 
 
 async def test_an_object_is_adopted_only_if_the_reconciler_says_so(
-    registry: webop.OperatorRegistry, objects: Objects, maps: Maps, run_operator: RunOperator
+    objects: Objects, maps: Maps, run_operator: RunOperator
 ) -> None:
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence)
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
     async def build(children: webop.Children, name: str, spec: webop.Spec, **_: Any) -> None:
         await children.apply(build_map(name, {"more": "yes"}), adopt=spec.get("adopt", False))
 
@@ -424,35 +375,43 @@ async def test_an_object_is_adopted_only_if_the_reconciler_says_so(
 
 
 async def test_the_children_of_a_reconciler_that_was_renamed_are_still_its_own(
-    objects: Objects, maps: Maps, relayed: Relay
+    objects: Objects, maps: Maps, info: ConnectionInfo
 ) -> None:
     builder = Builder()
     await objects.create("site", {"pages": {"home": "1"}})
-    run: Json = {"namespaces": [objects.namespace], "beside": True}
     for number, name in enumerate(("build", "make"), start=1):
         registry = webop.OperatorRegistry()
         options: Json = {"registry": registry, "id": name, "when": is_no_fence}
         webop.reconcile("widgets", owns=["configmaps"], **options)(builder.build)
         await objects.patch("site", {"spec": {"pages": {"home": str(number)}}})
-        async with operate(relayed.info, registry, **run):
+        async with operate(info, registry, namespaces=[objects.namespace], beside=True):
             await maps.wait("site-home", has(str(number)))
 
 
-@pytest.mark.parametrize("where", ["default", "elsewhere"])
-async def test_a_child_that_no_watch_would_show_is_refused(
-    registry: webop.OperatorRegistry,
+@pytest.mark.parametrize(
+    ("options", "where", "text"),
+    [
+        ({"owns": ["services"]}, None, "Its kind is not in owns= of the reconciler"),
+        ({"owns": ["configmaps"]}, "default", "say across_namespaces=True"),
+        (
+            {"owns": ["configmaps"], "across_namespaces": True},
+            "elsewhere",
+            "does not serve its namespace",
+        ),
+    ],
+)
+async def test_a_child_that_no_watch_would_show_is_refused_with_the_remedy(
     objects: Objects,
     run_operator: RunOperator,
     caplog: pytest.LogCaptureFixture,
-    where: str,
+    options: Json,
+    where: str | None,
+    text: str,
 ) -> None:
-    options: Json = {"across_namespaces": True} if where == "elsewhere" else {}
+    @webop.reconcile("widgets", when=is_no_fence, **options)
+    def build(children: webop.SyncChildren, **_: Any) -> None:
+        children.apply(build_map("one", {}), namespace=where)
 
-    @webop.reconcile("widgets", registry=registry, owns=["configmaps"], when=is_no_fence, **options)
-    async def build(children: webop.Children, **_: Any) -> None:
-        await children.apply(build_map("one", {}), namespace=where)
-
-    text = "does not serve its namespace" if options else "say across_namespaces=True"
     async with run_operator():
         await objects.create("one")
         await eventually(lambda: text in caplog.text, "the error")

@@ -11,12 +11,7 @@ import pydantic
 import pytest
 
 import webop
-from tests.kit.operators import (
-    Objects,
-    RunOperator,
-    build_settings,
-    is_no_fence,
-)
+from tests.kit.operators import Objects, RunOperator, build_settings, is_no_fence
 from tests.kit.waiting import eventually
 
 Json = dict[str, Any]
@@ -72,14 +67,14 @@ async def seen() -> Seen:
     return Seen()
 
 
-def declare(registry: webop.OperatorRegistry, seen: Seen, **options: Any) -> None:
-    webop.reconcile("widgets", registry=registry, id="look", when=is_no_fence, **options)(seen)
+def declare(seen: Seen, **options: Any) -> None:
+    webop.reconcile("widgets", id="look", when=is_no_fence, **options)(seen)
 
 
 async def test_changes_during_a_call_lead_to_one_more_with_the_newest_state(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
-    declare(registry, seen)
+    declare(seen)
     async with run_operator():
         await objects.pass_fence()
         seen.released.clear()
@@ -96,13 +91,11 @@ async def test_changes_during_a_call_lead_to_one_more_with_the_newest_state(
 
 
 async def test_metadata_and_the_status_do_not_matter_but_chosen_fields_do(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
     labelled = Seen()
-    declare(registry, seen)
-    decorate = webop.reconcile(
-        "widgets", registry=registry, id="labels", fields=["metadata.labels"], when=is_no_fence
-    )
+    declare(seen)
+    decorate = webop.reconcile("widgets", id="labels", fields=["metadata.labels"], when=is_no_fence)
     decorate(labelled)
     async with run_operator():
         await objects.pass_fence()
@@ -119,9 +112,9 @@ async def test_metadata_and_the_status_do_not_matter_but_chosen_fields_do(
 
 
 async def test_failures_lead_to_growing_pauses_which_a_change_of_the_object_ends(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
-    declare(registry, seen, backoff=webop.Backoff(first=0.2, factor=3, limit=60, jitter=0))
+    declare(seen, backoff=webop.Backoff(first=0.2, factor=3, limit=60, jitter=0))
     seen.answers = [ValueError("x")] * 5
     async with run_operator():
         await objects.pass_fence()
@@ -142,13 +135,9 @@ async def test_failures_lead_to_growing_pauses_which_a_change_of_the_object_ends
 
 
 async def test_a_wish_to_be_called_again_is_neither_an_error_nor_an_event(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    run_operator: RunOperator,
-    seen: Seen,
-    caplog: pytest.LogCaptureFixture,
+    objects: Objects, run_operator: RunOperator, seen: Seen, caplog: pytest.LogCaptureFixture
 ) -> None:
-    declare(registry, seen)
+    declare(seen)
     seen.answers = [webop.again(after=0.3, reason="RollingOut"), webop.again(after=3600)]
     settings = build_settings(posting={"enabled": True})
     async with run_operator(settings):
@@ -162,26 +151,30 @@ async def test_a_wish_to_be_called_again_is_neither_an_error_nor_an_event(
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
-async def test_a_permanent_error_waits_for_a_change(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+@pytest.mark.parametrize(
+    ("retries", "answers"), [(None, [webop.PermanentError("no")]), (2, [ValueError("x")] * 2)]
+)
+async def test_after_a_failure_for_good_it_is_called_for_the_next_reason(
+    objects: Objects, run_operator: RunOperator, seen: Seen, retries: int | None, answers: Any
 ) -> None:
-    declare(registry, seen, backoff=0.05)
-    seen.answers = [webop.PermanentError("no")]
+    declare(seen, backoff=0.05, retries=retries, owns=["configmaps"])
+    seen.answers = [*answers]
     async with run_operator():
         await objects.pass_fence()
         await objects.create("one")
-        await seen.until(1)
+        await seen.until(len(answers))
         await objects.pass_fence()
-        assert len(seen.calls) == 1
+        assert len(seen.calls) == len(answers)
         await objects.patch("one", {"spec": {"a": 1}})
-        await seen.until(2)
-    assert seen.reasons() == [("created",), ("changed",)]
+        await seen.until(len(answers) + 1)
+    assert [call["retry"] for call in seen.calls] == [*range(len(answers)), 0]
+    assert seen.calls[-1]["because"] == ("changed",)
 
 
 async def test_calls_for_one_object_keep_their_distance(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
-    declare(registry, seen, min_interval=0.5)
+    declare(seen, min_interval=0.5)
     async with run_operator():
         await objects.pass_fence()
         await objects.create("one")
@@ -192,41 +185,24 @@ async def test_calls_for_one_object_keep_their_distance(
     assert all(pause > 0.3 for pause in seen.pauses())  # a call can begin late, not the next one
 
 
-async def test_what_a_reconciler_writes_does_not_call_it_again(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
-) -> None:
-    calls: list[Any] = []
-
-    @webop.reconcile("widgets", registry=registry, when=is_no_fence)
-    async def build(patch: webop.Patch, because: Any, **_: Any) -> None:
-        calls.append(because)
-        patch.status["count"] = len(calls)
-        patch.meta["labels"] = {"count": str(len(calls))}
-
-    async with run_operator():
-        await objects.pass_fence()
-        await objects.create("one")
-        await objects.wait("one", lambda body: body.get("status") == {"count": 1})
-        await objects.pass_fence()
-    assert calls == [("created",)]
-
-
-@pytest.mark.parametrize("part", ["spec", "annotations"])
-async def test_what_a_reconciler_changes_of_what_counts_does_not_call_it_again_either(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, part: str
+@pytest.mark.parametrize("part", ["status", "spec", "annotations"])
+async def test_what_a_reconciler_writes_does_not_call_it_again_even_if_it_counts(
+    objects: Objects, run_operator: RunOperator, part: str
 ) -> None:
     calls: list[Any] = []
     fields = ["metadata.annotations"] if part == "annotations" else None
 
-    @webop.reconcile("widgets", registry=registry, when=is_no_fence, fields=fields)
+    @webop.reconcile("widgets", when=is_no_fence, fields=fields)
     async def build(patch: webop.Patch, because: Any, **_: Any) -> None:
         calls.append(because)
-        (patch.spec if part == "spec" else patch.metadata.annotations)["count"] = str(len(calls))
+        patch.meta["labels"] = {"count": str(len(calls))}
+        parts = {"status": patch.status, "spec": patch.spec}
+        parts.get(part, patch.metadata.annotations)["count"] = str(len(calls))
 
     async with run_operator():
         await objects.pass_fence()
         await objects.create("one", {"a": 1})
-        await eventually(lambda: bool(calls), "a call")
+        await objects.wait("one", lambda body: body["metadata"].get("labels") == {"count": "1"})
         await objects.pass_fence()
         assert calls == [("created",)]
         await objects.patch("one", {"spec": {"a": 2}, "metadata": {"annotations": {"a": "2"}}})
@@ -236,12 +212,12 @@ async def test_what_a_reconciler_changes_of_what_counts_does_not_call_it_again_e
 
 
 async def test_a_change_during_a_call_is_not_taken_for_the_own_one(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
     calls: list[Any] = []
     released = asyncio.Event()
 
-    @webop.reconcile("widgets", registry=registry, when=is_no_fence)
+    @webop.reconcile("widgets", when=is_no_fence)
     async def build(patch: webop.Patch, spec: webop.Spec, **_: Any) -> None:
         calls.append(spec.get("a"))
         patch.spec["count"] = len(calls)
@@ -259,67 +235,36 @@ async def test_a_change_during_a_call_is_not_taken_for_the_own_one(
     assert calls == [1, 2]
 
 
-async def test_after_the_last_attempt_it_is_called_for_the_next_reason(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
-) -> None:
-    declare(registry, seen, retries=2, backoff=0.05, owns=["configmaps"])
-    seen.answers = [ValueError("x")] * 2
-    async with run_operator():
-        await objects.pass_fence()
-        await objects.create("one")
-        await seen.until(2)
-        await objects.pass_fence()
-        await objects.patch("one", {"spec": {"a": 1}})
-        await seen.until(3)
-    assert [call["retry"] for call in seen.calls] == [0, 1, 0]
-
-
 async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
+    objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:
     handled: list[str] = []
-    declare(registry, seen)
+    declare(seen)
 
-    @webop.on.create("widgets", registry=registry, when=is_no_fence, backoff=0.2)
+    @webop.on.create("widgets", when=is_no_fence, backoff=0.2)
     async def made(retry: int, **_: Any) -> None:
         handled.append(f"create {retry}")
         if retry < 2:
             raise ValueError("not yet")
 
-    @webop.on.delete("widgets", registry=registry, when=is_no_fence)
+    @webop.on.delete("widgets", when=is_no_fence)
     async def removed(**_: Any) -> None:
         handled.append("delete")
 
     async with run_operator():
         await objects.pass_fence()
-        await objects.create("one")
-        await objects.wait_handled("one")
+        await objects.make("one")
         assert handled == ["create 0", "create 1", "create 2"]
         assert seen.reasons() == [("created",)]
-        await objects.delete("one")
-        await objects.wait_gone("one")
+        await objects.remove("one")
     assert handled[-1] == "delete"
     assert len(seen.calls) == 1
 
 
-async def test_a_restart_reconciles_each_object_once(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator, seen: Seen
-) -> None:
-    declare(registry, seen)
-    await objects.create("one")
-    async with run_operator():
-        await seen.until(1)
-        await objects.pass_fence()
-    async with run_operator():
-        await seen.until(2)
-        await objects.pass_fence()
-    assert seen.reasons() == [("resumed",), ("resumed",)]
-
-
 async def test_a_reconciler_gets_models_and_returns_a_status(
-    registry: webop.OperatorRegistry, objects: Objects, run_operator: RunOperator
+    objects: Objects, run_operator: RunOperator
 ) -> None:
-    @webop.reconcile(Widget, registry=registry, when=is_no_fence)
+    @webop.reconcile(Widget, when=is_no_fence)
     def build(widget: Widget, spec: WidgetSpec, **_: Any) -> WidgetStatus:
         assert widget.spec == spec
         return WidgetStatus(total=spec.size * 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -22,21 +21,18 @@ SETTINGS = webop.OperatorSettings()
 
 
 class Chain:
-    """Handlers a, b, c that note their calls; some fail for now, some take long."""
+    """Handlers a, b, c that note their calls; some fail for now."""
 
-    def __init__(self, failing: str = "", slow: str = "") -> None:
+    def __init__(self, failing: str = "") -> None:
         self.called: list[str] = []
         self.handlers = [
-            ChangeHandler(id=key, fn=self._build(key, failing, slow), selector=None)
-            for key in "abc"
+            ChangeHandler(id=key, fn=self._build(key, failing), selector=None) for key in "abc"
         ]
         self.progress = Progress.start(self.handlers)
 
-    def _build(self, key: str, failing: str, slow: str) -> Callable[..., Any]:
+    def _build(self, key: str, failing: str) -> Callable[..., Any]:
         async def fn(**_: Any) -> str:
             self.called.append(key)
-            if key in slow:
-                await asyncio.sleep(0.05)
             if key in failing:
                 raise webop.TemporaryError("not yet", delay=0)
             return key
@@ -78,21 +74,6 @@ async def test_random_lifecycles_call_all_in_the_end(lifecycle: Callable[..., An
     assert sorted(await chain.execute(lifecycle=lifecycle, window=10)) == ["a", "b", "c"]
 
 
-@pytest.mark.feature("HND-10", "HND-14")
-async def test_quick_handlers_share_a_window() -> None:
-    chain = Chain()
-    assert await chain.execute(lifecycle=lifecycles.asap, window=10) == ["a", "b", "c"]
-    assert chain.progress.is_finished
-
-
-@pytest.mark.feature("CON-04")
-async def test_what_a_slow_handler_has_done_is_stored_before_the_next_is_called() -> None:
-    chain = Chain(slow="a")
-    assert await chain.execute(lifecycle=lifecycles.asap, window=0.01) == ["a"]
-    assert not chain.progress.is_finished
-    assert await chain.execute(lifecycle=lifecycles.asap, window=10) == ["b", "c"]
-
-
 async def test_a_handler_that_fails_is_not_called_again_in_the_same_window() -> None:
     chain = Chain(failing="ab")
     assert await chain.execute(lifecycle=lifecycles.asap, window=10) == ["a", "b", "c"]
@@ -107,18 +88,6 @@ async def test_asap_prefers_those_with_the_fewest_attempts() -> None:
     assert await chain.execute(lifecycle=lifecycles.asap, window=0) == ["b"]
     assert await chain.execute(lifecycle=lifecycles.asap, window=0) == ["c"]
     assert await chain.execute(lifecycle=lifecycles.asap, window=0) == ["a"]
-
-
-@pytest.mark.feature("EMB-07", "REF-30")
-async def test_a_lifecycle_of_ones_own_gets_the_arguments_of_the_handlers() -> None:
-    seen: list[Any] = []
-
-    def last_first(handlers: Any, **kwargs: Any) -> Any:
-        seen.append(kwargs)
-        return handlers[-1:]
-
-    assert await Chain().execute(lifecycle=last_first, window=10) == ["c", "b", "a"]
-    assert {"spec", "name", "reason", "state"} <= seen[0].keys()
 
 
 @pytest.mark.feature("RST-01", "RST-02", "RST-03", "RST-04", "RST-07", "PAT-10")

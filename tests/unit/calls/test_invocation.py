@@ -5,22 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-import traceback
 from collections.abc import Callable
-from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.causes import (
-    FailedTest,
-    Unhashable,
-    UnreadableError,
-    build_body,
-    build_change,
-)
+from tests.kit.causes import Unhashable, build_body, build_change
 from webop.calls.error_policy import Outcome
 from webop.calls.execution import attempt
 from webop.calls.progress import HandlerState
@@ -36,7 +28,6 @@ async def call(
     *,
     cause: Cause | None = None,
     state: HandlerState | None = None,
-    settings: webop.OperatorSettings | None = None,
     **options: Any,
 ) -> Outcome:
     handler = ChangeHandler(id="fn", fn=fn, selector=None, **options)
@@ -44,7 +35,7 @@ async def call(
         handler,
         cause or build_change(BODY),
         state or HandlerState(datetime.now(UTC), "create"),
-        CallOptions(settings or webop.OperatorSettings()),
+        CallOptions(webop.OperatorSettings()),
     )
 
 
@@ -95,24 +86,6 @@ async def test_async_functions_run_in_the_loop_and_others_in_threads(
     assert outcome.exception is None
 
 
-@pytest.mark.feature("ASY-02", "CFG-26", "CFG-27")
-async def test_sync_functions_run_in_the_executor_of_the_settings() -> None:
-    settings = webop.OperatorSettings()
-    settings.execution.max_workers = 1
-    outcome = await call(sync, settings=settings)
-    assert str(outcome.result).startswith("webop-handlers")
-
-
-variable: ContextVar[str] = ContextVar("variable")
-
-
-@pytest.mark.feature("ASY-03")
-async def test_context_variables_are_carried_into_the_threads() -> None:
-    variable.set("from outside")
-    outcome = await call(lambda **_: variable.get())
-    assert outcome.result == "from outside"
-
-
 @pytest.mark.feature("ASY-03", "HIE-09")
 @pytest.mark.parametrize("is_sync", [True, False])
 async def test_the_owner_of_the_moment_is_known_in_handlers_only(is_sync: bool) -> None:
@@ -151,22 +124,6 @@ async def test_a_handler_without_room_for_other_arguments_fails_as_any_other() -
     assert not outcome.final
 
 
-@pytest.mark.feature("ERR-09", "ERR-10", "D-08")
-async def test_an_async_handler_that_runs_for_too_long_is_cut_off() -> None:
-    cleaned = asyncio.Event()
-
-    async def hang(**_: Any) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cleaned.set()
-
-    outcome = await call(hang, timeout=1.0)
-    assert isinstance(outcome.exception, webop.HandlerTimeoutError)
-    assert outcome.final
-    assert cleaned.is_set()
-
-
 @pytest.mark.feature("ERR-09")
 async def test_the_time_of_earlier_attempts_counts() -> None:
     async def hang(**_: Any) -> None:
@@ -186,59 +143,6 @@ async def test_a_time_out_of_the_handlers_own_is_an_error_as_any_other() -> None
     outcome = await call(give_up, timeout=100)
     assert isinstance(outcome.exception, TimeoutError)
     assert not outcome.final
-
-
-@pytest.mark.feature("ERR-01")
-@pytest.mark.parametrize("is_sync", [True, False])
-@pytest.mark.parametrize(
-    "exc",
-    [
-        ValueError("boo"),
-        SystemExit(1),
-        asyncio.CancelledError(),
-        GeneratorExit(),
-        StopIteration(),
-        StopAsyncIteration(),
-        ExceptionGroup("boo", [ValueError()]),
-        BaseExceptionGroup("boo", [KeyboardInterrupt()]),
-        FailedTest("boo"),
-        UnreadableError(5),
-    ],
-    ids=repr,
-)
-async def test_nothing_that_a_handler_raises_gets_out(exc: BaseException, is_sync: bool) -> None:
-    def fail(**_: Any) -> None:
-        raise exc
-
-    async def fail_async(**_: Any) -> None:
-        raise exc
-
-    outcome = await call(fail if is_sync else fail_async, backoff=5)
-    assert isinstance(outcome.exception, Exception)
-    assert "str() failed" not in "".join(traceback.format_exception_only(outcome.exception))
-    assert (outcome.final, outcome.delay) == (False, 5)
-
-
-@pytest.mark.feature("ERR-01")
-@pytest.mark.parametrize("timeout", [None, 100])
-@pytest.mark.parametrize("is_awaiting", [True, False])
-async def test_a_handler_that_cancels_itself_fails_and_cancels_nothing_else(
-    timeout: float | None, *, is_awaiting: bool
-) -> None:
-    async def cancel(**_: Any) -> str:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        if is_awaiting:
-            await asyncio.sleep(0)
-        return "done"
-
-    outcome = await call(cancel, timeout=timeout, backoff=5)
-    assert (outcome.final, outcome.delay) == (False, 5)
-    await asyncio.sleep(0)  # it is not cancelled
-    task = asyncio.current_task()
-    assert task is not None
-    assert not task.cancelling()
 
 
 @pytest.mark.feature("ERR-01")

@@ -10,7 +10,7 @@ import pytest
 
 import webop
 from tests.kit.causes import build_body, build_change
-from webop.calls.error_policy import ChildrenRetryError, Outcome
+from webop.calls.error_policy import Outcome
 from webop.calls.execution import attempt, deliver_results
 from webop.calls.progress import HandlerState, Progress, digest_essence, fetch_states
 from webop.calls.shared_options import CallOptions
@@ -35,7 +35,6 @@ class Cycle:
         )
         self.cause: ChangeCause = build_change(self.new, old)
         self.records = Patch()
-        self.committed: list[frozenset[str]] = []
         self.options = CallOptions(SETTINGS, commits=self)
 
     @property
@@ -51,8 +50,6 @@ class Cycle:
         moment: float,
     ) -> None:
         """Take over what handlers leave."""
-        if "parent" in states:
-            self.committed.append(states["parent"].subrefs)
         deliver_results(outcomes, cause.patch)
         progress = Progress(states)
         progress.set_seen(states, digest_essence(cause.new))
@@ -73,12 +70,6 @@ class Cycle:
         self.records = Patch()
         return outcome
 
-    @property
-    def stored(self) -> set[str]:
-        """The names of the progress records on the object."""
-        annotations = self.new["metadata"].get("annotations") or {}
-        return {name.removeprefix("kopf.zalando.org/") for name in annotations}
-
 
 class Fns:
     """Functions a, b, c that note their calls, and fail as often as they are told to."""
@@ -95,45 +86,6 @@ class Fns:
             return f"result of {key}"
 
         return fn
-
-
-@pytest.mark.feature("SUB-01", "SUB-06", "SUB-09", "RST-07")
-async def test_functions_given_to_execute_are_sub_handlers_of_the_handler() -> None:
-    fns, after = Fns(), []
-
-    async def parent(**_: Any) -> str:
-        await webop.execute(fns={"a": fns["a"], "b": fns["b"]})
-        after.append("all done")
-        return "parent's"
-
-    cycle = Cycle(parent)
-    outcome = await cycle.attempt()
-    assert (outcome.final, outcome.result) == (True, "parent's")
-    assert outcome.subrefs == {"parent/a", "parent/b"}
-    assert fns.called == ["a", "b"]
-    assert after == ["all done"]
-    status = {"parent/a": "result of a", "parent/b": "result of b"}
-    assert cycle.new["status"] == status
-
-
-@pytest.mark.feature("SUB-06", "SUB-07", "SUB-08", "SUB-09", "SUB-16", "CON-07")
-async def test_only_those_that_are_not_done_are_called_again() -> None:
-    fns, after = Fns(b=2), []
-
-    async def parent(**_: Any) -> None:
-        await webop.execute(fns={"a": fns["a"], "b": fns["b"], "c": fns["c"]})
-        after.append("all done")
-
-    cycle = Cycle(parent)
-    outcome = await cycle.attempt()
-    assert isinstance(outcome.exception, ChildrenRetryError)
-    assert (outcome.final, outcome.delay) == (False, 0)
-    assert {"parent", "parent.a", "parent.b", "parent.c"} <= cycle.stored
-    assert not (await cycle.attempt()).final
-    assert after == []
-    assert (await cycle.attempt()).final
-    assert fns.called == ["a", "b", "c", "b", "b"]
-    assert after == ["all done"]
 
 
 @pytest.mark.feature("SUB-08")
@@ -299,24 +251,6 @@ async def test_options_of_sub_handlers_are_their_own() -> None:
     assert outcome.final
     assert outcome.exception is None
     assert calls == [("x", 0), (None, 0), ("y", 0), ("y", 1)]
-
-
-@pytest.mark.feature("SUB-17")
-async def test_sub_handlers_can_have_sub_handlers() -> None:
-    fns = Fns(x=1)
-
-    async def child(**_: Any) -> None:
-        await webop.execute(fns={"x": fns["x"], "y": fns["y"]})
-
-    async def parent(**_: Any) -> None:
-        await webop.execute(fns={"a": child})
-
-    cycle = Cycle(parent)
-    assert not (await cycle.attempt()).final
-    outcome = await cycle.attempt()
-    assert outcome.final
-    assert outcome.subrefs == {"parent/a", "parent/a/x", "parent/a/y"}
-    assert fns.called == ["x", "y", "x"]
 
 
 @pytest.mark.feature("SUB-14")

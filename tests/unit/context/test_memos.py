@@ -53,16 +53,6 @@ def test_each_object_has_a_shallow_copy_of_the_operators_memo() -> None:
     assert memos.recall("u3").later == 3
 
 
-@pytest.mark.feature("MEM-03", "MEM-04")
-def test_the_memo_of_a_deleted_object_is_forgotten() -> None:
-    memos = Memos(webop.Memo())
-    memos.recall("u1").x = 1
-    memos.forget("u1")
-    memos.forget("never seen")
-    assert len(memos) == 0
-    assert "x" not in memos.recall("u1")
-
-
 @pytest.mark.feature("MEM-13")
 def test_admission_gets_the_real_memo_or_one_to_throw_away() -> None:
     memos = Memos(webop.Memo(value=1))

@@ -123,7 +123,6 @@ class Candidate:
 
     Attributes:
         steps: when its task took a step, by the loop's clock.
-        turns: how often it began to act.
     """
 
     def __init__(self, ledger: Ledger, identity: str) -> None:
@@ -147,7 +146,6 @@ class Candidate:
         self.times: LeaseTimes = build_times(settings.leadership)
         self.steps: list[float] = []
         self.is_stubborn = False
-        self.turns = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -196,7 +194,6 @@ class Candidate:
         pausing = self.context.pausing
         while True:
             await pausing.wait_until_active()
-            self.turns += 1
             over = asyncio.Event()
             with pausing.subscribed(lambda _, over=over: over.set()):  # type: ignore[misc]
                 pausing.spawn(group, copy_context(), self._act(over), name="work")

@@ -22,23 +22,6 @@ def find_leader(candidates: Iterable[Candidate]) -> Candidate:
 
 
 @in_virtual_time
-async def test_a_leader_that_stops_gives_the_lease_back_and_another_one_leads_at_once() -> None:
-    ledger, candidates = build()
-    async with standing(*candidates):
-        await until(lambda: any(c.steps for c in candidates))
-        leader = find_leader(candidates)
-        others = [c for c in candidates if c is not leader]
-        await leader.stop()
-        took = await until(lambda: any(c.steps for c in others))
-        assert took < 0.1
-        assert max(leader.steps) < min(find_leader(others).steps)
-        assert ledger.raw is not None
-        assert ledger.raw["spec"]["leaseTransitions"] == 1
-    assert ledger.holder == ""
-    assert ledger.raw["spec"]["leaseDurationSeconds"] == 1
-
-
-@in_virtual_time
 async def test_without_a_watch_a_free_lease_is_found_by_polling() -> None:
     _, candidates = build()
     for candidate in candidates:
@@ -49,25 +32,6 @@ async def test_without_a_watch_a_free_lease_is_found_by_polling() -> None:
         await leader.stop()
         took = await until(lambda: any(c.is_acting for c in candidates))
         assert took < 1.3 * candidates[0].times.period
-
-
-@in_virtual_time
-async def test_a_leader_that_is_cut_off_stands_down_and_another_one_leads_after_the_lease() -> None:
-    _, candidates = build()
-    async with standing(*candidates):
-        await until(lambda: any(c.is_acting for c in candidates))
-        await asyncio.sleep(5)
-        leader = find_leader(candidates)
-        others = [c for c in candidates if c is not leader]
-        leader.access.is_cut = True
-        took = await until(lambda: any(c.steps for c in others))
-        assert leader.times.end - leader.times.period < took < 3.2
-        assert max(leader.steps) < min(find_leader(others).steps)
-        leader.access.is_cut = False
-        await asyncio.sleep(30)
-        assert find_leader(candidates) in others
-        await find_leader(candidates).stop()
-        await until(lambda: any(c.is_acting for c in candidates))
 
 
 @pytest.mark.parametrize("pause", [5.0, 5.2, 5.4, 5.6, 5.8, 6.0, 6.2])
@@ -84,20 +48,6 @@ async def test_the_right_to_act_counts_from_the_request_of_a_renewal(pause: floa
         (other,) = [c for c in candidates if c is not leader]
         await until(lambda: other.may_act)
         assert not leader.may_act
-
-
-@in_virtual_time
-async def test_a_lease_that_is_taken_away_is_lost_at_once() -> None:
-    ledger, (leader,) = build(1)
-    async with standing(leader):
-        await until(lambda: leader.is_acting)
-        assert ledger.raw is not None
-        thief = {**ledger.raw, "spec": {**ledger.raw["spec"], "holderIdentity": "thief"}}
-        ledger.write(thief)
-        assert await until(lambda: not leader.is_acting) < 0.05
-        steps = len(leader.steps)
-        assert await until(lambda: leader.is_acting) > 2.9
-        assert len(leader.steps) <= steps + 1
 
 
 @in_virtual_time

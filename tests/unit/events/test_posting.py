@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 from typing import Any
 
 import pytest
@@ -186,17 +184,6 @@ def test_a_message_that_cannot_be_formatted_breaks_no_handler(
     monkeypatch.setattr(logging, "raiseExceptions", False)
     monkeypatch.setattr(logging.getLogger("webop.objects"), "disabled", True)
     logger.info(*args)
-
-
-@pytest.mark.feature("KEV-09", "ASY-03")
-async def test_events_come_from_threads_too(posted: Recorder, logger: webop.ObjectLogger) -> None:
-    def talk() -> None:
-        assert threading.current_thread() is not threading.main_thread()
-        webop.info(BODY, reason="thread")
-        logger.info("hello")
-
-    await asyncio.to_thread(talk)
-    await posted.wait(2)
 
 
 @pytest.mark.parametrize(

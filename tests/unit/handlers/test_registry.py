@@ -157,8 +157,9 @@ def test_a_handler_is_for_the_resources_of_its_selector_only(
 
 @pytest.mark.feature("HND-12", "EMB-11", "REF-49")
 def test_handlers_go_to_the_default_registry_unless_another_is_given(
-    registry: webop.OperatorRegistry, default_registry: webop.OperatorRegistry
+    default_registry: webop.OperatorRegistry,
 ) -> None:
+    registry = webop.OperatorRegistry()
     webop.on.create("kex", id="default")(lambda **_: None)
     webop.on.create("kex", id="own", registry=registry)(lambda **_: None)
     webop.on.create("kex", id="none", registry=None)(lambda **_: None)

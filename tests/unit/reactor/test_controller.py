@@ -17,7 +17,6 @@ from tests.kit.waiting import eventually
 from webop.calls.threads import NO_POOL, call_in_thread
 from webop.client.watch_events import parse_version
 from webop.errors import APIError
-from webop.handlers.stopping import DaemonStoppingReason
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.decision import Decision
 from webop.reactor.queue import SharedSlots, WorkQueue
@@ -44,7 +43,6 @@ class Reconciler:
         self.shown: list[tuple[str, Any]] = []
         self.forgotten: list[str] = []
         self.indexed: list[str] = []
-        self.withdrawn: list[str] = []
         self.inside: list[str] = []
         self.violations: list[str] = []
         self.crowd = 0
@@ -52,7 +50,6 @@ class Reconciler:
         self.is_needed: Callable[[WatchedObject], bool] = lambda obj: True
         self.work: Callable[[WatchedObject], Any] = self.nothing
         self.index_work: Callable[[WatchedObject], Any] = self.nothing
-        self.delays: dict[str, list[float | None]] = {}
 
     async def nothing(self, obj: WatchedObject) -> None: ...
 
@@ -75,8 +72,7 @@ class Reconciler:
         self.indexed.append(obj.uid)
         await self.index_work(obj)
 
-    def withdraw(self, obj: WatchedObject) -> None:
-        self.withdrawn.append(obj.uid)
+    def withdraw(self, obj: WatchedObject) -> None: ...
 
     def forget(self, uid: str) -> None:
         self.forgotten.append(uid)
@@ -84,7 +80,7 @@ class Reconciler:
     def on_error(self, obj: WatchedObject, exc: Exception) -> float | None:
         raise exc
 
-    async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> float | None:
+    async def reconcile(self, obj: WatchedObject, decision: Decision | None) -> None:
         if obj.uid in self.inside:
             self.violations.append(f"two workers on {obj.uid}")
         self.inside.append(obj.uid)
@@ -93,7 +89,6 @@ class Reconciler:
         self.seen.append((obj.uid, obj.event_type, obj.version))
         await self.work(obj)
         self.inside.remove(obj.uid)
-        return (self.delays.get(obj.uid) or [None]).pop(0)
 
     def versions(self, uid: str) -> list[int]:
         return [version for seen, _, version in self.seen if seen == uid]
@@ -109,20 +104,15 @@ def control(
     limit: int | None = None,
     queue: WorkQueue | None = None,
     is_resuming: bool = True,
-    is_gate_open: bool = True,
 ) -> Controller:
     """Begin to control objects, by default with filled indexes of others and its own queue."""
-
-    def note_indexed() -> None:
-        if is_gate_open:
-            made.unhold(Hold.INDEXES)
 
     made = Controller(
         reconciler,
         spawn=asyncio.create_task,
         spawn_indexing=asyncio.create_task,
         queue=queue or make_queue(limit),
-        on_indexed=note_indexed,
+        on_indexed=lambda: made.unhold(Hold.INDEXES),
     )
     made.set_paused(None)
     if not is_resuming:  # nothing was there before
@@ -250,25 +240,6 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(reconciler: Re
     released.set()
     await eventually(lambda: len(reconciler.seen) == 501)
     assert [uid for uid, _, _ in reconciler.seen].index("live") == begun
-
-
-async def test_deleted_objects_are_forgotten_after_the_work_on_them(
-    controller: Controller, reconciler: Reconciler
-) -> None:
-    released = asyncio.Event()
-    reconciler.work = lambda obj: released.wait()
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
-    controller.apply_event("DELETED", build("a", 2))
-    await settle()
-    assert len(controller.uids) == 1
-    assert reconciler.forgotten == []
-    released.set()
-    await settle()
-    assert len(controller.uids) == 0
-    assert reconciler.forgotten == ["a"]
-    controller.apply_event("DELETED", build("never seen", 3))
-    assert len(controller.uids) == 0
 
 
 async def test_what_is_missing_in_a_listing_was_deleted(
@@ -444,37 +415,11 @@ async def test_on_the_way_out_the_work_under_way_is_finished_and_nothing_new_is_
     assert reconciler.seen == [("a", "ADDED", 1)]
 
 
-@pytest.mark.feature("CFG-21")
-async def test_work_that_does_not_end_is_not_waited_for_for_long(
-    controller: Controller, reconciler: Reconciler
-) -> None:
-    reconciler.work = lambda obj: asyncio.Event().wait()
-    controller.apply_event("ADDED", build("a", 1))
-    await settle()
-    async with asyncio.timeout(5):
-        await controller.drain(0.01)
-
-
 def test_versions_are_numbers_where_they_can_be() -> None:
     assert parse_version(build("a", 15)) == 15
     assert parse_version({"metadata": {"resourceVersion": "abc"}}) == 0
     assert parse_version({"metadata": {}}) == 0
     assert parse_version({}) == 0
-
-
-@pytest.mark.feature("IDX-15")
-async def test_what_is_gone_leaves_the_indexes_at_once(
-    reconciler: Reconciler, controller: Controller
-) -> None:
-    controller.begin_listing()
-    controller.apply_event(None, build("a"))
-    controller.apply_event(None, build("b"))
-    controller.finish_listing()
-    controller.apply_event("DELETED", build("a", 2))
-    assert reconciler.withdrawn == ["a"]
-    controller.begin_listing()
-    controller.finish_listing()
-    assert reconciler.withdrawn == ["a", "b"]
 
 
 async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_waiting() -> None:
@@ -495,10 +440,8 @@ async def test_events_of_an_object_that_never_end_do_not_keep_those_of_others_wa
     await controller.drain(1.0)
 
 
-@in_virtual_time
-async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_reads_fail() -> None:
-    reconciler, queue, reads = Reconciler(), make_queue(), list[str]()
-    controller, loop = control(reconciler, queue=queue), asyncio.get_running_loop()
+def break_reads(reconciler: Reconciler, reads: list[str]) -> None:
+    """Let each reading of an object fail, with a pause of two seconds; note which ones are read."""
 
     async def read(obj: WatchedObject) -> dict[str, Any] | None:
         reads.append(obj.uid)
@@ -506,10 +449,18 @@ async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_r
         raise APIError("HTTP 503")
 
     def rest(obj: WatchedObject, exc: Exception) -> float:
-        obj.open_work().pause.until = loop.time() + 2
+        obj.open_work().pause.until = asyncio.get_running_loop().time() + 2
         return 2
 
     reconciler.read, reconciler.on_error = read, rest  # type: ignore[method-assign]
+
+
+@in_virtual_time
+async def test_states_that_must_be_read_again_are_seldom_read_while_writes_and_reads_fail() -> None:
+    reconciler, queue, reads = Reconciler(), make_queue(), list[str]()
+    controller = control(reconciler, queue=queue)
+
+    break_reads(reconciler, reads)
     for _ in range(8):
         queue.note_failure(APIError("HTTP 503"), None)
     for number in range(26):  # too much to keep
@@ -526,19 +477,11 @@ async def test_an_object_that_cannot_be_read_is_not_tried_without_a_pause(is_ind
     reconciler, reads = Reconciler(), list[str]()
     reconciler.handlers.indexers = is_indexed
     reconciler.handlers.events = not is_indexed
-    controller, loop = control(reconciler, limit=1), asyncio.get_running_loop()
+    controller = control(reconciler, limit=1)
     released = asyncio.Event()
     reconciler.index_work = reconciler.work = lambda obj: released.wait()
 
-    async def read(obj: WatchedObject) -> dict[str, Any] | None:
-        reads.append(obj.uid)
-        raise APIError("HTTP 503")
-
-    def rest(obj: WatchedObject, exc: Exception) -> float:
-        obj.open_work().pause.until = loop.time() + 2
-        return 2
-
-    reconciler.read, reconciler.on_error = read, rest  # type: ignore[method-assign]
+    break_reads(reconciler, reads)
     controller.begin_listing()
     controller.finish_listing()
     controller.apply_event("ADDED", build("busy"))
@@ -615,43 +558,6 @@ async def test_listed_objects_are_indexed_at_once_before_the_handlers_of_any(
     await settle()
     assert reconciler.indexed[50:] == ["u1"]
     assert reconciler.versions("u1") == [1, 2]
-
-
-@pytest.mark.feature("IDX-22")
-async def test_objects_are_held_until_the_indexes_of_other_kinds_are_filled(
-    reconciler: Reconciler,
-) -> None:
-    reconciler.handlers.indexers = True
-    controller = control(reconciler, is_gate_open=False)
-    controller.begin_listing()
-    for number in range(250):
-        controller.apply_event(None, build(f"{number}"))
-    controller.finish_listing()
-    await eventually(lambda: len(reconciler.indexed) == 250)
-    await settle()
-    assert reconciler.seen == []
-    controller.unhold(Hold.INDEXES)
-    await eventually(lambda: len(reconciler.seen) == 250, "all objects are worked on")
-
-
-async def test_after_a_pause_objects_wait_until_the_indexes_have_all_of_them_again(
-    reconciler: Reconciler,
-) -> None:
-    reconciler.handlers.indexers = True
-    controller = control(reconciler)
-    controller.begin_listing()
-    controller.apply_event(None, build("a", 1))
-    controller.finish_listing()
-    await settle()
-    controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
-    controller.set_paused(None)
-    controller.begin_listing()
-    controller.apply_event(None, build("a", 2))
-    await settle()
-    assert [version for _, _, version in reconciler.seen] == [1]
-    controller.finish_listing()
-    await settle()
-    assert [version for _, _, version in reconciler.seen] == [1, 2]
 
 
 async def test_an_object_that_is_gone_is_read_before_a_late_event_of_it_is_handled(

@@ -32,23 +32,23 @@ def context(registry: webop.OperatorRegistry) -> OperatorContext:
 
 @pytest.mark.feature("STA-01", "PRB-04", "AUT-04")
 async def test_all_handlers_of_an_activity_are_called_and_their_results_gathered(
-    registry: webop.OperatorRegistry, context: OperatorContext
+    context: OperatorContext,
 ) -> None:
-    webop.on.probe(registry=registry, id="sync")(lambda **_: 1)
+    webop.on.probe(id="sync")(lambda **_: 1)
 
-    @webop.on.probe(registry=registry, id="async")
+    @webop.on.probe(id="async")
     async def fn(**_: Any) -> str:
         return "x"
 
-    webop.on.startup(registry=registry, id="other")(lambda **_: pytest.fail("not for this"))
+    webop.on.startup(id="other")(lambda **_: pytest.fail("not for this"))
     assert await run_activity(context, Activity.PROBE) == {"sync": 1, "async": "x"}
 
 
 @pytest.mark.feature("STA-04", "KWA-05", "MEM-05", "HND-11")
 async def test_handlers_of_activities_get_the_settings_and_the_operators_memo(
-    registry: webop.OperatorRegistry, context: OperatorContext
+    context: OperatorContext,
 ) -> None:
-    @webop.on.startup(registry=registry, id="fn", param=5)
+    @webop.on.startup(id="fn", param=5)
     def fn(settings: webop.OperatorSettings, memo: webop.Memo, **kwargs: Any) -> Any:
         settings.posting.enabled = False
         memo.started = True
@@ -62,19 +62,17 @@ async def test_handlers_of_activities_get_the_settings_and_the_operators_memo(
 
 
 @pytest.mark.feature("STA-03", "STA-08", "KWA-01")
-async def test_handlers_of_activities_are_retried(
-    registry: webop.OperatorRegistry, context: OperatorContext
-) -> None:
+async def test_handlers_of_activities_are_retried(context: OperatorContext) -> None:
     calls: list[tuple[str, int]] = []
 
-    @webop.on.startup(registry=registry, id="flaky", backoff=0)
+    @webop.on.startup(id="flaky", backoff=0)
     def flaky(retry: int, **_: Any) -> int:
         calls.append(("flaky", retry))
         if retry < 2:
             raise ValueError("boo")
         return retry
 
-    @webop.on.startup(registry=registry, id="fine")
+    @webop.on.startup(id="fine")
     def fine(retry: int, **_: Any) -> None:
         calls.append(("fine", retry))
 
@@ -93,25 +91,23 @@ async def test_handlers_of_activities_are_retried(
     ],
 )
 async def test_a_final_failure_is_told_with_the_id_after_all_were_called(
-    registry: webop.OperatorRegistry, context: OperatorContext, options: Any, exc: Exception
+    context: OperatorContext, options: Any, exc: Exception
 ) -> None:
     called: list[str] = []
 
-    @webop.on.startup(registry=registry, id="bad", **options)
+    @webop.on.startup(id="bad", **options)
     def bad(**_: Any) -> None:
         raise exc
 
-    webop.on.startup(registry=registry, id="good")(lambda **_: called.append("good"))
+    webop.on.startup(id="good")(lambda **_: called.append("good"))
     with pytest.raises(webop.ActivityError, match=r"Startup handler 'bad' failed for good.*boo"):
         await run_activity(context, Activity.STARTUP)
     assert called == ["good"]
 
 
 @pytest.mark.feature("STA-08")
-async def test_an_ignored_failure_of_an_activity_is_none(
-    registry: webop.OperatorRegistry, context: OperatorContext
-) -> None:
-    @webop.on.login(registry=registry, id="bad", errors=webop.ErrorsMode.IGNORED)
+async def test_an_ignored_failure_of_an_activity_is_none(context: OperatorContext) -> None:
+    @webop.on.login(id="bad", errors=webop.ErrorsMode.IGNORED)
     def bad(**_: Any) -> None:
         raise ValueError("boo")
 
@@ -119,60 +115,37 @@ async def test_an_ignored_failure_of_an_activity_is_none(
 
 
 @pytest.mark.parametrize(
-    ("group", "name", "message"),
+    ("configure", "message"),
     [
-        ("posting", "enabled", r"enabled = 'soon' is invalid: it must be True or False\."),
         (
-            "execution",
-            "max_worker",
+            lambda settings: setattr(settings.posting, "enabled", "soon"),
+            r"enabled = 'soon' is invalid: it must be True or False\.",
+        ),
+        (
+            lambda settings: setattr(settings.execution, "max_worker", "soon"),
             r"no setting settings\..*\.max_worker, did you mean 'max_workers'\?",
         ),
-    ],
-)
-async def test_a_value_that_does_not_fit_a_setting_ends_the_startup_with_its_name(
-    registry: webop.OperatorRegistry,
-    context: OperatorContext,
-    group: str,
-    name: str,
-    message: str,
-) -> None:
-    @webop.on.startup(registry=registry, id="configure")
-    def configure(settings: webop.OperatorSettings, **_: Any) -> None:
-        setattr(getattr(settings, group), name, "soon")
-
-    message = f"'configure' failed for good: .*{message}"
-    async with asyncio.timeout(10):
-        with pytest.raises(ActivityError, match=message):
-            await run_activity(context, Activity.STARTUP)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
         (
-            lambda: webop.WebhookServer(prot=1),  # type: ignore[call-arg]
+            lambda _: webop.WebhookServer(prot=1),  # type: ignore[call-arg]
             r"webop\.WebhookServer\(\) has no argument 'prot', did you mean 'port'\? \(.*line \d+",
         ),
         (
-            lambda: webop.WebhookMinikubeServer("localhost"),  # type: ignore[call-arg]
+            lambda _: webop.WebhookMinikubeServer("localhost"),  # type: ignore[call-arg]
             r"webop\.WebhookServer\(\): takes 1 positional argument but 2 were given\. \(.*line",
         ),
         (
-            lambda: webop.AnnotationsProgressStorage(x=1),  # type: ignore[call-arg]
+            lambda _: webop.AnnotationsProgressStorage(x=1),  # type: ignore[call-arg]
             r"webop\.AnnotationsProgressStorage\(\) has no argument 'x'\. \(.*line \d+",
         ),
     ],
 )
-async def test_an_argument_that_a_class_of_ours_does_not_have_ends_the_startup(
-    registry: webop.OperatorRegistry,
-    context: OperatorContext,
-    call: Callable[[], object],
-    message: str,
+async def test_a_setting_or_an_argument_that_does_not_fit_ends_the_startup_with_its_name(
+    context: OperatorContext, configure: Callable[[webop.OperatorSettings], object], message: str
 ) -> None:
-    @webop.on.startup(registry=registry, id="configure")
-    def configure(**_: Any) -> None:
-        call()
+    @webop.on.startup(id="configure")
+    def fn(settings: webop.OperatorSettings, **_: Any) -> None:
+        configure(settings)
 
     async with asyncio.timeout(10):
-        with pytest.raises(ActivityError, match=message):
+        with pytest.raises(ActivityError, match=f"'configure' failed for good: .*{message}"):
             await run_activity(context, Activity.STARTUP)

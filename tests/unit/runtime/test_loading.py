@@ -33,15 +33,6 @@ def registry(
         del sys.modules[name]
 
 
-@pytest.mark.feature("LOD-01", "LOD-03", "HND-13")
-def test_handlers_of_files_are_registered(registry: webop.OperatorRegistry, tmp_path: Path) -> None:
-    (tmp_path / "one.py").write_text(HANDLER)
-    (tmp_path / "two.py").write_text(HANDLER)
-    load_file(tmp_path / "one.py")
-    load_file(tmp_path / "two.py")
-    assert len(registry) == 2
-
-
 @pytest.mark.feature("LOD-04")
 def test_what_is_beside_a_file_is_importable(tmp_path: Path) -> None:
     (tmp_path / "beside_it.py").write_text("x = 5")
@@ -61,7 +52,7 @@ def test_a_file_can_have_any_name(
     assert sys.modules["webop"] is webop
 
 
-@pytest.mark.feature("LOD-01")
+@pytest.mark.feature("LOD-01", "LOD-03", "HND-13")
 def test_files_of_one_name_in_two_folders_are_two_modules(
     registry: webop.OperatorRegistry, tmp_path: Path
 ) -> None:
@@ -70,18 +61,6 @@ def test_files_of_one_name_in_two_folders_are_two_modules(
         (tmp_path / folder / "handlers.py").write_text(HANDLER)
         load_file(tmp_path / folder / "handlers.py")
     assert len(registry) == 2
-
-
-@pytest.mark.feature("LOD-02", "LOD-04")
-def test_modules_are_imported_from_the_current_folder(
-    registry: webop.OperatorRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my_package").mkdir()
-    (tmp_path / "my_package" / "__init__.py").write_text("")
-    (tmp_path / "my_package" / "handlers.py").write_text(HANDLER)
-    monkeypatch.chdir(tmp_path)
-    load_module("my_package.handlers")
-    assert len(registry) == 1
 
 
 @pytest.mark.feature("LOD-01", "LOD-02")
@@ -181,7 +160,7 @@ def test_a_file_that_is_named_as_a_module_is_told_what_to_do() -> None:
         load_module("handlers.py")
 
 
-@pytest.mark.feature("LOD-01", "LOD-02")
+@pytest.mark.feature("LOD-01", "LOD-02", "LOD-04")
 @pytest.mark.parametrize(
     ("first", "second"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -34,7 +34,5 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 @pytest.fixture(autouse=True)
-def _handler(registry: webop.OperatorRegistry, calls: Calls) -> None:
-    @webop.on.create("widgets", registry=registry, id="created", labels={"x": webop.PRESENT})
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", kwargs)
+def _handler(calls: Calls) -> None:
+    webop.on.create("widgets", id="created", labels={"x": webop.PRESENT})(calls.noting("created"))

@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.cluster.coordination.peering.pauses import stay_out
-from tests.kit.operators import (
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-)
-from tests.kit.peering_objects import (
-    PeeringObject,
-    build_record,
-)
+from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing
+from tests.kit.peering_objects import PeeringObject, build_record, stay_out
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.handlers.stopping import AsyncDaemonStopped
@@ -30,10 +21,7 @@ from webop.runtime.operator import Operator, OperatorOptions
 @pytest.mark.feature("PEE-01", "PEE-13", "PEE-15", "PEE-16", "CFG-06", "CFG-10", "CFG-11", "D-21")
 @pytest.mark.parametrize("stealth", [False, True])
 async def test_an_operator_keeps_a_record_and_removes_it_at_the_end(
-    run_operator: RunOperator,
-    shared: PeeringObject,
-    log: pytest.LogCaptureFixture,
-    stealth: bool,
+    run_operator: RunOperator, shared: PeeringObject, log: pytest.LogCaptureFixture, stealth: bool
 ) -> None:
     await shared.create()
     peering = {"stealth": stealth, "lifetime": 2, "priority": 7}
@@ -168,15 +156,12 @@ async def test_standalone_operators_have_nothing_to_do_with_it(
 
 @pytest.mark.feature("PEE-15")
 async def test_the_record_stays_until_the_work_has_ended(
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    shared: PeeringObject,
-    objects: Objects,
+    run_operator: RunOperator, shared: PeeringObject, objects: Objects
 ) -> None:
     ended = asyncio.Event()
     records: list[Any] = []
 
-    @webop.daemon("widgets", registry=registry)
+    @webop.daemon("widgets")
     async def daemon(stopped: AsyncDaemonStopped, **_: Any) -> None:
         await stopped.wait()
         await ended.wait()
@@ -204,9 +189,7 @@ async def test_at_sigterm_others_take_over_at_once_while_webhooks_are_served_on(
     objects: Objects,
     log: pytest.LogCaptureFixture,
 ) -> None:
-    @webop.on.validate("widgets", registry=registry, id="validated")
-    async def validated(**_: Any) -> None: ...
-
+    webop.on.validate("widgets", id="validated")(do_nothing)
     await shared.create()
     operator = Operator(
         OperatorOptions(

@@ -7,20 +7,14 @@ import time
 
 import pytest
 
-from tests.cluster.coordination.peering.pauses import stay_out
-from tests.kit.operators import (
-    CRDS,
-    Calls,
-    Objects,
-    RunOperator,
-    build_settings,
-)
+from tests.kit.operators import CRDS, Calls, Objects, RunOperator, build_settings
 from tests.kit.peering_objects import (
     PEERINGS,
     PeeringObject,
     build_peering_crds,
     build_record,
     define_peerings,
+    stay_out,
     undefine_peerings,
 )
 from tests.kit.waiting import eventually

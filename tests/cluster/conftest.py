@@ -1,0 +1,46 @@
+"""What stands between operators and the API server in tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import webop
+from tests.kit.forwarder import Forwarder
+from tests.kit.http_relay import Meddler, Relay, relay
+from tests.kit.operators import Objects, Running, RunOperator, operate
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
+
+
+@pytest.fixture
+async def proxy(webop_cluster: LocalCluster) -> AsyncIterator[Forwarder]:
+    async with Forwarder(webop_cluster.server).listen() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def relayed(webop_cluster: LocalCluster) -> AsyncIterator[Relay]:
+    async with relay(webop_cluster) as relayed:
+        yield relayed
+
+
+@pytest.fixture
+def run_relayed(relayed: Relay, registry: webop.OperatorRegistry, objects: Objects) -> RunOperator:
+    """Runs an operator behind a relay; ``meddle`` answers some of its requests."""
+
+    def run(
+        settings: webop.OperatorSettings | None = None,
+        *,
+        meddle: Meddler | None = None,
+        **options: Any,
+    ) -> AbstractAsyncContextManager[Running]:
+        relayed.meddle = meddle
+        options = {"beside": True, "namespaces": [objects.namespace], **options}
+        return operate(relayed.info, registry, settings, **options)
+
+    return run
