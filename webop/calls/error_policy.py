@@ -39,9 +39,12 @@ class ChildrenRetryError(TemporaryError):
     """A handler must be called again because some of its sub-handlers are not finished."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Outcome:
-    """How an attempt of a handler ended."""
+    """How an attempt of a handler ended.
+
+    Code never changes it; a frozen dataclass takes three times as long to create.
+    """
 
     final: bool  # whether webop does not call the handler again in this cycle
     delay: float | None = None  # seconds until the next attempt; None for at once

@@ -52,6 +52,7 @@ from webop.handlers.registry import deduplicated
 from webop.lifecycles import LifeCycleFn
 from webop.models.fitting import dump_status
 from webop.objects.adoption import owner_of_the_moment
+from webop.objects.fields import is_mapping
 from webop.objects.patch import Patch
 
 _FRAMEWORK = ("webop.", "asyncio.", "concurrent.")
@@ -275,13 +276,11 @@ def deliver_results(outcomes: Mapping[str, Outcome], patch: Patch) -> None:
     for key, outcome in outcomes.items():
         if outcome.exception is not None or outcome.result is None:
             continue
-        if isinstance(outcome.result, pydantic.BaseModel):
-            patch.status.update(dump_status(outcome.result))
-            continue
-        if isinstance(outcome.result, Mapping):
+        if is_mapping(outcome.result):
             current = patch.status.get(key)
-            merged = {**current, **outcome.result} if isinstance(current, Mapping) else None
-            patch.status[key] = dict(outcome.result) if merged is None else merged
+            patch.status[key] = {**(current if is_mapping(current) else {}), **outcome.result}
+        elif isinstance(outcome.result, pydantic.BaseModel):
+            patch.status.update(dump_status(outcome.result))
         else:
             patch.status[key] = outcome.result
 

@@ -146,9 +146,10 @@ class HandlerState:
         """Whether the record on the object equals this state."""
         return _without_nones(self.build_record()) == self.stored
 
-    def is_due(self, moment: dt.datetime) -> bool:
-        """Return whether the handler must be called now."""
-        return not self.is_finished and (self.delayed is None or self.delayed <= moment)
+    @property
+    def is_due(self) -> bool:
+        """Whether the handler must be called now."""
+        return not self.is_finished and (self.delayed is None or self.delayed <= now())
 
     def with_outcome(self, outcome: Outcome) -> HandlerState:
         """Return the state after one more attempt."""
@@ -225,13 +226,11 @@ class Progress(dict[str, HandlerState]):
     @property
     def has_due(self) -> bool:
         """Whether any handler must be called now."""
-        moment = now()
-        return any(state.is_due(moment) for state in self.values())
+        return any(state.is_due for state in self.values())
 
     def due(self, handlers: Iterable[Handler]) -> list[Handler]:
         """Return the handlers that must be called now."""
-        moment = now()
-        return [h for h in handlers if self[h.id].is_due(moment)]
+        return [h for h in handlers if self[h.id].is_due]
 
     def record(self, handler: Handler, outcome: Outcome) -> None:
         """Record an attempt."""

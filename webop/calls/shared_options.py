@@ -36,6 +36,7 @@ class Commits(Protocol):
         """Take over states of handlers, and of those that have ended the results and the patch.
 
         The patch is empty then. All this is written at a moment of the loop's clock, or earlier.
+        Without states, the cycle has ended, and the caller writes at once.
         """
 
     async def write(self) -> None:

@@ -265,7 +265,7 @@ async def index_object(
             feed.discard(uid)
             continue
         state = feed.states.get(uid)
-        if state is not None and not state.is_due(now()):
+        if state is not None and not state.is_due:
             continue
         state = state or HandlerState(started=now())
         outcome = await attempt(handler, cause, state, options)

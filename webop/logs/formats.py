@@ -49,10 +49,11 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and what belongs to it."""
         record.message = record.getMessage().rstrip("\r\n")  # uvicorn's end with a line break
-        lines = [self.build_line(record)]
+        line = self.build_line(record)
         trace = _format_exception(*record.exc_info[1:]) if record.exc_info else record.exc_text
-        details = filter(None, (trace, record.stack_info))
-        return "\n".join([*lines, *(escape(text, keep="\n") for text in details)])
+        for text in filter(None, (trace, record.stack_info)):
+            line += "\n" + escape(text, keep="\n")
+        return line
 
     def build_line(self, record: logging.LogRecord) -> str:
         """Return the line without the traceback."""

@@ -380,7 +380,7 @@ class Controller:
             return False
         if decision is not None:
             return decision
-        if obj.work is not None:
+        if obj.work is not None and obj.work.pause:
             obj.work.pause = Pause()
         self._let_go(obj)
         return None

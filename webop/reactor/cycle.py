@@ -159,11 +159,12 @@ class _Commits:
         if outcomes:  # else their handlers have not ended
             deliver_results(outcomes, cause.patch)
             writer.take(cause.patch)
-        progress = Progress(states)
-        self.mark(progress, states)
-        storage = self._ctx.operator.settings.persistence.progress_storage
-        progress.store(body=self.sent, patch=writer.records, storage=storage)
-        writer.write_at(moment)
+        if states:  # else the cycle ends, and is written at once
+            progress = Progress(states)
+            self.mark(progress, states)
+            storage = self._ctx.operator.settings.persistence.progress_storage
+            progress.store(body=self.sent, patch=writer.records, storage=storage)
+            writer.write_at(moment)
 
     async def write(self) -> None:
         """Write now what was handed over."""

@@ -157,7 +157,7 @@ class Writer:
             text = "Dropped a patch of %s with a value that JSON cannot represent: %s"
             self._log_loss(text, str(exc))
         else:
-            self.waiting.add(UnwrittenPatch(wanted))
+            self.waiting.of_handlers = _join(self.waiting.of_handlers, wanted)
         patch.clear()
 
     def take_back(self, fns: list[PatchFn]) -> list[PatchFn]:
