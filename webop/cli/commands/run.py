@@ -214,11 +214,11 @@ def _importing() -> Iterator[None]:
     """
     was_enabled = gc.isenabled()
     gc.disable()
+    gc.set_threshold(_GC_THRESHOLD)  # before the imports, which can set another one
     try:
         yield
     finally:
         gc.freeze()
-        gc.set_threshold(_GC_THRESHOLD)
         if was_enabled:
             gc.enable()
 
