@@ -13,7 +13,6 @@ import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 logger = logging.getLogger(__name__)
 
@@ -65,10 +64,6 @@ def count_cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
-invocations: WeakKeyDictionary[asyncio.Task[Any], Any] = WeakKeyDictionary()
-"""The invocations of the running tasks of handlers; the watchdog reads them."""
-
-
 def call_apart(
     fn: Callable[..., Awaitable[Any]], kwargs: Mapping[str, Any], invocation: Any
 ) -> asyncio.Task[Any]:
@@ -77,7 +72,7 @@ def call_apart(
     If the caller awaits the task, its cancellation cancels the task.
     """
     task = asyncio.create_task(contain(fn, kwargs))
-    invocations[task] = invocation
+    task.invocation = invocation  # type: ignore[attr-defined]  # for the watchdog
     return task
 
 

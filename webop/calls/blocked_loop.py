@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from webop.aio.backoff import Once
-from webop.aio.cancellation import contain, invocations
+from webop.aio.cancellation import contain
 from webop.calls.invocation import Invocation, current_invocation
 from webop.events.loggers import ObjectLogger
 from webop.settings.groups import ProcessSettings
@@ -122,7 +122,7 @@ class Watchdog:
     def _inspect(self) -> tuple[Invocation | None, str]:
         """Return the handler that the loop is in, if there is one, and the stack from there on."""
         task: Any = asyncio.current_task(self._loop)
-        invocation = invocations.get(task) if task else None
+        invocation = getattr(task, "invocation", None)
         if invocation is None:  # in a task of a handler, as far as contexts are known (Python 3.12)
             context: Any = getattr(task, "get_context", dict)()
             invocation = context.get(current_invocation)
