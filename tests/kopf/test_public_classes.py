@@ -207,17 +207,22 @@ BODIES = """
     kopf.build_object_reference(kopf.Body(BODY))
     kopf.build_owner_reference(kopf.Body(BODY))
     kopf.build_owner_reference({}, controller=None)
+    kopf.build_owner_reference(kopf.Body(BODY), controller=False, block_owner_deletion=False)
+    kopf.build_object_reference({})
+    kopf.build_object_reference({'kind': 'Node', 'metadata': {'name': 'n', 'uid': 'u'}})
 """
 PATCHES = """
     kopf.Patch() == {}
     bool(kopf.Patch())
     bool(kopf.Patch(fns=[len]))
+    bool(kopf.Patch({'spec': {}}))
     kopf.Patch({'a': 1}) == {'a': 1}
     kopf.Patch(src={})
     repr(kopf.Patch())
     repr(kopf.Patch({'a': 1}))
     repr(kopf.Patch({}, fns=[len]))
     kopf.Patch(kopf.Patch({'a': 1}, fns=[len])).fns == [len]
+    kopf.Patch(kopf.Patch({'a': 1}, fns=[len]), fns=[id]).fns == [len, id]
     copy.copy(kopf.Patch({'a': 1}, fns=[len])).fns == [len]
     copy.deepcopy(kopf.Patch({'a': 1})) == {'a': 1}
     dict(revive(kopf.Patch({'spec': {'a': 1}})).spec)
@@ -227,6 +232,7 @@ PATCHES = """
     fill(kopf.Patch(), lambda p: p.status.setdefault('c', []).append(1))
     fill(kopf.Patch({'spec': {'x': 1, 'y': 2}}), lambda p: p.spec.pop('x'))
     fill(kopf.Patch({'spec': {'x': 1}}, fns=[len]), lambda p: p.clear())
+    bool(change(kopf.Patch({'spec': {'x': 1}}, fns=[len]), lambda p: p.clear()))
     kopf.Patch().spec.pop('x')
     kopf.Patch().spec == {}
     kopf.Patch().spec['x']
@@ -316,6 +322,8 @@ OTHERS = """
     kopf.ConnectionInfo(server='s', scheme='S').as_http_headers()
     kopf.ConnectionInfo(server='s', username='u', password='p').as_http_headers()
     kopf.ConnectionInfo(server='s', username='u').as_http_headers()
+    kopf.ConnectionInfo(server='s', username='\xfc', password='p').as_http_headers()
+    kopf.ConnectionInfo(server='s', username='u', password='p', token='t').as_http_headers()
     kopf.AiohttpSession(server='s', aiohttp_session='x').aiohttp_session
     kopf.AiohttpSession(server='s')
     kopf.AiohttpSession('s', 'x')
@@ -333,11 +341,15 @@ NAMES = """
     [*s.make_keys('create_fn')]
     [*s.make_keys('a/b.c')]
     [*s.make_keys('h' * 50)]
-    [*s.make_keys('h' * 80)]
+    [s.make_keys('h' * size) for size in (46, 47, 63, 64, 80)]
+    [*s.make_keys('outer.<locals>.inner')]
+    [*s.make_keys('a/b<c>' * 20)]
     s.make_keys('h') + []
     [*s.make_keys('x', body=kopf.Body(OWNED))]
     s.mark_key('x', body=kopf.Body(OWNED))
     s.mark_key('x', body=kopf.Body(BODY))
+    s.mark_key('x', body=kopf.Body({'kind': 'ReplicaSet'}))
+    s.mark_key('x', body=kopf.Body({**OWNED, 'kind': 'Other'}))
     s.make_safe_key('a/b<c>.d')
     s.make_v1_key('a/b')
     s.make_v1_key('h' * 50)
@@ -419,12 +431,15 @@ USES = (
 
 
 @pytest.mark.feature("REF-66", "REF-67", "REF-69", "REF-71", "REF-76", "REF-80", "EVT-13")
+@pytest.mark.feature("AUT-12", "EVT-05", "HIE-17", "HIE-18", "PAT-06", "PAT-08", "PAT-14", "RES-20")
 @pytest.mark.parametrize("expression", split(DIFFS + BODIES + PATCHES + OTHERS))
 def test_public_classes_are_used_as_those_of_kopf(expression: str) -> None:
     compare(expression)
 
 
 @pytest.mark.feature("REF-51", "REF-52", "REF-53", "REF-54", "REF-56", "REF-57", "REF-58", "CFG-67")
+@pytest.mark.feature("CFG-58", "CFG-59", "CFG-62", "CFG-63", "CFG-64", "CFG-69", "CFG-70", "CFG-71")
+@pytest.mark.feature("D-40", "D-61")
 @pytest.mark.parametrize(("storage", "expression"), USES)
 def test_storages_are_used_as_those_of_kopf(storage: str, expression: str) -> None:
     compare(expression, storage)
@@ -446,7 +461,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.feature("REF-76")
+@pytest.mark.feature("REF-72", "REF-73", "REF-75", "REF-76", "ARC-01", "D-35")
 @pytest.mark.parametrize("name", kopf.__all__)
 def test_all_names_of_kopf_are_there_with_the_members_of_their_classes(name: str) -> None:
     expected = getattr(kopf, name)
@@ -456,7 +471,7 @@ def test_all_names_of_kopf_are_there_with_the_members_of_their_classes(name: str
     assert name in webop.__all__
 
 
-@pytest.mark.feature("REF-76")
+@pytest.mark.feature("REF-76", "D-30")
 @pytest.mark.parametrize(("place", "name"), FUNCTIONS)
 def test_functions_and_constructors_take_the_options_of_kopf(place: str, name: str) -> None:
     def get_options(module: Any) -> dict[str, inspect.Parameter]:

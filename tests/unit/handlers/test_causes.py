@@ -56,13 +56,6 @@ def test_what_has_happened_is_detected(
     assert reason == expected
 
 
-@pytest.mark.feature("EVT-05", "REF-68")
-def test_reasons_are_strings_of_the_documented_values() -> None:
-    names = ("CREATE", "UPDATE", "DELETE", "RESUME", "NOOP", "FREE", "GONE")
-    assert {name: str(webop.Reason[name]) for name in names} == {n: n.lower() for n in names}
-    assert f"{webop.Reason.CREATE}" == "create"
-
-
 BODY = build_body({"a": 2}, labels={"l": "1"}, annotations={"n": "2"}, status={"s": 1})
 COMMON = {
     "logger",

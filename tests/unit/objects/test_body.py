@@ -10,9 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from webop.objects.body import Body, Meta, Spec, Status
-from webop.objects.body import build_object_reference as refer
-from webop.objects.body import build_owner_reference as refer_to_owner
+from webop.objects.body import Body
 
 
 def build_raw(**changes: Any) -> dict[str, Any]:
@@ -34,21 +32,6 @@ def build_raw(**changes: Any) -> dict[str, Any]:
         "status": {"y": 2},
         **changes,
     }
-
-
-@pytest.mark.feature("REF-80", "KWA-18")
-def test_a_body_and_its_stanzas_are_mappings() -> None:
-    body = Body(build_raw())
-
-    assert body["spec"] == {"x": 1}
-    assert body.spec["x"] == 1
-    assert body.status.get("y") == 2
-    assert body.meta is body.metadata
-    assert body.spec is body.spec
-    assert body.metadata["name"] == "example"
-    assert isinstance(body.spec, Spec)
-    assert isinstance(body.status, Status)
-    assert isinstance(body.meta, Meta)
 
 
 @pytest.mark.feature("REF-80", "KWA-08", "KWA-18")
@@ -167,38 +150,3 @@ def test_a_body_goes_without_the_garbage_collector() -> None:
         assert seen() is None
     finally:
         gc.enable()
-
-
-@pytest.mark.feature("HIE-17", "REF-31")
-def test_an_object_reference_has_what_the_object_has() -> None:
-    expected = {
-        "apiVersion": "kopf.dev/v1",
-        "kind": "KopfExample",
-        "name": "example",
-        "uid": "uid1",
-        "namespace": "ns",
-    }
-    clustered = {"kind": "Node", "metadata": {"name": "n", "uid": "u"}}
-
-    assert refer(Body(build_raw())) == refer(build_raw()) == expected
-    assert refer(clustered) == {"kind": "Node", "name": "n", "uid": "u"}
-    assert refer({}) == {}
-
-
-@pytest.mark.feature("HIE-18", "REF-32")
-def test_an_owner_reference_makes_a_controller_that_waits_by_default() -> None:
-    body = Body(build_raw())
-    identity = {
-        "apiVersion": "kopf.dev/v1",
-        "kind": "KopfExample",
-        "name": "example",
-        "uid": "uid1",
-    }
-
-    assert refer_to_owner(body) == {"controller": True, "blockOwnerDeletion": True, **identity}
-    assert refer_to_owner(body, controller=False, block_owner_deletion=False) == {
-        "controller": False,
-        "blockOwnerDeletion": False,
-        **identity,
-    }
-    assert refer_to_owner(body, controller=None, block_owner_deletion=None) == identity

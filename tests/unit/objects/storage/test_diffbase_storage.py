@@ -50,10 +50,6 @@ ESSENCE = {
     "spec": {"z": 1, "a": [1, {"b": None}], "t": 'x"y'},
     "metadata": {"labels": {"a": "b"}, "annotations": {"note": "n"}},
 }
-TEXT = (
-    '{"spec":{"z":1,"a":[1,{"b":null}],"t":"x\\"y"},'
-    '"metadata":{"labels":{"a":"b"},"annotations":{"note":"n"}}}'
-)
 
 
 def store_and_apply(storage: DiffBaseStorage, raw: dict[str, Any]) -> dict[str, Any]:
@@ -94,34 +90,6 @@ def test_what_is_stored_is_found_again_and_is_no_change_itself(storage: DiffBase
     assert storage.fetch(body=stored) == ESSENCE
     assert storage.build(body=stored, extra_fields=["status"])["status"] == {"s": 1}
     assert storage.build(body=stored) == ESSENCE
-
-
-@pytest.mark.feature("CFG-38", "CFG-65", "REF-52", "D-40")
-def test_the_annotation_is_written_as_kopf_writes_it() -> None:
-    storage, patch = AnnotationsDiffBaseStorage(), Patch()
-    body = Body(build_raw())
-
-    storage.store(body=body, patch=patch, essence=storage.build(body=body))
-
-    assert patch == {"metadata": {"annotations": {KEY: TEXT + "\n"}}}
-
-
-@pytest.mark.feature("CFG-64", "REF-53", "D-40")
-@pytest.mark.parametrize(
-    ("storage", "field"),
-    [
-        (StatusDiffBaseStorage(), {"kopf": {"last-handled-configuration": TEXT}}),
-        (StatusDiffBaseStorage(name="op"), {"op": {"last-handled-configuration": TEXT}}),
-        (StatusDiffBaseStorage(field="status.diff-base"), {"diff-base": TEXT}),
-        (StatusDiffBaseStorage(field=("status", "a.b")), {"a.b": TEXT}),
-    ],
-)
-def test_the_field_holds_the_state_as_text(storage: DiffBaseStorage, field: Any) -> None:
-    patch, body = Patch(), Body(build_raw())
-
-    storage.store(body=body, patch=patch, essence=storage.build(body=body))
-
-    assert patch == {"status": field}
 
 
 @pytest.mark.feature("CFG-66", "D-61")
