@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
-from asgi_lifespan import LifespanManager
 
 import webop
 from tests.kit.operators import build_settings
@@ -29,12 +27,9 @@ def build(*objects: Any, version: str = f"{GROUP}/v2", **changes: Any) -> dict[s
     return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}
 
 
-async def post(registry: webop.OperatorRegistry, review: Any, path: str = "/convert") -> Any:
-    app = webop.create_app(modules=[], registry=registry)
-    async with LifespanManager(app):
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://webop") as client:
-            return await client.post(path, json=review)
+async def post(registry: webop.OperatorRegistry, review: Any) -> Any:
+    async with serve(registry=registry, modules=[]) as site:
+        return await site.post(review, "/convert")
 
 
 async def test_objects_are_converted_without_a_cluster(registry: webop.OperatorRegistry) -> None:

@@ -238,26 +238,6 @@ async def test_an_account_that_is_not_told_cannot_be_exempted(
     assert "settings.admission.exempt_account has no effect" in caplog.text
 
 
-async def test_a_config_is_confirmed_when_its_authorities_are_trusted(
-    registry: webop.OperatorRegistry, server: FailingServer
-) -> None:
-    old: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "b2xk"}
-    new: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "bmV3"}
-    async with manage(registry, server, old) as managing:
-        async with asyncio.timeout(10):
-            await managing.manager.confirm(old)
-        waiter = asyncio.create_task(managing.manager.confirm(new))
-        server.gate.clear()
-        managing.manager.announce(new)
-        await eventually(lambda: len(server.requests) > 3)
-        assert not waiter.done()
-        server.gate.set()
-        async with asyncio.timeout(10):
-            await waiter
-        bundles = {w["clientConfig"]["caBundle"] for w in server.stored[VALIDATING]["webhooks"]}
-        assert bundles == {"bmV3Cg=="}
-
-
 @pytest.mark.parametrize("has_others", [False, True])
 async def test_a_new_certificate_delays_the_readiness_if_other_replicas_serve(
     registry: webop.OperatorRegistry, server: FailingServer, has_others: bool

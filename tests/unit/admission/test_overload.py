@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -23,28 +22,20 @@ class Gate:
         self.event = threading.Event()
         self.held = 0
 
-    @contextmanager
-    def closing(self) -> Iterator[Gate]:
-        """Let all calls go at the end of the block."""
-        try:
-            yield self
-        finally:
-            self.event.set()
-
     def hold(self) -> None:
         """Block the thread."""
         self.held += 1
         self.event.wait(60)
 
     async def wait_for_held(self, count: int) -> None:
-        """Wait until so many calls are being held."""
         await eventually(lambda: self.held >= count, f"{count} held calls")
 
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    with Gate().closing() as gate:
-        yield gate
+    gate = Gate()
+    yield gate
+    gate.event.set()
 
 
 @pytest.fixture

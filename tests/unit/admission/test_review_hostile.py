@@ -39,6 +39,41 @@ def replace(path: str, value: Any) -> Json:
 
 
 REFUSED = [
+    ("request", _ABSENT, "is missing"),
+    ("request", None, "is missing"),
+    ("request", [], "must be an object"),
+    ("request.uid", _ABSENT, "is missing"),
+    ("request.uid", None, "is missing"),
+    ("request.uid", "", "is empty"),
+    ("request.uid", 1, "must be a string"),
+    ("request.resource", _ABSENT, "is missing"),
+    ("request.resource", "pods", "must be an object"),
+    ("request.resource.version", _ABSENT, "is missing"),
+    ("request.resource.resource", _ABSENT, "is missing"),
+    ("request.resource.resource", "", "is empty"),
+    ("request.resource.group", 1, "must be a string"),
+    ("request.resource.version", 1, "must be a string"),
+    ("request.kind", _ABSENT, "is missing"),
+    ("request.kind.kind", None, "is missing"),
+    ("request.operation", _ABSENT, "is missing"),
+    ("request.operation", "create", "must be one of CREATE, UPDATE, DELETE, CONNECT, not 'create'"),
+    ("request.operation", "*", "must be one of CREATE, UPDATE, DELETE, CONNECT, not '*'"),
+    ("request.operation", ["CREATE"], "must be a string"),
+    ("request.userInfo", _ABSENT, "is missing"),
+    ("request.userInfo", "admin", "must be an object"),
+    ("request.namespace", {}, "must be a string"),
+    ("request.name", 1, "must be a string"),
+    ("request.subResource", 1, "must be a string"),
+    ("request.dryRun", "true", "must be true or false"),
+    ("request.dryRun", 1, "must be true or false"),
+    ("request.object", [], "must be an object"),
+    ("request.object", "text", "must be an object"),
+    ("request.oldObject", 0, "must be an object"),
+    ("request.object.metadata.labels", [], "must be an object"),
+    ("request.object.metadata.uid", [], "must be a string"),
+    ("request.object.metadata.name", {}, "must be a string"),
+    ("request.oldObject.metadata.namespace", 5, "must be a string"),
+    ("request.oldObject.metadata.annotations", "x", "must be an object"),
     ("request.options", [], "must be an object"),
     ("request.options", "x", "must be an object"),
     ("request.requestKind", "Pod", "must be an object"),
@@ -82,7 +117,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.feature("ADM-31", "ADM-24")
+@pytest.mark.feature("ADM-31", "ADM-24", "D-68")
 @pytest.mark.parametrize(("path", "value", "message"), REFUSED)
 def test_what_breaks_the_rules_is_refused_with_the_name_of_the_field(
     path: str, value: Any, message: str
@@ -91,6 +126,12 @@ def test_what_breaks_the_rules_is_refused_with_the_name_of_the_field(
         parse_review(replace(path, value))
     assert str(caught.value) == f"{path} {message}."
     assert caught.value.status == 400
+
+
+def test_an_update_needs_an_object() -> None:
+    review = build_review(operation="UPDATE", object=None)
+    with pytest.raises(ReviewError, match=r"^UPDATE needs request\.object or request\.oldObject"):
+        parse_review(review)
 
 
 @pytest.mark.parametrize("payload", [[], "AdmissionReview", None])
