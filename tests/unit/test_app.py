@@ -165,7 +165,7 @@ async def get_statuses(site: Site) -> list[int]:
     return [(await site.post(build_review())).status_code, *(a.status_code for a in answers)]
 
 
-@pytest.mark.feature("ADM-49")
+@pytest.mark.feature("ADM-49", "ADM-60")
 async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_seen_by_the_probes(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:

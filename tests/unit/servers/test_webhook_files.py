@@ -28,7 +28,6 @@ from tests.kit.webhook_servers import (
     get_port,
     get_url,
     post,
-    read_head,
     save,
     trust,
 )
@@ -405,18 +404,6 @@ async def test_a_subclass_brings_its_certificates_and_its_config(
         assert get_bundle(configs.all[1]) == pairs[0].cert + pairs[1].cert
         assert (await post(get_url(configs.all[0]), trust(pairs[1].cert))).status_code == 200
     assert len(configs.all) == 2
-
-
-@pytest.mark.feature("ADM-92")
-async def test_clients_need_no_credentials(fn: Recorder, hosting: Hosting) -> None:
-    async with (
-        operate(webop.WebhookServer(port=0), fn, hosting) as configs,
-        connect(get_port(configs.all[0]), trust(configs.bundle)) as (reader, writer),
-    ):
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-        assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
-    assert fn.calls[0].sslpeer is None
-    assert "Authorization" not in fn.calls[0].headers
 
 
 @pytest.mark.feature("ADM-68")

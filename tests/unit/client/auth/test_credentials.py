@@ -200,6 +200,8 @@ def test_the_server_has_to_be_a_url(server: object, is_fine: bool) -> None:
         ({"expiration": 1893456000.0}, "expiration must be a datetime, got float"),
         ({"priority": "high"}, "priority must be a number, got str"),
         ({"token": b"secret"}, "token must be a string, got bytes"),
+        ({"insecure": "false"}, "insecure must be True or False"),
+        ({"insecure": 1}, "insecure must be True or False"),
     ],
 )
 def test_values_of_wrong_types_are_told_where_they_are_given(
