@@ -5,6 +5,7 @@ Each line below is an expression that is evaluated twice: with ``kopf`` as Kopf,
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import pickle
@@ -491,3 +492,38 @@ def test_functions_and_constructors_take_the_options_of_kopf(place: str, name: s
         and option not in found
     }
     assert takes_any or missing <= {"queueing"}  # as settings; the manual says batching
+
+
+DIFFERENT = {
+    *("posting.loggers", "posting.event_name_prefix", "posting.reporting_component"),
+    *("execution.executor", "persistence.progress_storage", "persistence.diffbase_storage"),
+}
+"""Settings whose defaults are others than in Kopf."""
+UNKNOWN = {
+    *("posting.default_backoffs", "posting.logging_backoffs", "posting.worker_limit"),
+    *("posting.idle_timeout", "watching.chunk_size", "watching.initial_streaming"),
+}
+"""Settings that are not in the manual, and not in webop's."""
+
+
+@pytest.mark.feature(
+    *(
+        f"CFG-{number:02}"
+        for number in (*range(1, 6), *range(12, 19), *range(21, 26), *range(28, 37), 39)
+    ),
+    "REF-50",
+)
+def test_settings_have_the_defaults_of_kopf() -> None:
+    ours, theirs = webop.OperatorSettings(), kopf.OperatorSettings()
+    differing = {
+        f"{group}.{field.name}"
+        for group, section in vars(theirs).items()
+        for field in dataclasses.fields(section)
+        if not field.name.startswith("_")
+        and getattr(getattr(ours, group), field.name, ...) != getattr(section, field.name)
+    }
+    assert differing == DIFFERENT | UNKNOWN
+    assert ours.batching.batch_window == theirs.queueing._batch_window
+    assert ours.posting.loggers
+    assert ours.posting.reporting_component == "webop"
+    assert ours.posting.event_name_prefix == "webop-event-"

@@ -238,11 +238,6 @@ def test_a_misspelt_option_is_told_at_once() -> None:
         webop.create_app(namespace="x")  # type: ignore[call-arg]
 
 
-def test_all_namespaces_and_some_exclude_each_other() -> None:
-    with pytest.raises(ConfigurationError, match="exclude each other"):
-        webop.create_app(clusterwide=True, namespaces=["x"])
-
-
 async def test_a_handler_that_cannot_be_called_is_told_to_the_server_or_the_caller(
     registry: webop.OperatorRegistry,
 ) -> None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
 import threading
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import webop
 from tests.kit.operators import build_settings
 from tests.kit.reviews import build_review, serve
+from tests.kit.scrapes import find_port, operate, wait_listening
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
 
@@ -229,38 +227,11 @@ async def test_without_credentials_admission_is_served_and_the_readiness_says_wh
 
 @pytest.mark.feature("PRB-01", "PRB-03")
 @pytest.mark.parametrize("path", ["", "/", "/healthz", "/some/where"])
-async def test_the_liveness_endpoint_reports_the_health_and_takes_no_reviews(
-    registry: webop.OperatorRegistry, path: str
-) -> None:
-    calls: list[str] = []
-    settings = webop.OperatorSettings()
-    settings.admission.server = webop.WebhookServer(port=0)
-    webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
-    webop.on.validate("kopfexamples", registry=registry)(lambda **_: calls.append("check"))
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-    ready, url = asyncio.Event(), f"http://127.0.0.1:{port}{path}"
-    task = asyncio.create_task(
-        webop.operator(
-            registry=registry,
-            settings=settings,
-            liveness_endpoint=url,
-            clusterwide=True,
-            ready_flag=ready,
-        )
-    )
-    async with httpx.AsyncClient(trust_env=False) as http:
-        await eventually(lambda: ready.is_set() or task.done())
-        answer = await get_when_up(http, url)
-        refusal = await http.post(f"http://127.0.0.1:{port}/", json=build_review())
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+async def test_the_liveness_endpoint_reports_the_health_and_takes_no_reviews(path: str) -> None:
+    root = f"http://127.0.0.1:{find_port()}"
+    async with operate(liveness_endpoint=f"{root}{path}") as http:
+        await wait_listening(http, root)
+        answer = await http.get(f"{root}{path}")
+        refusal = await http.post(f"{root}/", json=build_review())
     assert (answer.status_code, answer.json()) == (200, {"x": "fine"})
     assert refusal.status_code == 405
-    assert not calls
-
-
-async def get_when_up(http: httpx.AsyncClient, url: str) -> httpx.Response:
-    answer: httpx.Response = await eventually(lambda: http.get(url), ignoring=httpx.ConnectError)
-    return answer

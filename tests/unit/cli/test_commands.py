@@ -101,16 +101,6 @@ REFUSING = f"{HANDLERS}\n@webop.on.login()\ndef login(**_):\n    raise webop.Per
         (HANDLERS, ["-A", "-n", "x"], 2),
         (HANDLERS, ["--help"], 0),
     ],
-    ids=[
-        "import",
-        "startup",
-        "credentials",
-        "login",
-        "liveness",
-        "option",
-        "scope",
-        "help",
-    ],
 )
 def test_the_exit_code_tells_failures_from_mistakes_in_the_command(
     code: str, options: list[str], exit_code: int, tmp_path: Path

@@ -122,12 +122,6 @@ def test_the_present_value_of_a_field_is_matched(
     assert is_called(decorator, {"field": "spec.field", **options}, new, old) is expected
 
 
-@pytest.mark.feature("D-66")
-def test_a_creation_handler_for_an_absent_value_is_not_for_a_present_one() -> None:
-    options = {"field": "spec.field", "value": ABSENT}
-    assert not is_called(webop.on.create, options, build_value_body("v"))
-
-
 @pytest.mark.feature("FLT-11")
 def test_a_resuming_handler_looks_at_the_present_value_only() -> None:
     options = {"field": "spec.field", "value": "v"}

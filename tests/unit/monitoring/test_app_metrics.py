@@ -315,18 +315,11 @@ async def test_the_port_of_the_probes_has_metrics_only_if_they_are_asked_for() -
         assert (await http.get(f"{url}/metrics")).status_code == 404
 
 
-async def test_probes_and_metrics_can_share_a_port() -> None:
-    url = f"http://127.0.0.1:{find_port()}"
-    endpoints = {"liveness_endpoint": f"{url}/healthz", "metrics_endpoint": f"{url}/stats"}
-    async with operate(**endpoints) as http:
-        found = await scrape_until(lambda found: found.get("webop_ready"), http, f"{url}/stats")
-        assert (await http.get(f"{url}/healthz")).json() == {"x": "fine"}
-    assert found.get("webop_acting") == 1
-
-
+@pytest.mark.feature("PRB-02")
 @pytest.mark.parametrize(
     ("endpoints", "said"),
     [
+        ({"liveness_endpoint": "ftp://localhost/x"}, "ftp://localhost/x.*http://"),
         ({"metrics_endpoint": "https://localhost/"}, "The metrics endpoint 'https://localhost/'"),
         (
             {"metrics_endpoint": "http://localhost:99999/"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import socket
 import ssl
@@ -15,9 +14,8 @@ import httpx
 import pytest
 import uvloop
 
-import webop
 from tests.kit import webhook_servers
-from tests.kit.scrapes import find_port
+from tests.kit.scrapes import find_port, operate, wait_listening
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
     HEAD,
@@ -214,37 +212,15 @@ async def test_a_client_with_tls_that_does_not_close_its_side_is_cut(
 
 @pytest.mark.feature("PRB-01")
 async def test_a_flood_of_the_probe_port_does_not_get_the_pod_killed() -> None:
-    registry = webop.OperatorRegistry()
-    webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
-    port, ready = find_port(), asyncio.Event()
-    running = webop.operator(
-        registry=registry,
-        clusterwide=True,
-        ready_flag=ready,
-        liveness_endpoint=f"http://127.0.0.1:{port}/healthz",
-        metrics_endpoint=f"http://127.0.0.1:{port}/metrics",
-    )
-    task = asyncio.create_task(running)
-
-    async def probe(path: str) -> int:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            with contextlib.suppress(httpx.ConnectError):
-                return (await http.get(f"http://127.0.0.1:{port}{path}")).status_code
-        return 0
-
-    try:
-        await eventually(lambda: ready.is_set() or task.done())
-        for pause in itertools.repeat(0.05):
-            if await probe("/livez") == 200:
-                break
-            await asyncio.sleep(pause)
+    port = find_port()
+    root = f"http://127.0.0.1:{port}"
+    endpoints = {"liveness_endpoint": f"{root}/healthz", "metrics_endpoint": f"{root}/metrics"}
+    async with operate(**endpoints) as http:
+        await wait_listening(http, f"{root}/livez")
         with flood(port, b"", count=280):
             for path in ("/healthz", "/livez", "/readyz", "/metrics") * 3:
-                assert await probe(path) == 200
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+                async with httpx.AsyncClient(trust_env=False) as client:
+                    assert (await client.get(f"{root}{path}")).status_code == 200
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
