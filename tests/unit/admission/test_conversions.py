@@ -44,16 +44,6 @@ async def test_objects_are_converted_without_a_cluster(registry: webop.OperatorR
     assert second["spec"] == V1["spec"]
 
 
-async def test_if_one_object_fails_none_is_converted(registry: webop.OperatorRegistry) -> None:
-    declare(registry)
-    answer = await post(registry, build(V1, BROKEN))
-    response = answer.json()["response"]
-    assert "convertedObjects" not in response
-    assert response["result"]["status"] == "Failure"
-    text = "Cannot convert Shop ns/two from v1 to v2: the object does not fit the model of v1: "
-    assert response["result"]["message"].startswith(f"{text}spec.address: ")
-
-
 async def test_other_kinds_and_versions_are_failures(registry: webop.OperatorRegistry) -> None:
     declare(registry)
     for review in (

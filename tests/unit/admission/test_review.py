@@ -232,7 +232,7 @@ def test_an_error_is_a_refusal_with_its_message_and_code(
     assert response["status"] == {"message": message, "code": code}
 
 
-@pytest.mark.feature("ADM-07", "ADM-09")
+@pytest.mark.feature("ADM-07", "ADM-09", "D-63")
 def test_a_refusal_has_warnings_but_no_patch() -> None:
     ops = [{"op": "add", "path": "/x", "value": 1}]
     response = respond(error=ValueError("any"), warnings=["w"], patch=encode_patch(ops))

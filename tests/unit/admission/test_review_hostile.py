@@ -216,37 +216,6 @@ async def test_what_the_api_server_checks_does_no_harm_here(
             assert "filled" in str(read_patch(response))
 
 
-async def fill(registry: webop.OperatorRegistry, value: Any) -> dict[str, Any]:
-    """Return the response to a review whose handler puts a value into the patch."""
-
-    @webop.on.mutate("kopfexamples", registry=registry)
-    def fn(patch: webop.Patch, **_: Any) -> None:
-        patch.spec["x"] = value
-
-    async with serve(registry=registry) as site:
-        return await site.review()
-
-
-@pytest.mark.feature("ADM-09")
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), [{"a": (1.0, -float("inf"))}]])
-async def test_a_patch_with_numbers_that_json_does_not_have_is_a_refusal(
-    registry: webop.OperatorRegistry, value: Any
-) -> None:
-    response = await fill(registry, value)
-    assert response["allowed"] is False
-    assert "JSON has no NaN and no infinity" in response["status"]["message"]
-    assert "patch" not in response
-
-
-@pytest.mark.parametrize("value", [10**30, [-(2**70)]])
-async def test_a_patch_with_integers_that_are_too_large_is_a_refusal(
-    registry: webop.OperatorRegistry, value: Any
-) -> None:
-    response = await fill(registry, value)
-    assert response["allowed"] is False
-    assert "64-bit" in response["status"]["message"]
-
-
 def test_a_response_can_be_put_into_json_whatever_is_in_it() -> None:
     review = parse_review(build_review())
     causes: Any = [webop.AdmissionCause("\ud800", "\udfff")]
