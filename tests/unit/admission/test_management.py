@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 import webop
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
 from tests.unit.admission.fake_api_server import (
     KEX,
@@ -62,6 +63,7 @@ async def test_nothing_is_sent_when_nothing_changes(
 
 
 @pytest.mark.parametrize("failure", [500, 503, 429, httpx.ConnectError("No way.")])
+@in_virtual_time
 async def test_problems_of_the_api_server_are_waited_out(
     registry: webop.OperatorRegistry,
     server: FailingServer,
@@ -104,6 +106,7 @@ async def test_a_refusal_for_lack_of_permissions_shows_the_rule(
     assert "resourceNames: [auto.kopf.dev], verbs: [patch]}" in str(error)
 
 
+@in_virtual_time
 async def test_a_replica_that_cannot_update_its_record_is_not_ready_but_goes_on(
     registry: webop.OperatorRegistry, server: FailingServer, caplog: pytest.LogCaptureFixture
 ) -> None:

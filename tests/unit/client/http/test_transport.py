@@ -38,9 +38,9 @@ async def check_memory(
 ) -> None:
     """Check that a client that watches catches up after a fault."""
     cluster = FakeCluster("kept", "changed", "deleted")
-    mirror = Mirror()
+    mirror, options = Mirror(), Watching(inactivity_timeout=0.2, reconnect_backoff=0.01)
     async with serving(cluster) as server, connect(server) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
+        task = group.create_task(mirror.follow(client, options))
         await eventually(lambda: bool(cluster.feeds))
         fault(cluster)
         cluster.delete("deleted")
@@ -94,14 +94,14 @@ async def streaming(limits: StreamLimits) -> AsyncIterator[LineStream]:
 
 
 async def test_a_stream_that_stays_silent_ends_with_a_timeout() -> None:
-    async with streaming(StreamLimits(silence=0.5)) as lines:
+    async with streaming(StreamLimits(silence=0.2)) as lines:
         assert len(await anext(lines)) == 1
         with pytest.raises(TimeoutError):
             await anext(lines)
 
 
 async def test_a_stream_ends_in_silence_when_its_total_time_is_over() -> None:
-    async with streaming(StreamLimits(total=0.5)) as lines:
+    async with streaming(StreamLimits(total=0.2)) as lines:
         assert [len(batch) async for batch in lines] == [1]
 
 

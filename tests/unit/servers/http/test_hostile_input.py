@@ -117,10 +117,10 @@ async def test_a_client_that_does_not_read_its_answer_is_cut(fn: Recorder) -> No
     fn.response = {"padding": "x" * size}
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        async with listen(fn, read_timeout=0.3) as port:
+        async with listen(fn, read_timeout=0.1) as port:
             await asyncio.to_thread(client.connect, ("127.0.0.1", port))
             await asyncio.to_thread(client.sendall, REQUEST)
-            await asyncio.sleep(1.5)  # it has long been cut then
+            await asyncio.sleep(0.8)  # it has long been cut then
             received = 0
             with contextlib.suppress(ConnectionError):
                 while data := await asyncio.to_thread(client.recv, 1_000_000):
