@@ -430,6 +430,9 @@ PROGRESS = """
     fill(kopf.Patch(), lambda p: s.touch(body=kopf.Body(BODY), patch=p, value='v'))
     fill(kopf.Patch(), lambda p: s.touch(body=kopf.Body(BODY), patch=p, value='d'))
     fill(kopf.Patch(), lambda p: s.touch(body=kopf.Body(BODY), patch=p, value=None))
+    fill(kopf.Patch(), lambda p: s.purge(key='h', body=kopf.Body({'status': STATUS}), patch=p))
+    s.fetch(key='h', body=kopf.Body({'status': STATUS}))
+    s.clear(essence={'spec': {'x': 1}, 'metadata': {'annotations': {'a/b': 'c'}}})
     s.clear(essence=copy.deepcopy(BODY))
     s.clear(essence={})
     s.flush()
@@ -443,6 +446,19 @@ DIFFBASE = """
     s.build(body=kopf.Body(BODY))
     s.build(body=kopf.Body({}))
     s.build(body=kopf.Body(BODY), extra_fields=['status.y', 'metadata.name', ('nope',)])
+    [s.build(body=kopf.Body(BODY), extra_fields=[field]) for field in ('status', 'status.kopf.dummy', 'status.nope', 'nope.x', 'spec.x')]
+    s.build(body=kopf.Body(BODY), extra_fields=['status.kopf.dummy', 'status.kopf'])
+    s.build(body=kopf.Body(BODY), extra_fields=['status.kopf', 'status.kopf.dummy'])
+    s.build(body=kopf.Body(BODY), extra_fields=['status.y', 'status.kopf.dummy'])
+    s.build(body=kopf.Body(BODY), extra_fields=['metadata'])
+    s.build(body=kopf.Body({'metadata': {'labels': {}, 'annotations': {}}, 'status': {}}))
+    s.build(body=kopf.Body({'metadata': {'labels': {'a': 'b'}, 'name': 'n'}}))
+    s.build(body=kopf.Body({'metadata': {'annotations': {'sub.kopf.zalando.org/x': 'y', 'z': '1'}}}))
+    s.build(body=kopf.Body({'metadata': {'annotations': {'op2.dev/kopf-managed': 'yes', 'op2.dev/x': 'y', 'z': '1'}}}))
+    change(s, lambda s: s.ignored_fields.append('spec')).build(body=kopf.Body(BODY))
+    change(s, lambda s: s.ignored_fields.extend(['metadata.labels', 'metadata.annotations.a'])).build(body=kopf.Body(BODY))
+    change(s, lambda s: s.ignored_fields.extend(['spec.nope', 'spec.x.y', ('a', 'b')])).build(body=kopf.Body(BODY))
+    fill(kopf.Patch(), lambda p: s.store(body=kopf.Body({'metadata': {'annotations': {'op.dev/kopf-managed': 'yes'}}}), patch=p, essence={}))
     s.fetch(body=kopf.Body(BODY))
     s.fetch(body=kopf.Body(HANDLED))
     revive(s).fetch(body=kopf.Body(HANDLED))
@@ -451,18 +467,19 @@ DIFFBASE = """
     fill(kopf.Patch(), lambda p: s.store(body=kopf.Body(OWNED), patch=p, essence={}))
     s.ignored_fields
     change(s, lambda s: s.ignored_fields.append('spec.x')).build(body=kopf.Body(BODY))
-"""
+"""  # noqa: E501
 DIFFBASE_FIELD = "change(s, lambda s: setattr(s, 'field', 'status.{name}.here')).field"
 PROGRESS_STORAGES = (
     "kopf.SmartProgressStorage()",
-    "kopf.MultiProgressStorage([kopf.StatusProgressStorage()])",
+    "kopf.MultiProgressStorage([kopf.AnnotationsProgressStorage(), kopf.StatusProgressStorage()])",
     "kopf.AnnotationsProgressStorage()",
     "kopf.AnnotationsProgressStorage(prefix='op.dev', v1=False, verbose=True, touch_key='t')",
     "kopf.StatusProgressStorage()",
     "kopf.StatusProgressStorage(name='op', field='status.{name}.p', touch_field='status.t')",
 )
 DIFFBASE_STORAGES = (
-    "kopf.MultiDiffBaseStorage([kopf.StatusDiffBaseStorage()])",
+    "kopf.MultiDiffBaseStorage([kopf.StatusDiffBaseStorage(), kopf.AnnotationsDiffBaseStorage()])",
+    "kopf.AnnotationsDiffBaseStorage(prefix='kopf.dev', key='k' * 60)",
     "kopf.AnnotationsDiffBaseStorage()",
     "kopf.AnnotationsDiffBaseStorage(prefix='op.dev', key='last', ignored_fields=['spec.x'])",
     "kopf.StatusDiffBaseStorage()",
@@ -472,8 +489,8 @@ USES = (
     *itertools.product(PROGRESS_STORAGES, split(PROGRESS + CLEANING)),
     *itertools.product(PROGRESS_STORAGES[4:], split(PROGRESS_FIELDS)),
     *itertools.product(DIFFBASE_STORAGES, split(DIFFBASE + CLEANING)),
-    *itertools.product(DIFFBASE_STORAGES[3:], split(DIFFBASE_FIELD)),
-    *itertools.product(PROGRESS_STORAGES[2:4] + DIFFBASE_STORAGES[1:3], split(NAMES)),
+    *itertools.product(DIFFBASE_STORAGES[4:], split(DIFFBASE_FIELD)),
+    *itertools.product(PROGRESS_STORAGES[2:4] + DIFFBASE_STORAGES[1:4], split(NAMES)),
 )
 """A storage, and what is done with it."""
 
@@ -489,7 +506,10 @@ def test_public_classes_are_used_as_those_of_kopf(expression: str) -> None:
 
 @pytest.mark.feature("REF-51", "REF-52", "REF-53", "REF-54", "REF-56", "REF-57", "REF-58", "CFG-67")
 @pytest.mark.feature("CFG-58", "CFG-59", "CFG-62", "CFG-63", "CFG-64", "CFG-69", "CFG-70", "CFG-71")
-@pytest.mark.feature("D-40", "D-61")
+@pytest.mark.feature(
+    "CFG-60", "CFG-61", "CFG-65", "CFG-66", "CFG-72", "D-01", "D-40", "D-45", "D-61"
+)
+@pytest.mark.feature("D-61", "HND-29", "HND-30", "HND-31", "HND-33")
 @pytest.mark.parametrize(("storage", "expression"), USES)
 def test_storages_are_used_as_those_of_kopf(storage: str, expression: str) -> None:
     compare(expression, storage)

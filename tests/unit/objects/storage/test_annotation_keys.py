@@ -70,28 +70,6 @@ def test_annotations_of_operators_are_recognized(
     assert set(find_managed_prefixes(annotations)) == prefixes
 
 
-@pytest.mark.feature("D-61")
-@pytest.mark.parametrize(
-    ("prefix", "annotations", "expected"),
-    [
-        ("op.example.com", {}, {"op.example.com/kopf-managed": "yes"}),
-        ("op.example.com", {"op.example.com/kopf-managed": "yes"}, {}),
-        ("kopf.zalando.org", {}, {}),
-        ("kopf.example.com", {}, {}),
-    ],
-)
-def test_the_marker_is_put_where_the_prefix_does_not_tell(
-    prefix: str, annotations: dict[str, str], expected: dict[str, str]
-) -> None:
-    patch = Patch()
-    naming = AnnotationNaming(prefix=prefix, v1=True)
-
-    naming.store_marker(body={"metadata": {"annotations": annotations}}, patch=patch)
-    naming.store_marker(body={"metadata": {"annotations": annotations}}, patch=patch)
-
-    assert patch.metadata.annotations == expected
-
-
 @pytest.mark.feature("D-28", "REF-52")
 def test_a_prefix_is_needed() -> None:
     with pytest.raises(ValueError, match="needs a prefix"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from webop.objects.body import Body, BodyEssence
+from webop.objects.body import Body
 from webop.objects.patch import Patch, apply_merge_patch
 from webop.objects.storage.codec import measure_others
 from webop.objects.storage.progress import (
@@ -158,60 +158,6 @@ def test_what_is_stored_is_found_until_it_is_purged(
     purged = apply_merge_patch(stored, patch)
     assert storage.fetch(key=key, body=Body(purged)) is None
     assert raw == original
-
-
-@pytest.mark.feature("CFG-60", "REF-59")
-def test_of_several_storages_all_are_written_and_the_first_is_believed() -> None:
-    first, second = AnnotationsProgressStorage(), StatusProgressStorage()
-    multi = MultiProgressStorage([first, second])
-    raw = {"status": {"kopf": {"progress": {"fn": {"started": "old"}}}}}
-
-    assert multi.fetch(key="fn", body=Body(raw)) == {"started": "old"}
-    stored = apply_merge_patch(raw, store(first, raw))
-    assert multi.fetch(key="fn", body=Body(stored)) == CONTENT
-    assert {*store(multi, raw)} == {"metadata", "status"}
-
-
-@pytest.mark.feature("CFG-37", "CFG-61", "D-01", "REF-60")
-def test_the_default_writes_annotations_only_but_reads_and_purges_status_too() -> None:
-    storage, patch = SmartProgressStorage(), Patch()
-    raw = {"status": {"kopf": {"progress": {"fn": {"started": "old"}}}}}
-
-    assert storage.fetch(key="fn", body=Body(raw)) == {"started": "old"}
-    assert {*store(storage, raw)} == {"metadata"}
-    storage.touch(body=Body(raw), patch=patch, value="t")
-    assert {*patch} == {"metadata"}
-
-    patch.clear()
-    storage.purge(key="fn", body=Body(raw), patch=patch)
-    assert patch == {"status": {"kopf": {"progress": {"fn": None}}}}
-
-
-@pytest.mark.feature("REF-56")
-@pytest.mark.parametrize("storage", STORAGES)
-def test_purging_takes_back_what_is_only_in_the_patch(storage: ProgressStorage) -> None:
-    patch = store(storage, {})
-    if isinstance(storage, AnnotationsProgressStorage):
-        patch.metadata.annotations.pop(f"{storage.prefix}/kopf-managed", None)
-
-    storage.purge(key="fn", body=Body({}), patch=patch)
-    storage.purge(key="absent", body=Body({}), patch=patch)
-
-    assert patch == {}
-
-
-@pytest.mark.feature("HND-33", "REF-56")
-@pytest.mark.parametrize("storage", STORAGES)
-def test_own_progress_is_not_essential(storage: ProgressStorage) -> None:
-    essence: BodyEssence = {"spec": {"x": 1}, "metadata": {"annotations": {"a/b": "c"}}}
-    original = copy.deepcopy(essence)
-    patch = store(MultiProgressStorage([storage]), {})
-    polluted = apply_merge_patch(essence, patch)
-
-    assert storage.clear(essence=polluted) == original  # type: ignore[arg-type]
-    assert storage.clear(essence={"spec": {"y": 2}}) == {"spec": {"y": 2}}
-    assert storage.clear(essence=essence) == original
-    assert essence == original
 
 
 @pytest.mark.feature("D-59")
