@@ -180,13 +180,15 @@ BODIES = """
     revive(kopf.Body(BODY)).spec['x']
     revive(kopf.Body(BODY).meta).labels['l']
     json.dumps(kopf.Body(BODY))
+    (list(kopf.Body(BODY).spec), list(kopf.Body(BODY).spec.values()), len(kopf.Body(BODY).meta))
+    kopf.Body(BODY).spec != kopf.Body(BODY).status
     kopf.Meta(BODY)['name']
     kopf.Meta(kopf.Body(BODY)).name
     kopf.Meta(BODY).labels == {'l': '1'}
     kopf.Meta(BODY).annotations['a']
     kopf.Meta(BODY).creation_timestamp
     kopf.Meta(BODY).deletion_timestamp
-    (kopf.Meta(BODY).uid, kopf.Meta(BODY).namespace)
+    (kopf.Meta(BODY).uid, kopf.Meta(BODY).namespace, kopf.Meta({}).uid, kopf.Meta({}).namespace)
     kopf.Meta({}) == {}
     kopf.Meta({}).name
     kopf.Meta({'name': 'x'}).name
@@ -248,6 +250,7 @@ PATCHES = """
     fill(kopf.Patch({'spec': {'x': 1}}, fns=[len]), lambda p: p.clear())
     bool(change(kopf.Patch({'spec': {'x': 1}}, fns=[len]), lambda p: p.clear()))
     kopf.Patch().spec.pop('x')
+    fill(kopf.Patch(), lambda p: (p.spec.get('x'), 'x' in p.metadata.labels, [*p.status]))
     kopf.Patch().spec == {}
     kopf.Patch().spec['x']
     kopf.Patch().spec.get('x')

@@ -230,9 +230,6 @@ async def test_a_webhook_server_that_yields_something_else_than_a_usable_config_
         await lifespan.task
 
 
-# ---- options
-
-
 def test_a_misspelt_option_is_told_at_once() -> None:
     with pytest.raises(TypeError, match=r"no option 'namespace' .* did you mean 'namespaces'"):
         webop.create_app(namespace="x")  # type: ignore[call-arg]

@@ -70,9 +70,6 @@ async def test_there_is_nothing_else(
         assert (await site.http.request(method, path)).status_code == status
 
 
-# ---- probes
-
-
 @pytest.mark.feature("PRB-03", "PRB-04", "PRB-10")
 async def test_the_health_is_what_the_probe_handlers_return(
     registry: webop.OperatorRegistry,
@@ -98,24 +95,6 @@ async def test_a_probe_without_a_result_is_not_in_the_health(
     async with serve(registry=registry) as site:
         answer = await site.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"zero": 0})
-
-
-@pytest.mark.feature("PRB-05")
-async def test_requests_for_the_health_share_the_runs_of_the_handlers(
-    registry: webop.OperatorRegistry,
-) -> None:
-    calls: list[int] = []
-
-    @webop.on.probe(id="count", registry=registry)
-    async def count(**_: Any) -> int:
-        calls.append(1)
-        await asyncio.sleep(0)
-        return len(calls)
-
-    async with serve(registry=registry) as site:
-        answers = await asyncio.gather(*(site.get("/healthz") for _ in range(10)))
-        answers.append(await site.get("/healthz"))
-    assert [answer.json() for answer in answers] == [{"count": 1}] * 11
 
 
 async def test_a_probe_that_fails_is_an_error_at_once_and_can_recover(
@@ -220,9 +199,6 @@ async def test_without_credentials_admission_is_served_and_the_readiness_says_wh
         assert (await site.get("/livez")).json() == {"alive": True}
         assert (await site.get("/healthz")).status_code == 200
         assert (await site.get("/")).json()["not ready"] == [reason]
-
-
-# ---- the liveness endpoint of other ways to run an operator
 
 
 @pytest.mark.feature("PRB-01", "PRB-03")

@@ -137,9 +137,6 @@ def test_certificates_are_found_whatever_is_between() -> None:
     assert find_certificates(begin + b"x\n" + one + b"\nname\n" + one + begin) == (one,)
 
 
-# Numbers.
-
-
 @pytest.mark.parametrize("end", ["1e30", "Infinity", "NaN", "-1", "1" * 400, "1" * 5000, '"x"'])
 def test_a_token_with_an_impossible_end_has_no_known_end(end: str) -> None:
     assert parse_token_lifetime(build_token(end)) is None

@@ -304,9 +304,6 @@ async def test_two_hundred_scrapers_share_few_scrapes_and_wait_hardly_longer_tha
     assert took > (collections - 1) * 0.2  # scrapes take at most a tenth of the event loop
 
 
-# ---- the port of the probes, and one of its own
-
-
 async def test_the_port_of_the_probes_has_metrics_only_if_they_are_asked_for() -> None:
     url = f"http://127.0.0.1:{find_port()}"
     async with operate(liveness_endpoint=f"{url}/healthz") as http:

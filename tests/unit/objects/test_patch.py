@@ -32,25 +32,6 @@ def test_views_of_a_patch_create_stanzas_when_written() -> None:
 
 
 @pytest.mark.feature("PAT-02")
-def test_reading_a_patch_creates_nothing() -> None:
-    patch = Patch()
-
-    assert patch.spec == {}
-    assert patch.status.get("x") is None
-    assert "x" not in patch.metadata.labels
-    assert len(patch.meta.annotations) == 0
-    assert list(patch.spec) == []
-    assert repr(patch.spec) == "{}"
-    with pytest.raises(KeyError):
-        patch.spec["x"]
-    with pytest.raises(KeyError):
-        del patch.spec["x"]
-
-    assert patch == {}
-    assert not patch
-
-
-@pytest.mark.feature("PAT-02")
 def test_taking_back_the_last_key_takes_back_the_stanza() -> None:
     patch = Patch()
     patch.metadata.labels["l"] = "v"

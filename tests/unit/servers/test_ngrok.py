@@ -37,9 +37,6 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn
         yield prepared
 
 
-# The way of a review.
-
-
 @pytest.mark.feature("ADM-85", "REF-42")
 async def test_a_review_to_the_public_address_is_answered_by_the_handlers(
     standin: StandIn, fn: Recorder
@@ -64,9 +61,6 @@ async def test_the_token_and_the_region_are_handed_to_the_agent(
     argv = " ".join(standin.calls[0]["argv"])
     assert "--region eu" in argv
     assert GOOD_TOKEN not in argv, "everybody on this host could read it"
-
-
-# What can be wrong at the start.
 
 
 @pytest.mark.parametrize(
@@ -129,9 +123,6 @@ async def test_without_pyngrok_it_is_told_how_to_install_it(
             pass
 
 
-# The download.
-
-
 @pytest.mark.feature("ADM-85")
 async def test_without_an_executable_it_is_downloaded_and_the_log_says_so(
     standin: StandIn,
@@ -161,9 +152,6 @@ async def test_a_failed_download_is_told_of(
             pass
 
 
-# A tunnel that breaks.
-
-
 @pytest.mark.feature("ADM-63")
 async def test_when_the_agent_dies_a_new_tunnel_is_opened_and_its_address_is_told(
     standin: StandIn, fn: Recorder, caplog: pytest.LogCaptureFixture
@@ -179,9 +167,6 @@ async def test_when_the_agent_dies_a_new_tunnel_is_opened_and_its_address_is_tol
         assert (await review(second)).json() == RESPONSE
     assert "The ngrok agent has ended (exit code -9)" in caplog.text
     assert not standin.running
-
-
-# The end.
 
 
 @pytest.mark.feature("ADM-65", "ADM-67")

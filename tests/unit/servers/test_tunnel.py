@@ -100,9 +100,6 @@ async def test_the_limits_of_the_operator_are_those_of_the_local_server_of_a_tun
         assert answer["status"]["code"] == 413
 
 
-# What all servers have in common.
-
-
 async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_them() -> None:
     ends: list[str] = []
 

@@ -42,9 +42,6 @@ def is_free(port: int, address: str = "127.0.0.1") -> bool:
     return True
 
 
-# What it serves, and where.
-
-
 @pytest.mark.feature("ADM-61", "ADM-64", "ADM-72", "ADM-88", "ADM-92")
 async def test_by_default_it_serves_https_with_a_certificate_that_its_config_verifies(
     fn: Recorder,
@@ -195,9 +192,6 @@ async def test_insecure_with_a_context_is_a_contradiction(fn: Recorder) -> None:
     with pytest.raises(ValueError, match="insecure"):
         async with serve(server, fn):
             pass
-
-
-# Life cycle, inheritance, composition.
 
 
 @pytest.mark.feature("ADM-65", "ADM-67")

@@ -45,9 +45,6 @@ def hosting() -> Hosting:
     return Hosting()
 
 
-# While the operator is stopping, and is served on.
-
-
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [(b"POST / ", 200), (b"GET / ", 405), (b"POST /?timeout=never ", 400), (b"BREW / ", 400)],
@@ -75,9 +72,6 @@ async def test_every_answer_of_a_stopping_operator_closes_its_connection(
             writer.write(REQUEST)  # new connections are served on
             assert "connection: close" in (await read_answer(reader))[0]
             assert await reader.read() == b""
-
-
-# When the listener goes.
 
 
 async def test_what_waits_in_the_queue_of_the_kernel_is_answered(
