@@ -94,14 +94,14 @@ async def streaming(limits: StreamLimits) -> AsyncIterator[LineStream]:
 
 
 async def test_a_stream_that_stays_silent_ends_with_a_timeout() -> None:
-    async with streaming(StreamLimits(silence=0.2)) as lines:
+    async with streaming(StreamLimits(silence=0.5)) as lines:
         assert len(await anext(lines)) == 1
         with pytest.raises(TimeoutError):
             await anext(lines)
 
 
 async def test_a_stream_ends_in_silence_when_its_total_time_is_over() -> None:
-    async with streaming(StreamLimits(total=0.2)) as lines:
+    async with streaming(StreamLimits(total=0.5)) as lines:
         assert [len(batch) async for batch in lines] == [1]
 
 
