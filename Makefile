@@ -33,7 +33,7 @@ demo: $(VENV)/.installed ## Run the example operator on a real API server; ARGS=
 test: $(VENV)/.installed ## Run all tests, on a real etcd and kube-apiserver.
 	@$(PYTEST) $(ARGS)
 
-test-unit: $(VENV)/.installed ## Run the tests that need no API server, in about two minutes.
+test-unit: $(VENV)/.installed ## Run the tests that need no API server, in about a minute.
 	@$(PYTEST) tests/unit $(ARGS)
 
 lowest: ## Run a part of the tests on the oldest dependencies that pyproject.toml allows.

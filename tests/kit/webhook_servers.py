@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ import httpx
 import webop
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import KeyPair
+from webop.servers.http.endpoint import ReviewEndpoint
+from webop.servers.http.listener import Listener
+from webop.servers.limits import Hosting
 
 REVIEW = {
     "kind": "AdmissionReview",
@@ -28,6 +32,11 @@ RESPONSE = {
     "kind": "AdmissionReview",
     "response": {"uid": "1"},
 }
+
+
+BODY = json.dumps(REVIEW).encode()
+HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+REQUEST = HEAD + BODY
 
 
 @dataclass
@@ -156,6 +165,33 @@ async def connect(
 async def read_head(reader: asyncio.StreamReader) -> str:
     """Read the status line and the headers of a response."""
     return (await reader.readuntil(b"\r\n\r\n")).decode()
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[str, bytes]:
+    """Read a response; return its head and its body."""
+    head = await read_head(reader)
+    return head, await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+
+
+def build_context(pair: KeyPair) -> ssl.SSLContext:
+    """Make the context of a server."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_key_material(context, pair.cert, pair.key)
+    return context
+
+
+@contextlib.asynccontextmanager
+async def listen(
+    fn: webop.WebhookFn, hosting: Hosting | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Listener]:
+    """Serve reviews at a free port."""
+    hosting = hosting or Hosting()
+    endpoint = ReviewEndpoint(fn, hosting=hosting)
+    get_context = None if tls is None else lambda: tls
+    async with Listener(
+        endpoint, "127.0.0.1", 0, ssl_context=get_context, hosting=hosting
+    ) as listener:
+        yield listener
 
 
 def save(pair: KeyPair, folder: Path, stem: str = "server") -> tuple[Path, Path]:

@@ -5,12 +5,18 @@ Each line below is an expression that is evaluated twice: with ``kopf`` as Kopf,
 
 from __future__ import annotations
 
+import collections
+import copy
+import dataclasses
 import inspect
 import itertools
+import json
 import pickle
+import typing
 from types import ModuleType
 from typing import Any
 
+import kubernetes
 import pytest
 
 import webop
@@ -56,6 +62,12 @@ OWNED = {
 ITEM = ("add", ("x",), None, 1)
 
 
+MODULES = {
+    module.__name__: module for module in (collections, copy, dataclasses, json, kubernetes, typing)
+}
+"""Those that the expressions name."""
+
+
 def fill(patch: Any, fn: Any) -> dict[str, Any]:
     fn(patch)
     return dict(patch)
@@ -75,9 +87,11 @@ def split(expressions: str) -> list[str]:
 
 
 def evaluate(expression: str, module: ModuleType, maker: str = "None") -> Any:
-    names = {**globals(), "kopf": module}
+    names = {**globals(), **MODULES, "kopf": module}
     try:
         return eval(expression, {**names, "s": eval(maker, names)})
+    except NameError:
+        raise  # a mistake in the expression
     except Exception as exc:  # noqa: BLE001  whatever it is
         return f"raises {type(exc).__name__}"
 
@@ -166,13 +180,15 @@ BODIES = """
     revive(kopf.Body(BODY)).spec['x']
     revive(kopf.Body(BODY).meta).labels['l']
     json.dumps(kopf.Body(BODY))
+    (list(kopf.Body(BODY).spec), list(kopf.Body(BODY).spec.values()), len(kopf.Body(BODY).meta))
+    kopf.Body(BODY).spec != kopf.Body(BODY).status
     kopf.Meta(BODY)['name']
     kopf.Meta(kopf.Body(BODY)).name
     kopf.Meta(BODY).labels == {'l': '1'}
     kopf.Meta(BODY).annotations['a']
     kopf.Meta(BODY).creation_timestamp
     kopf.Meta(BODY).deletion_timestamp
-    (kopf.Meta(BODY).uid, kopf.Meta(BODY).namespace)
+    (kopf.Meta(BODY).uid, kopf.Meta(BODY).namespace, kopf.Meta({}).uid, kopf.Meta({}).namespace)
     kopf.Meta({}) == {}
     kopf.Meta({}).name
     kopf.Meta({'name': 'x'}).name
@@ -207,17 +223,22 @@ BODIES = """
     kopf.build_object_reference(kopf.Body(BODY))
     kopf.build_owner_reference(kopf.Body(BODY))
     kopf.build_owner_reference({}, controller=None)
+    kopf.build_owner_reference(kopf.Body(BODY), controller=False, block_owner_deletion=False)
+    kopf.build_object_reference({})
+    kopf.build_object_reference({'kind': 'Node', 'metadata': {'name': 'n', 'uid': 'u'}})
 """
 PATCHES = """
     kopf.Patch() == {}
     bool(kopf.Patch())
     bool(kopf.Patch(fns=[len]))
+    bool(kopf.Patch({'spec': {}}))
     kopf.Patch({'a': 1}) == {'a': 1}
     kopf.Patch(src={})
     repr(kopf.Patch())
     repr(kopf.Patch({'a': 1}))
     repr(kopf.Patch({}, fns=[len]))
     kopf.Patch(kopf.Patch({'a': 1}, fns=[len])).fns == [len]
+    kopf.Patch(kopf.Patch({'a': 1}, fns=[len]), fns=[id]).fns == [len, id]
     copy.copy(kopf.Patch({'a': 1}, fns=[len])).fns == [len]
     copy.deepcopy(kopf.Patch({'a': 1})) == {'a': 1}
     dict(revive(kopf.Patch({'spec': {'a': 1}})).spec)
@@ -227,7 +248,9 @@ PATCHES = """
     fill(kopf.Patch(), lambda p: p.status.setdefault('c', []).append(1))
     fill(kopf.Patch({'spec': {'x': 1, 'y': 2}}), lambda p: p.spec.pop('x'))
     fill(kopf.Patch({'spec': {'x': 1}}, fns=[len]), lambda p: p.clear())
+    bool(change(kopf.Patch({'spec': {'x': 1}}, fns=[len]), lambda p: p.clear()))
     kopf.Patch().spec.pop('x')
+    fill(kopf.Patch(), lambda p: (p.spec.get('x'), 'x' in p.metadata.labels, [*p.status]))
     kopf.Patch().spec == {}
     kopf.Patch().spec['x']
     kopf.Patch().spec.get('x')
@@ -316,6 +339,8 @@ OTHERS = """
     kopf.ConnectionInfo(server='s', scheme='S').as_http_headers()
     kopf.ConnectionInfo(server='s', username='u', password='p').as_http_headers()
     kopf.ConnectionInfo(server='s', username='u').as_http_headers()
+    kopf.ConnectionInfo(server='s', username='\xfc', password='p').as_http_headers()
+    kopf.ConnectionInfo(server='s', username='u', password='p', token='t').as_http_headers()
     kopf.AiohttpSession(server='s', aiohttp_session='x').aiohttp_session
     kopf.AiohttpSession(server='s')
     kopf.AiohttpSession('s', 'x')
@@ -328,16 +353,54 @@ OTHERS = """
     sorted(kopf.ProgressStorage.__abstractmethods__)
     sorted(kopf.DiffBaseStorage.__abstractmethods__)
 """
+ADOPTION = """
+    [change({'kind': 'Job'}, kopf.label, {'a': '1'}), change([{}, {'spec': {'t': {}}}], kopf.label, {'a': '1'})]
+    change({'metadata': {'labels': {'x': 'old', 'y': '1'}}}, kopf.label, {'x': 'new', 'z': '2'})
+    change({'metadata': {'labels': {'x': 'old'}}}, lambda o: kopf.label(o, {'x': 'new'}, forced=True))
+    change([{}, {'spec': {'t': {}}}], lambda o: kopf.label(o, {'x': 'y'}, nested='spec.t'))
+    change([{}, {'spec': {'t': {}}}], lambda o: kopf.label(o, {'x': 'y'}, nested=['spec.t']))
+    change([{}, {'spec': {'t': {}}}], lambda o: kopf.label(o, {'x': 'y'}, nested=[('spec', 't')]))
+    change({}, kopf.append_owner_reference, BODY)
+    change([{}, {'metadata': {'ownerReferences': [{'uid': 'o'}]}}], kopf.append_owner_reference, kopf.Body(BODY))
+    change({'metadata': {'ownerReferences': [{'uid': 'u'}]}}, kopf.append_owner_reference, BODY)
+    change({}, lambda o: kopf.append_owner_reference(o, BODY, controller=False, block_owner_deletion=False))
+    change({}, kopf.harmonize_naming, 'n')
+    change({}, lambda o: kopf.harmonize_naming(o, 'n', strict=True))
+    change({'metadata': {'name': 'o'}}, kopf.harmonize_naming, 'n')
+    change({'metadata': {'name': 'o'}}, lambda o: kopf.harmonize_naming(o, 'n', strict=True))
+    change({'metadata': {'name': 'o'}}, lambda o: kopf.harmonize_naming(o, 'n', forced=True))
+    change({'metadata': {'name': 'o'}}, lambda o: kopf.harmonize_naming(o, 'n', forced=True, strict=True))
+    change({'metadata': {'generateName': 'o-'}}, lambda o: kopf.harmonize_naming(o, 'n', strict=True))
+    change({'metadata': {'generateName': 'o-'}}, lambda o: kopf.harmonize_naming(o, 'n', forced=True, strict=True))
+    change({}, kopf.adjust_namespace, 'n')
+    change({'metadata': {'namespace': 'o'}}, kopf.adjust_namespace, 'n')
+    change({'metadata': {'namespace': 'o'}}, lambda o: kopf.adjust_namespace(o, 'n', forced=True))
+    change([{}, {'spec': {'t': {}}}], lambda o: kopf.adopt(o, BODY, strict=True, forced=True, nested='spec.t'))
+    change(kubernetes.client.V1Pod(), kopf.adopt, BODY).metadata.to_dict()
+    kopf.label({})
+    kopf.remove_owner_reference({})
+    kopf.adopt({})
+    kopf.append_owner_reference({})
+    kopf.harmonize_naming({})
+    kopf.adjust_namespace({})
+    kopf.label(123, {'a': 'b'})
+    kopf.label(object(), {'a': 'b'})
+    kopf.adopt([{}, object()], BODY)
+"""  # noqa: E501
 NAMES = """
     (s.prefix, s.v1)
     [*s.make_keys('create_fn')]
     [*s.make_keys('a/b.c')]
     [*s.make_keys('h' * 50)]
-    [*s.make_keys('h' * 80)]
+    [s.make_keys('h' * size) for size in (46, 47, 63, 64, 80)]
+    [*s.make_keys('outer.<locals>.inner')]
+    [*s.make_keys('a/b<c>' * 20)]
     s.make_keys('h') + []
     [*s.make_keys('x', body=kopf.Body(OWNED))]
     s.mark_key('x', body=kopf.Body(OWNED))
     s.mark_key('x', body=kopf.Body(BODY))
+    s.mark_key('x', body=kopf.Body({'kind': 'ReplicaSet'}))
+    s.mark_key('x', body=kopf.Body({**OWNED, 'kind': 'Other'}))
     s.make_safe_key('a/b<c>.d')
     s.make_v1_key('a/b')
     s.make_v1_key('h' * 50)
@@ -370,6 +433,9 @@ PROGRESS = """
     fill(kopf.Patch(), lambda p: s.touch(body=kopf.Body(BODY), patch=p, value='v'))
     fill(kopf.Patch(), lambda p: s.touch(body=kopf.Body(BODY), patch=p, value='d'))
     fill(kopf.Patch(), lambda p: s.touch(body=kopf.Body(BODY), patch=p, value=None))
+    fill(kopf.Patch(), lambda p: s.purge(key='h', body=kopf.Body({'status': STATUS}), patch=p))
+    s.fetch(key='h', body=kopf.Body({'status': STATUS}))
+    s.clear(essence={'spec': {'x': 1}, 'metadata': {'annotations': {'a/b': 'c'}}})
     s.clear(essence=copy.deepcopy(BODY))
     s.clear(essence={})
     s.flush()
@@ -383,6 +449,19 @@ DIFFBASE = """
     s.build(body=kopf.Body(BODY))
     s.build(body=kopf.Body({}))
     s.build(body=kopf.Body(BODY), extra_fields=['status.y', 'metadata.name', ('nope',)])
+    [s.build(body=kopf.Body(BODY), extra_fields=[field]) for field in ('status', 'status.kopf.dummy', 'status.nope', 'nope.x', 'spec.x')]
+    s.build(body=kopf.Body(BODY), extra_fields=['status.kopf.dummy', 'status.kopf'])
+    s.build(body=kopf.Body(BODY), extra_fields=['status.kopf', 'status.kopf.dummy'])
+    s.build(body=kopf.Body(BODY), extra_fields=['status.y', 'status.kopf.dummy'])
+    s.build(body=kopf.Body(BODY), extra_fields=['metadata'])
+    s.build(body=kopf.Body({'metadata': {'labels': {}, 'annotations': {}}, 'status': {}}))
+    s.build(body=kopf.Body({'metadata': {'labels': {'a': 'b'}, 'name': 'n'}}))
+    s.build(body=kopf.Body({'metadata': {'annotations': {'sub.kopf.zalando.org/x': 'y', 'z': '1'}}}))
+    s.build(body=kopf.Body({'metadata': {'annotations': {'op2.dev/kopf-managed': 'yes', 'op2.dev/x': 'y', 'z': '1'}}}))
+    change(s, lambda s: s.ignored_fields.append('spec')).build(body=kopf.Body(BODY))
+    change(s, lambda s: s.ignored_fields.extend(['metadata.labels', 'metadata.annotations.a'])).build(body=kopf.Body(BODY))
+    change(s, lambda s: s.ignored_fields.extend(['spec.nope', 'spec.x.y', ('a', 'b')])).build(body=kopf.Body(BODY))
+    fill(kopf.Patch(), lambda p: s.store(body=kopf.Body({'metadata': {'annotations': {'op.dev/kopf-managed': 'yes'}}}), patch=p, essence={}))
     s.fetch(body=kopf.Body(BODY))
     s.fetch(body=kopf.Body(HANDLED))
     revive(s).fetch(body=kopf.Body(HANDLED))
@@ -391,18 +470,19 @@ DIFFBASE = """
     fill(kopf.Patch(), lambda p: s.store(body=kopf.Body(OWNED), patch=p, essence={}))
     s.ignored_fields
     change(s, lambda s: s.ignored_fields.append('spec.x')).build(body=kopf.Body(BODY))
-"""
+"""  # noqa: E501
 DIFFBASE_FIELD = "change(s, lambda s: setattr(s, 'field', 'status.{name}.here')).field"
 PROGRESS_STORAGES = (
     "kopf.SmartProgressStorage()",
-    "kopf.MultiProgressStorage([kopf.StatusProgressStorage()])",
+    "kopf.MultiProgressStorage([kopf.AnnotationsProgressStorage(), kopf.StatusProgressStorage()])",
     "kopf.AnnotationsProgressStorage()",
     "kopf.AnnotationsProgressStorage(prefix='op.dev', v1=False, verbose=True, touch_key='t')",
     "kopf.StatusProgressStorage()",
     "kopf.StatusProgressStorage(name='op', field='status.{name}.p', touch_field='status.t')",
 )
 DIFFBASE_STORAGES = (
-    "kopf.MultiDiffBaseStorage([kopf.StatusDiffBaseStorage()])",
+    "kopf.MultiDiffBaseStorage([kopf.StatusDiffBaseStorage(), kopf.AnnotationsDiffBaseStorage()])",
+    "kopf.AnnotationsDiffBaseStorage(prefix='kopf.dev', key='k' * 60)",
     "kopf.AnnotationsDiffBaseStorage()",
     "kopf.AnnotationsDiffBaseStorage(prefix='op.dev', key='last', ignored_fields=['spec.x'])",
     "kopf.StatusDiffBaseStorage()",
@@ -412,19 +492,27 @@ USES = (
     *itertools.product(PROGRESS_STORAGES, split(PROGRESS + CLEANING)),
     *itertools.product(PROGRESS_STORAGES[4:], split(PROGRESS_FIELDS)),
     *itertools.product(DIFFBASE_STORAGES, split(DIFFBASE + CLEANING)),
-    *itertools.product(DIFFBASE_STORAGES[3:], split(DIFFBASE_FIELD)),
-    *itertools.product(PROGRESS_STORAGES[2:4] + DIFFBASE_STORAGES[1:3], split(NAMES)),
+    *itertools.product(DIFFBASE_STORAGES[4:], split(DIFFBASE_FIELD)),
+    *itertools.product(PROGRESS_STORAGES[2:4] + DIFFBASE_STORAGES[1:4], split(NAMES)),
 )
 """A storage, and what is done with it."""
 
 
 @pytest.mark.feature("REF-66", "REF-67", "REF-69", "REF-71", "REF-76", "REF-80", "EVT-13")
-@pytest.mark.parametrize("expression", split(DIFFS + BODIES + PATCHES + OTHERS))
+@pytest.mark.feature("AUT-12", "EVT-05", "HIE-17", "HIE-18", "PAT-06", "PAT-08", "PAT-14", "RES-20")
+@pytest.mark.feature("HIE-01", "HIE-02", "HIE-04", "HIE-05", "HIE-07", "HIE-10", "HIE-11", "HIE-12")
+@pytest.mark.feature("HIE-13", "HIE-14", "HIE-15", "HIE-16")
+@pytest.mark.parametrize("expression", split(DIFFS + BODIES + PATCHES + ADOPTION + OTHERS))
 def test_public_classes_are_used_as_those_of_kopf(expression: str) -> None:
     compare(expression)
 
 
 @pytest.mark.feature("REF-51", "REF-52", "REF-53", "REF-54", "REF-56", "REF-57", "REF-58", "CFG-67")
+@pytest.mark.feature("CFG-58", "CFG-59", "CFG-62", "CFG-63", "CFG-64", "CFG-69", "CFG-70", "CFG-71")
+@pytest.mark.feature(
+    "CFG-60", "CFG-61", "CFG-65", "CFG-66", "CFG-72", "D-01", "D-40", "D-45", "D-61"
+)
+@pytest.mark.feature("D-61", "HND-29", "HND-30", "HND-31", "HND-33")
 @pytest.mark.parametrize(("storage", "expression"), USES)
 def test_storages_are_used_as_those_of_kopf(storage: str, expression: str) -> None:
     compare(expression, storage)
@@ -446,7 +534,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.feature("REF-76")
+@pytest.mark.feature("REF-72", "REF-73", "REF-75", "REF-76", "ARC-01", "D-35")
 @pytest.mark.parametrize("name", kopf.__all__)
 def test_all_names_of_kopf_are_there_with_the_members_of_their_classes(name: str) -> None:
     expected = getattr(kopf, name)
@@ -456,7 +544,7 @@ def test_all_names_of_kopf_are_there_with_the_members_of_their_classes(name: str
     assert name in webop.__all__
 
 
-@pytest.mark.feature("REF-76")
+@pytest.mark.feature("REF-76", "D-30")
 @pytest.mark.parametrize(("place", "name"), FUNCTIONS)
 def test_functions_and_constructors_take_the_options_of_kopf(place: str, name: str) -> None:
     def get_options(module: Any) -> dict[str, inspect.Parameter]:
@@ -476,3 +564,38 @@ def test_functions_and_constructors_take_the_options_of_kopf(place: str, name: s
         and option not in found
     }
     assert takes_any or missing <= {"queueing"}  # as settings; the manual says batching
+
+
+DIFFERENT = {
+    *("posting.loggers", "posting.event_name_prefix", "posting.reporting_component"),
+    *("execution.executor", "persistence.progress_storage", "persistence.diffbase_storage"),
+}
+"""Settings whose defaults are others than in Kopf."""
+UNKNOWN = {
+    *("posting.default_backoffs", "posting.logging_backoffs", "posting.worker_limit"),
+    *("posting.idle_timeout", "watching.chunk_size", "watching.initial_streaming"),
+}
+"""Settings that are not in the manual, and not in webop's."""
+
+
+@pytest.mark.feature(
+    *(
+        f"CFG-{number:02}"
+        for number in (*range(1, 6), *range(12, 19), *range(21, 26), *range(28, 37), 39)
+    ),
+    "REF-50",
+)
+def test_settings_have_the_defaults_of_kopf() -> None:
+    ours, theirs = webop.OperatorSettings(), kopf.OperatorSettings()
+    differing = {
+        f"{group}.{field.name}"
+        for group, section in vars(theirs).items()
+        for field in dataclasses.fields(section)
+        if not field.name.startswith("_")
+        and getattr(getattr(ours, group), field.name, ...) != getattr(section, field.name)
+    }
+    assert differing == DIFFERENT | UNKNOWN
+    assert ours.batching.batch_window == theirs.queueing._batch_window
+    assert ours.posting.loggers
+    assert ours.posting.reporting_component == "webop"
+    assert ours.posting.event_name_prefix == "webop-event-"

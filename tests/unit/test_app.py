@@ -165,7 +165,7 @@ async def get_statuses(site: Site) -> list[int]:
     return [(await site.post(build_review())).status_code, *(a.status_code for a in answers)]
 
 
-@pytest.mark.feature("ADM-49")
+@pytest.mark.feature("ADM-49", "ADM-60")
 async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_seen_by_the_probes(
     registry: webop.OperatorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,17 +230,9 @@ async def test_a_webhook_server_that_yields_something_else_than_a_usable_config_
         await lifespan.task
 
 
-# ---- options
-
-
 def test_a_misspelt_option_is_told_at_once() -> None:
     with pytest.raises(TypeError, match=r"no option 'namespace' .* did you mean 'namespaces'"):
         webop.create_app(namespace="x")  # type: ignore[call-arg]
-
-
-def test_all_namespaces_and_some_exclude_each_other() -> None:
-    with pytest.raises(ConfigurationError, match="exclude each other"):
-        webop.create_app(clusterwide=True, namespaces=["x"])
 
 
 async def test_a_handler_that_cannot_be_called_is_told_to_the_server_or_the_caller(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import socket
 import threading
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import webop
 from tests.kit.operators import build_settings
 from tests.kit.reviews import build_review, serve
+from tests.kit.scrapes import find_port, operate, wait_listening
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
 
@@ -72,9 +70,6 @@ async def test_there_is_nothing_else(
         assert (await site.http.request(method, path)).status_code == status
 
 
-# ---- probes
-
-
 @pytest.mark.feature("PRB-03", "PRB-04", "PRB-10")
 async def test_the_health_is_what_the_probe_handlers_return(
     registry: webop.OperatorRegistry,
@@ -100,24 +95,6 @@ async def test_a_probe_without_a_result_is_not_in_the_health(
     async with serve(registry=registry) as site:
         answer = await site.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"zero": 0})
-
-
-@pytest.mark.feature("PRB-05")
-async def test_requests_for_the_health_share_the_runs_of_the_handlers(
-    registry: webop.OperatorRegistry,
-) -> None:
-    calls: list[int] = []
-
-    @webop.on.probe(id="count", registry=registry)
-    async def count(**_: Any) -> int:
-        calls.append(1)
-        await asyncio.sleep(0)
-        return len(calls)
-
-    async with serve(registry=registry) as site:
-        answers = await asyncio.gather(*(site.get("/healthz") for _ in range(10)))
-        answers.append(await site.get("/healthz"))
-    assert [answer.json() for answer in answers] == [{"count": 1}] * 11
 
 
 async def test_a_probe_that_fails_is_an_error_at_once_and_can_recover(
@@ -224,43 +201,13 @@ async def test_without_credentials_admission_is_served_and_the_readiness_says_wh
         assert (await site.get("/")).json()["not ready"] == [reason]
 
 
-# ---- the liveness endpoint of other ways to run an operator
-
-
 @pytest.mark.feature("PRB-01", "PRB-03")
 @pytest.mark.parametrize("path", ["", "/", "/healthz", "/some/where"])
-async def test_the_liveness_endpoint_reports_the_health_and_takes_no_reviews(
-    registry: webop.OperatorRegistry, path: str
-) -> None:
-    calls: list[str] = []
-    settings = webop.OperatorSettings()
-    settings.admission.server = webop.WebhookServer(port=0)
-    webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
-    webop.on.validate("kopfexamples", registry=registry)(lambda **_: calls.append("check"))
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-    ready, url = asyncio.Event(), f"http://127.0.0.1:{port}{path}"
-    task = asyncio.create_task(
-        webop.operator(
-            registry=registry,
-            settings=settings,
-            liveness_endpoint=url,
-            clusterwide=True,
-            ready_flag=ready,
-        )
-    )
-    async with httpx.AsyncClient(trust_env=False) as http:
-        await eventually(lambda: ready.is_set() or task.done())
-        answer = await get_when_up(http, url)
-        refusal = await http.post(f"http://127.0.0.1:{port}/", json=build_review())
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+async def test_the_liveness_endpoint_reports_the_health_and_takes_no_reviews(path: str) -> None:
+    root = f"http://127.0.0.1:{find_port()}"
+    async with operate(liveness_endpoint=f"{root}{path}") as http:
+        await wait_listening(http, root)
+        answer = await http.get(f"{root}{path}")
+        refusal = await http.post(f"{root}/", json=build_review())
     assert (answer.status_code, answer.json()) == (200, {"x": "fine"})
     assert refusal.status_code == 405
-    assert not calls
-
-
-async def get_when_up(http: httpx.AsyncClient, url: str) -> httpx.Response:
-    answer: httpx.Response = await eventually(lambda: http.get(url), ignoring=httpx.ConnectError)
-    return answer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import pkgutil
 import re
 import time
@@ -20,7 +19,7 @@ import webop
 from webop.cli.migration.pins import read_pins
 from webop.client.auth.expiration import parse_moment, parse_token_lifetime
 from webop.client.auth.urls import find_server_problem, quote_url
-from webop.client.http.failed_requests import build_status_error, parse_attempt
+from webop.client.http.failed_requests import parse_attempt
 from webop.client.watch_events import parse_number
 from webop.coordination.lease import is_newer
 from webop.keymaterial import find_certificates
@@ -136,28 +135,6 @@ def test_certificates_are_found_whatever_is_between() -> None:
     one = b"-----BEGIN CERTIFICATE-----\nYQ==\n-----END CERTIFICATE-----"
     begin = b"-----BEGIN CERTIFICATE-----\n"
     assert find_certificates(begin + b"x\n" + one + b"\nname\n" + one + begin) == (one,)
-
-
-# Numbers.
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1" * 400, 1.0),
-        ("1" * 5000, 1.0),
-        ("inf", 1.0),
-        ("nan", 1.0),
-        ("-1", 0.0),
-        ("1e400", 1.0),
-        ("soon", 1.0),
-    ],
-)
-def test_a_wait_that_is_no_number_of_seconds_is_ignored(text: str, expected: float) -> None:
-    body = {"kind": "Status", "details": {"retryAfterSeconds": 1}}
-    content = json.dumps(body).encode()
-    error = build_status_error(parse_attempt("GET", "/x"), 429, {"retry-after": text}, content)
-    assert error.retry_after == expected
 
 
 @pytest.mark.parametrize("end", ["1e30", "Infinity", "NaN", "-1", "1" * 400, "1" * 5000, '"x"'])

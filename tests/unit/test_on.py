@@ -118,24 +118,6 @@ def test_decorators_take_options_of_their_own(decorator: Decorator, options: Any
     assert {name: getattr(handler, name) for name in options} == options
 
 
-@pytest.mark.feature("ADM-13", "ADM-14", "D-17")
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, set()),
-        ({"operation": "CREATE"}, {"CREATE"}),
-        ({"operations": ["CREATE", "UPDATE"]}, {"CREATE", "UPDATE"}),
-        ({"operations": {"DELETE"}, "operation": None}, {"DELETE"}),
-        ({"operations": None, "operation": None}, set()),
-    ],
-)
-@pytest.mark.parametrize("decorator", WEBHOOKS)
-def test_webhooks_take_operations_in_both_forms(
-    decorator: Decorator, options: Any, expected: set[str]
-) -> None:
-    assert declare(decorator, "kex", **options).operations == expected
-
-
 @pytest.mark.feature("HND-01", "REF-08", "REF-10", "REF-11", "REF-12", "REF-13")
 def test_decorators_have_their_short_names() -> None:
     assert webop.daemon is webop.on.daemon
@@ -167,7 +149,7 @@ def test_a_resource_must_be_named_once(decorator: Decorator, args: Any, names: A
         declare(decorator, *args, **names, **options)
 
 
-@pytest.mark.feature("REF-01", "REF-09", "ADM-18", "FLT-12")
+@pytest.mark.feature("REF-01", "REF-09", "ADM-03", "ADM-18", "D-16", "ERR-22", "FLT-12")
 @pytest.mark.parametrize(
     ("decorator", "option", "advice"),
     [
@@ -177,7 +159,9 @@ def test_a_resource_must_be_named_once(decorator: Decorator, args: Any, names: A
         (webop.on.event, "retries", "There is no option 'retries'"),
         (webop.on.event, "errors", "There is no option 'errors'"),
         (webop.on.validate, "timeout", "There is no option 'timeout'"),
+        (webop.on.validate, "backoff", "There is no option 'backoff'"),
         (webop.on.mutate, "errors", "There is no option 'errors'"),
+        (webop.on.mutate, "retries", "There is no option 'retries'"),
         (webop.on.validate, "ignore_errors", "did you mean 'ignore_failures'"),
         (webop.on.startup, "labels", "There is no option 'labels'"),
         (webop.on.probe, "timeuot", "did you mean 'timeout'"),
@@ -260,26 +244,6 @@ def test_values_that_do_not_fit_are_told_of(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         decorator("kex", **options)
-
-
-@pytest.mark.feature("ERR-22", "ADM-03")
-@pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
-@pytest.mark.parametrize("option", ["errors", "timeout", "retries", "backoff"])
-def test_admission_handlers_have_no_options_of_errors(decorator: Decorator, option: str) -> None:
-    value = webop.ErrorsMode.TEMPORARY if option == "errors" else 1
-    with pytest.raises(TypeError, match=f"There is no option '{option}'"):
-        decorator("kex", **{option: value})
-
-
-@pytest.mark.feature("D-16")
-@pytest.mark.parametrize("decorator", [webop.on.validate, webop.on.mutate])
-def test_failures_of_webhooks_are_ignored_by_one_name_of_the_option(decorator: Decorator) -> None:
-    registry = webop.OperatorRegistry()
-    decorator("kex", ignore_failures=True, registry=registry)(fn)
-    (handler,) = registry.select_webhooks()
-    assert handler.ignore_failures
-    with pytest.raises(TypeError, match=r"'ignore_errors'.*did you mean 'ignore_failures'"):
-        decorator("kex", ignore_errors=True)
 
 
 @pytest.mark.feature("REF-13", "SUB-12")

@@ -42,7 +42,7 @@ from webop.testing.results import apply_json_patch
 Json = dict[str, Any]
 
 _ROUND = 2000  # requests between two lines of progress
-_PAUSE = 0.1  # seconds, for the first answer at a socket
+_PAUSE = 0.03  # seconds, for the first answer at a socket
 _PATIENCE = 5.0  # seconds for one answer
 _SLOW = 2.0  # seconds that no answer should take, on whatever machine
 _REPETITION = re.compile(r"(.{1,6}?)\1{9,}")

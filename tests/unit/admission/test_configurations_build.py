@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -139,6 +140,20 @@ def test_rules_are_for_the_resources_that_are_served() -> None:
     (again,) = build(handler, resources=[more, PODS, EXAMPLES])
     assert again == webhook  # the order of discovery does not matter
     assert build(handler, resources=[PODS]) == []
+
+
+@pytest.mark.feature("ADM-42")
+def test_handlers_of_ambiguous_resources_are_left_out() -> None:
+    both = [EXAMPLES, Resource("example.com", "v2", "kopfexamples", kind="KopfExample")]
+    assert build(build_handler(), resources=both) == []
+    clear = build_handler(selector=parse_selector("kopf.dev", "kopfexamples"))
+    assert len(build(clear, resources=both)) == 1
+
+
+def test_a_category_makes_several_rules_of_one_webhook() -> None:
+    selected = [dataclasses.replace(one, categories=frozenset({"all"})) for one in (EXAMPLES, PODS)]
+    (webhook,) = build(build_handler(selector=parse_selector(category="all")), resources=selected)
+    assert [rule["resources"] for rule in webhook["rules"]] == [["kopfexamples"], ["pods"]]
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
-from asgi_lifespan import LifespanManager
 
 import webop
 from tests.kit.operators import build_settings
@@ -29,12 +27,9 @@ def build(*objects: Any, version: str = f"{GROUP}/v2", **changes: Any) -> dict[s
     return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request}
 
 
-async def post(registry: webop.OperatorRegistry, review: Any, path: str = "/convert") -> Any:
-    app = webop.create_app(modules=[], registry=registry)
-    async with LifespanManager(app):
-        transport = httpx.ASGITransport(app=app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://webop") as client:
-            return await client.post(path, json=review)
+async def post(registry: webop.OperatorRegistry, review: Any) -> Any:
+    async with serve(registry=registry, modules=[]) as site:
+        return await site.post(review, "/convert")
 
 
 async def test_objects_are_converted_without_a_cluster(registry: webop.OperatorRegistry) -> None:
@@ -47,16 +42,6 @@ async def test_objects_are_converted_without_a_cluster(registry: webop.OperatorR
     assert first["spec"] == {"host": "host", "port": 81, "count": 1, "tags": {}}
     assert first["metadata"] == V1["metadata"]
     assert second["spec"] == V1["spec"]
-
-
-async def test_if_one_object_fails_none_is_converted(registry: webop.OperatorRegistry) -> None:
-    declare(registry)
-    answer = await post(registry, build(V1, BROKEN))
-    response = answer.json()["response"]
-    assert "convertedObjects" not in response
-    assert response["result"]["status"] == "Failure"
-    text = "Cannot convert Shop ns/two from v1 to v2: the object does not fit the model of v1: "
-    assert response["result"]["message"].startswith(f"{text}spec.address: ")
 
 
 async def test_other_kinds_and_versions_are_failures(registry: webop.OperatorRegistry) -> None:

@@ -16,7 +16,7 @@ from tests.unit.admission.fuzzing import Fuzzer, fuzz, open_fuzzer
 
 Json = dict[str, Any]
 
-_COUNT = 600
+_COUNT = 400
 _STREAMS = 60
 
 REVIEW = json.dumps(BASES[0]).encode()

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 import webop
+from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
 from tests.unit.admission.fake_api_server import (
     KEX,
@@ -62,6 +63,7 @@ async def test_nothing_is_sent_when_nothing_changes(
 
 
 @pytest.mark.parametrize("failure", [500, 503, 429, httpx.ConnectError("No way.")])
+@in_virtual_time
 async def test_problems_of_the_api_server_are_waited_out(
     registry: webop.OperatorRegistry,
     server: FailingServer,
@@ -104,6 +106,7 @@ async def test_a_refusal_for_lack_of_permissions_shows_the_rule(
     assert "resourceNames: [auto.kopf.dev], verbs: [patch]}" in str(error)
 
 
+@in_virtual_time
 async def test_a_replica_that_cannot_update_its_record_is_not_ready_but_goes_on(
     registry: webop.OperatorRegistry, server: FailingServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -236,26 +239,6 @@ async def test_an_account_that_is_not_told_cannot_be_exempted(
         await managing.wait_applied()
     assert "matchConditions" not in server.stored[VALIDATING]["webhooks"][0]
     assert "settings.admission.exempt_account has no effect" in caplog.text
-
-
-async def test_a_config_is_confirmed_when_its_authorities_are_trusted(
-    registry: webop.OperatorRegistry, server: FailingServer
-) -> None:
-    old: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "b2xk"}
-    new: webop.WebhookClientConfig = {"url": "https://host", "caBundle": "bmV3"}
-    async with manage(registry, server, old) as managing:
-        async with asyncio.timeout(10):
-            await managing.manager.confirm(old)
-        waiter = asyncio.create_task(managing.manager.confirm(new))
-        server.gate.clear()
-        managing.manager.announce(new)
-        await eventually(lambda: len(server.requests) > 3)
-        assert not waiter.done()
-        server.gate.set()
-        async with asyncio.timeout(10):
-            await waiter
-        bundles = {w["clientConfig"]["caBundle"] for w in server.stored[VALIDATING]["webhooks"]}
-        assert bundles == {"bmV3Cg=="}
 
 
 @pytest.mark.parametrize("has_others", [False, True])

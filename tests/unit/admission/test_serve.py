@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,11 +52,8 @@ async def test_a_handler_that_returns_allows_the_request(
     ("error", "message", "code"),
     [
         (webop.AdmissionError("Meh!", code=422), "Meh!", 422),
-        (webop.AdmissionError("Meh!"), "Meh!", 500),
         (ForgetfulDenialError("Meh!"), "Meh!", 500),
         (QuotaDenialError(403, "pods"), "(403, 'pods')", 403),
-        (webop.PermanentError("Meh!"), "Meh!", 500),
-        (webop.TemporaryError("Meh!", delay=60), "Meh!", 500),
         (ValueError(), "ValueError()", 500),
         (StopIteration(), "RuntimeError: The handler raised StopIteration().", 500),
         (SystemExit(3), "RuntimeError: The handler raised SystemExit(3)", 500),
@@ -167,43 +165,19 @@ async def test_the_patch_of_a_handler_is_a_json_patch(registry: webop.OperatorRe
     ]
 
 
-@pytest.mark.feature("ADM-08", "KWA-21")
-@pytest.mark.parametrize("stanza", ["body", "spec", "meta", "status", "labels"])
-async def test_the_object_itself_cannot_be_changed(
-    registry: webop.OperatorRegistry, stanza: str
-) -> None:
-    @webop.on.mutate("kopfexamples", registry=registry)
-    def fill_in(**kwargs: Any) -> None:
-        kwargs[stanza]["x"] = 1
-
-    async with serve(registry=registry) as site:
-        response = await site.review()
-    assert "does not support item assignment" in response["status"]["message"]
+def put(value: Any) -> Callable[[webop.Patch], None]:
+    return lambda patch: patch.update(spec={"x": value})
 
 
-@pytest.mark.feature("D-63")
-async def test_a_refusal_carries_no_patch(registry: webop.OperatorRegistry) -> None:
-    @webop.on.mutate("kopfexamples", id="fill-in", registry=registry)
-    def fill_in(patch: webop.Patch, **_: Any) -> None:
-        patch.spec["x"] = 1
-
-    @webop.on.validate("kopfexamples", registry=registry)
-    def refuse(**_: Any) -> None:
-        raise webop.AdmissionError("No.")
-
-    async with serve(registry=registry) as site:
-        assert not read_patch(await site.review(path="/"))
-        assert read_patch(await site.review(path="/fill-in"))
-
-
+@pytest.mark.feature("ADM-09")
 @pytest.mark.parametrize(
     ("breaker", "reason"),
     [
         (lambda patch: patch.fns.append(lambda body: body["no-such"]), "KeyError: 'no-such'"),
-        (
-            lambda patch: patch.update(spec={"x": object()}),
-            "The patch has a value that JSON cannot represent",
-        ),
+        (put(object()), "The patch has a value that JSON cannot represent"),
+        (put(float("nan")), "JSON has no NaN and no infinity"),
+        (put([{"a": (1.0, -float("inf"))}]), "JSON has no NaN and no infinity"),
+        (put([-(2**70)]), "64-bit"),
         (lambda patch: patch.update({"spec": {5: 6}}), ""),
     ],
 )
@@ -217,8 +191,9 @@ async def test_a_patch_that_cannot_be_applied_is_a_refusal_with_the_reason(
     async with serve(registry=registry) as site:
         response = await site.review()
     assert not response["allowed"]
+    assert "patch" not in response
     assert response["status"]["code"] == 500
-    assert response["status"]["message"].startswith(reason)
+    assert reason in response["status"]["message"]
 
 
 @pytest.mark.feature("ADM-17")

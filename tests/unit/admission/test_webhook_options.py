@@ -48,10 +48,14 @@ def build(handlers: list[WebhookHandler], exclusions: Exclusions | None = None) 
     return webhook
 
 
-@pytest.mark.feature("ADM-46")
+@pytest.mark.feature("ADM-16", "ADM-17", "ADM-46")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        ({"side_effects": True}, {"sideEffects": "NoneOnDryRun"}),
+        ({"side_effects": None}, {"sideEffects": "None"}),
+        ({"ignore_failures": True}, {"failurePolicy": "Ignore"}),
+        ({"ignore_failures": None}, {"failurePolicy": "Fail"}),
         ({"timeout_seconds": 1}, {"timeoutSeconds": 1}),
         ({"timeout_seconds": None}, {"timeoutSeconds": 10}),
         ({"match_policy": "Exact"}, {"matchPolicy": "Exact"}),
@@ -122,10 +126,22 @@ def test_by_default_only_what_is_needed_is_in_a_webhook() -> None:
     assert not optional & build(declare()).keys()
 
 
-@pytest.mark.feature("ADM-46")
-@pytest.mark.parametrize("scope", ["*", "Namespaced", "Cluster"])
-def test_the_scope_is_a_field_of_the_rules(scope: Any) -> None:
-    assert build(declare(scope=scope))["rules"][0]["scope"] == scope
+@pytest.mark.feature("ADM-13", "ADM-14", "ADM-15", "ADM-46", "D-17", "D-18")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"scope": "Namespaced"}, {"scope": "Namespaced"}),
+        ({"scope": "Cluster"}, {"scope": "Cluster"}),
+        ({"operation": "CREATE"}, {"operations": ["CREATE"]}),
+        ({"operations": ["UPDATE", "CREATE"]}, {"operations": ["CREATE", "UPDATE"]}),
+        ({"operation": None, "operations": None}, {"operations": ["*"], "scope": "*"}),
+        ({"subresource": "status"}, {"resources": ["kopfexamples/status"]}),
+        ({"subresource": "*"}, {"resources": ["kopfexamples", "kopfexamples/*"]}),
+    ],
+)
+def test_options_are_fields_of_the_rules(options: WebhookOptions, expected: Json) -> None:
+    (plain,), (rule,) = build(declare())["rules"], build(declare(**options))["rules"]
+    assert rule == {**plain, **expected}
 
 
 @pytest.mark.parametrize("policy", ["Never", "IfNeeded"])

@@ -17,7 +17,6 @@ from click.testing import CliRunner
 
 import webop
 from tests.kit.cli_runner import invoke, run_once
-from tests.kit.processes import HANDLERS
 from webop.cli import CLIControls, main
 from webop.cli.commands.run import run as run_command
 
@@ -82,46 +81,6 @@ def test_a_command_that_is_misspelt_is_told_with_the_nearest(name: str, expected
     result = invoke(name)
     assert result.exit_code == 2
     assert f"There is no command {name!r}. {expected}" in result.output
-
-
-FAILING = "import webop\n@webop.on.startup()\ndef start(**_):\n    raise {error}\n"
-REFUSING = f"{HANDLERS}\n@webop.on.login()\ndef login(**_):\n    raise webop.PermanentError('no')\n"
-
-
-@pytest.mark.feature("CLI-18")
-@pytest.mark.parametrize(
-    ("code", "options", "exit_code"),
-    [
-        ("import nonexistent_module", ["-A"], 1),
-        (FAILING.format(error="webop.PermanentError('no database')"), ["-A"], 1),
-        (HANDLERS, ["-A"], 1),
-        (REFUSING, ["-A"], 1),
-        (HANDLERS, ["-A", "--liveness=ftp://localhost"], 1),
-        (HANDLERS, ["-A", "--no-such-option"], 2),
-        (HANDLERS, ["-A", "-n", "x"], 2),
-        (HANDLERS, ["--help"], 0),
-    ],
-    ids=[
-        "import",
-        "startup",
-        "credentials",
-        "login",
-        "liveness",
-        "option",
-        "scope",
-        "help",
-    ],
-)
-def test_the_exit_code_tells_failures_from_mistakes_in_the_command(
-    code: str, options: list[str], exit_code: int, tmp_path: Path
-) -> None:
-    path = tmp_path / "failing_handlers.py"
-    path.write_text(code)
-    nowhere = {"KUBECONFIG": str(tmp_path / "nowhere"), "KUBERNETES_SERVICE_HOST": ""}
-    controls = CLIControls(registry=webop.OperatorRegistry())
-    result = invoke("run", *options, str(path), controls=controls, env=nowhere)
-    assert result.exit_code == exit_code, result.output
-    assert ("Error: " in result.output) == bool(exit_code)
 
 
 def test_the_reason_of_the_end_is_json_if_the_log_is(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,15 +42,7 @@ KEX_V1 = Resource(
     namespaced=False,
     preferred=True,
 )
-KEX_BETA = Resource(
-    group="kopf.dev",
-    version="v1beta1",
-    plural="kopfexamples",
-    kind="KopfExample",
-    singular="kopfexample",
-    namespaced=False,
-    preferred=False,
-)
+KEX_BETA = dataclasses.replace(KEX_V1, version="v1beta1", preferred=False)
 
 AGGREGATED_API = {
     "kind": "APIGroupDiscoveryList",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.causes import RESOURCE, build_body, build_change, build_event, build_review
+from tests.kit.causes import RESOURCE, build_body, build_change, build_event
 from webop.context.memos import Memo
 from webop.handlers.causes import ActivityCause, detect_reason
 from webop.handlers.model import Activity
@@ -54,13 +54,6 @@ def test_what_has_happened_is_detected(
         initial=initial,
     )
     assert reason == expected
-
-
-@pytest.mark.feature("EVT-05", "REF-68")
-def test_reasons_are_strings_of_the_documented_values() -> None:
-    names = ("CREATE", "UPDATE", "DELETE", "RESUME", "NOOP", "FREE", "GONE")
-    assert {name: str(webop.Reason[name]) for name in names} == {n: n.lower() for n in names}
-    assert f"{webop.Reason.CREATE}" == "create"
 
 
 BODY = build_body({"a": 2}, labels={"l": "1"}, annotations={"n": "2"}, status={"s": 1})
@@ -112,15 +105,6 @@ def test_handlers_of_events_get_the_event() -> None:
     assert kwargs.keys() == COMMON | {"type", "event"}
     assert kwargs["type"] == "MODIFIED"
     assert kwargs["event"] == {"type": "MODIFIED", "object": BODY}
-
-
-@pytest.mark.feature("KWA-17")
-def test_handlers_of_reviews_get_the_request() -> None:
-    names = {"operation", "subresource", "dryrun", "userinfo", "warnings", "headers", "sslpeer"}
-    kwargs = build_review(BODY, "UPDATE", "status").kwargs
-    names |= {"audit_annotations", "dry_run"}
-    assert kwargs.keys() == COMMON | {"old", "new", "diff"} | names
-    assert (kwargs["operation"], kwargs["subresource"]) == ("UPDATE", "status")
 
 
 @pytest.mark.feature("KWA-05", "KWA-13", "IDX-21")

@@ -25,11 +25,6 @@ DELETED = build_body(SPEC, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"
 
 
 @pytest.fixture
-def registry() -> webop.OperatorRegistry:
-    return webop.OperatorRegistry()
-
-
-@pytest.fixture
 def everything(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:
     """One handler of each kind of changes, in this order."""
     on = webop.on

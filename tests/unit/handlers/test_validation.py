@@ -94,13 +94,6 @@ def test_a_handler_that_does_not_accept_all_arguments_is_told_at_import(
         decorator(*args)(fn)
 
 
-def test_a_handler_whose_arguments_cannot_be_given_by_name_is_told_at_import() -> None:
-    def fn(spec: Any, /, **_: Any) -> None: ...
-
-    with pytest.raises(TypeError, match=r"fn\(\) takes 'spec' by position only"):
-        webop.on.create("kex")(fn)
-
-
 def test_a_handler_with_a_yield_which_no_call_would_run_is_told_at_import() -> None:
     def fn(**_: Any) -> Iterator[int]:
         yield 1
@@ -292,10 +285,3 @@ def test_a_timer_without_a_schedule_is_suspicious(options: Any, count: int) -> N
     texts = check_registry(registry)
     assert len(texts) == count
     assert all("Timer 'fn' is called only once for each object" in text for text in texts)
-
-
-def test_a_timer_without_a_pause_is_suspicious() -> None:
-    registry = webop.OperatorRegistry()
-    webop.timer("kex", id="fn", registry=registry, interval=0)(lambda **_: None)
-    (text,) = check_registry(registry)
-    assert text.startswith("Timer 'fn' is called without a pause")

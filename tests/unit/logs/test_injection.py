@@ -14,7 +14,7 @@ import pytest
 import webop
 from tests.kit.reviews import serve
 from webop import LogFormat
-from webop.logs import JSONFormatter, TextFormatter
+from webop.logs import JSONFormatter, TextFormatter, preserve
 
 FORGED = "[2026-01-01 00:00:00,000] webop.objects        [INFO    ] forged"
 BREAKS = ("\n", "\r", "\r\n", "\v", "\f", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029")
@@ -27,10 +27,8 @@ CONTROLS = [
 @pytest.fixture
 def read(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
     """Returns what was logged since the last call."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield lambda: capsys.readouterr().err
-    root.handlers, root.level = handlers, level
+    with preserve():
+        yield lambda: capsys.readouterr().err
 
 
 def format_text(fmt: LogFormat = LogFormat.FULL, **values: Any) -> str:
@@ -81,9 +79,6 @@ def test_json_lines_hold_control_characters_only_as_escapes() -> None:
         line = json.loads(text)
         assert line["message"] == f"[c{mark}d] a{mark}b"
         assert line["object"] == {"name": f"c{mark}d"}
-
-
-# Tracebacks.
 
 
 def chain(text: str) -> BaseException:

@@ -13,20 +13,13 @@ import pytest
 import webop
 from tests.kit.event_posting import BODY, REFERENCE
 from webop import LogFormat
-from webop.logs import JSONFormatter
-
-TOUCHED = ("", "asyncio", "aiohttp", "httpx", "httpcore")
+from webop.logs import JSONFormatter, preserve
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers = list(root.handlers)
-    levels = {name: logging.getLogger(name).level for name in TOUCHED}
-    yield
-    root.handlers = handlers
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+    with preserve():
+        yield
 
 
 Read = Callable[[], str]

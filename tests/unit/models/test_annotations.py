@@ -62,7 +62,6 @@ def run(path: Path, *texts: str, command: str = "crd") -> str:
     return " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("command", ["crd", "run"])
 @pytest.mark.parametrize(
     ("field", "text"),
     [
@@ -76,9 +75,9 @@ def run(path: Path, *texts: str, command: str = "crd") -> str:
     ],
 )
 def test_an_error_of_pydantic_names_the_field_and_the_line(
-    field: str, text: str, command: str, tmp_path: Path
+    field: str, text: str, tmp_path: Path
 ) -> None:
-    found = run(tmp_path, HEAD, KIND.format(base="webop.Struct", field=field), command=command)
+    found = run(tmp_path, HEAD, KIND.format(base="webop.Struct", field=field))
     assert re.search(rf"{text}.*broken_\w+\.py, line \d+", found), found
 
 

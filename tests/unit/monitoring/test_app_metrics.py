@@ -304,9 +304,6 @@ async def test_two_hundred_scrapers_share_few_scrapes_and_wait_hardly_longer_tha
     assert took > (collections - 1) * 0.2  # scrapes take at most a tenth of the event loop
 
 
-# ---- the port of the probes, and one of its own
-
-
 async def test_the_port_of_the_probes_has_metrics_only_if_they_are_asked_for() -> None:
     url = f"http://127.0.0.1:{find_port()}"
     async with operate(liveness_endpoint=f"{url}/healthz") as http:
@@ -315,18 +312,11 @@ async def test_the_port_of_the_probes_has_metrics_only_if_they_are_asked_for() -
         assert (await http.get(f"{url}/metrics")).status_code == 404
 
 
-async def test_probes_and_metrics_can_share_a_port() -> None:
-    url = f"http://127.0.0.1:{find_port()}"
-    endpoints = {"liveness_endpoint": f"{url}/healthz", "metrics_endpoint": f"{url}/stats"}
-    async with operate(**endpoints) as http:
-        found = await scrape_until(lambda found: found.get("webop_ready"), http, f"{url}/stats")
-        assert (await http.get(f"{url}/healthz")).json() == {"x": "fine"}
-    assert found.get("webop_acting") == 1
-
-
+@pytest.mark.feature("PRB-02")
 @pytest.mark.parametrize(
     ("endpoints", "said"),
     [
+        ({"liveness_endpoint": "ftp://localhost/x"}, "ftp://localhost/x.*http://"),
         ({"metrics_endpoint": "https://localhost/"}, "The metrics endpoint 'https://localhost/'"),
         (
             {"metrics_endpoint": "http://localhost:99999/"},

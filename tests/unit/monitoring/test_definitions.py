@@ -43,28 +43,6 @@ def test_a_metric_is_named_as_prometheus_wants_it(definition: Definition) -> Non
     assert list(find_flaws(definition)) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "labels", "text", "flaw"),
-    [
-        ("webop_Calls_total", "counter", (), "Fine.", "not in snake case"),
-        ("webop_calls", "counter", (), "Fine.", "_total is for counters"),
-        ("webop_calls_total", "gauge", (), "Fine.", "_total is for counters"),
-        ("webop_calls_count", "gauge", (), "Fine.", "the suffix belongs"),
-        ("webop_lag", "histogram", (), "Fine.", "no unit"),
-        ("webop_lag_ms", "gauge", (), "Fine.", "not a base unit"),
-        ("webop_gauge", "gauge", (), "Fine.", "its type"),
-        ("webop_x", "gauge", (), "", "the text"),
-        ("webop_x", "gauge", ("namespace",), "Fine.", "a label"),
-        ("workqueue_depth", "gauge", (), "Fine.", "a foreign prefix"),
-    ],
-)
-def test_a_badly_named_metric_is_found(
-    name: str, kind: str, labels: tuple[str, ...], text: str, flaw: str
-) -> None:
-    (found,) = find_flaws(Definition(name, kind, labels, text, lambda _: {}))
-    assert found.startswith(flaw)
-
-
 def test_each_metric_is_defined_once() -> None:
     names = [definition.name for definition in DEFINITIONS]
     assert len(names) == len({*names})

@@ -64,16 +64,6 @@ def build_children() -> list[dict[str, Any]]:
     return [{"kind": "Job"}, {"kind": "Deployment", "spec": {"template": {}}}]
 
 
-@pytest.mark.feature("HIE-01", "HIE-02", "REF-26")
-def test_labels_are_put_on_objects() -> None:
-    objs = build_children()
-
-    label(objs, {"label1": "value1", "label2": "value2"})
-
-    for obj in objs:
-        assert obj["metadata"] == {"labels": {"label1": "value1", "label2": "value2"}}
-
-
 @pytest.mark.feature("HIE-03", "D-12")
 @pytest.mark.parametrize("labels", [[], [None]])
 def test_labels_are_those_of_the_handled_object_by_default(handled: Body, labels: Any) -> None:
@@ -82,30 +72,6 @@ def test_labels_are_those_of_the_handled_object_by_default(handled: Body, labels
     label(obj, *labels)
 
     assert obj == {"metadata": {"labels": {"somelabel": "somevalue"}}}
-
-
-@pytest.mark.feature("HIE-04")
-@pytest.mark.parametrize(("forced", "kept"), [(False, "old"), (True, "new")])
-def test_labels_that_are_there_are_kept_unless_forced(forced: bool, kept: str) -> None:
-    obj = {"metadata": {"labels": {"x": "old", "y": "other"}}}
-
-    label(obj, {"x": "new", "z": "added"}, forced=forced)
-
-    assert obj == {"metadata": {"labels": {"x": kept, "y": "other", "z": "added"}}}
-
-
-@pytest.mark.feature("HIE-05")
-@pytest.mark.parametrize("nested", ["spec.template", ["spec.template"], [("spec", "template")]])
-def test_nested_structures_are_labelled_if_they_exist(nested: Any) -> None:
-    objs = build_children()
-
-    label(objs, {"x": "y"}, nested=nested)
-
-    labelled = {"metadata": {"labels": {"x": "y"}}}
-    assert objs == [
-        {"kind": "Job", **labelled},
-        {"kind": "Deployment", **labelled, "spec": {"template": labelled}},
-    ]
 
 
 @pytest.mark.feature("HIE-05")
@@ -129,18 +95,6 @@ def test_the_former_name_of_forced_works_with_a_warning() -> None:
     assert obj == {"metadata": {"labels": {"x": "new"}}}
 
 
-@pytest.mark.feature("HIE-07", "HIE-09", "REF-33")
-def test_owner_references_are_appended_once() -> None:
-    other = {"uid": "other"}
-    objs: list[dict[str, Any]] = [{}, {"metadata": {"ownerReferences": [other]}}]
-
-    append_owner_reference(objs, OWNER)
-    append_owner_reference(objs, Body(OWNER), controller=False)
-
-    assert objs[0] == {"metadata": {"ownerReferences": [REFERENCE]}}
-    assert objs[1] == {"metadata": {"ownerReferences": [other, REFERENCE]}}
-
-
 @pytest.mark.feature("HIE-08", "HIE-09", "REF-34")
 def test_owner_references_are_removed_by_uid(handled: Body) -> None:
     other = {"uid": "other"}
@@ -157,45 +111,6 @@ def test_owner_references_are_removed_by_uid(handled: Body) -> None:
         {"metadata": {"ownerReferences": [other]}},
         {"metadata": {"ownerReferences": [other]}},
     ]
-
-
-@pytest.mark.feature("HIE-10", "HIE-11", "HIE-12", "REF-27")
-@pytest.mark.parametrize(
-    ("before", "options", "after"),
-    [
-        ({}, {}, {"generateName": "new-"}),
-        ({}, {"strict": True}, {"name": "new"}),
-        ({"name": "old"}, {}, {"name": "old"}),
-        ({"name": "old"}, {"strict": True}, {"name": "old"}),
-        ({"generateName": "old-"}, {"strict": True}, {"generateName": "old-"}),
-        ({"name": "old"}, {"forced": True}, {"generateName": "new-"}),
-        ({"generateName": "old-"}, {"forced": True, "strict": True}, {"name": "new"}),
-        ({"name": "old"}, {"forced": True, "strict": True}, {"name": "new"}),
-    ],
-)
-def test_names_are_prefixes_unless_strict_and_kept_unless_forced(
-    before: dict[str, str], options: Any, after: dict[str, str]
-) -> None:
-    obj = {"metadata": dict(before)}
-
-    harmonize_naming(obj, "new", **options)
-
-    assert obj == {"metadata": after}
-
-
-@pytest.mark.feature("HIE-13", "REF-28")
-@pytest.mark.parametrize(
-    ("before", "forced", "after"),
-    [({}, False, "new"), ({"namespace": "old"}, False, "old"), ({"namespace": "old"}, True, "new")],
-)
-def test_namespaces_are_kept_unless_forced(
-    before: dict[str, str], forced: bool, after: str
-) -> None:
-    obj = {"metadata": dict(before)}
-
-    adjust_namespace(obj, "new", forced=forced)
-
-    assert obj == {"metadata": {"namespace": after}}
 
 
 @pytest.mark.feature("HIE-13")
@@ -252,29 +167,6 @@ def test_objects_of_pykube_are_changed_inside() -> None:
     assert pod.obj["metadata"]["namespace"] == "default"
 
 
-@pytest.mark.feature("HIE-16")
-def test_models_of_the_kubernetes_client_get_their_metadata() -> None:
-    pod = MODELS.V1Pod()
-
-    adopt(pod, OWNER)
-
-    assert pod.metadata.generate_name == "kopf-example-1-"
-    assert pod.metadata.name is None
-    assert pod.metadata.namespace == "default"
-    assert pod.metadata.labels == {"somelabel": "somevalue"}
-    (reference,) = pod.metadata.owner_references
-    assert isinstance(reference, MODELS.V1OwnerReference)
-    values = reference.to_dict() if hasattr(reference, "to_dict") else vars(reference)
-    assert values == {
-        "controller": True,
-        "block_owner_deletion": True,
-        "api_version": "kopf.dev/v1",
-        "kind": "KopfExample",
-        "name": "kopf-example-1",
-        "uid": "uid1",
-    }
-
-
 @pytest.mark.feature("HIE-05", "HIE-08", "HIE-12", "HIE-16")
 def test_models_are_treated_as_dicts_are() -> None:
     class OwnJob(MODELS.V1Job):  # type: ignore[misc]
@@ -300,13 +192,6 @@ def test_models_are_treated_as_dicts_are() -> None:
 
     assert (job.metadata.name, job.metadata.generate_name) == (None, "new-")
     assert job.metadata.owner_references == [other]
-
-
-@pytest.mark.feature("HIE-15")
-@pytest.mark.parametrize("function", ALL)
-def test_outside_of_handlers_the_owner_must_be_given(function: Any) -> None:
-    with pytest.raises(LookupError, match="Pass owner="):
-        function({})
 
 
 @pytest.mark.feature("HIE-15")

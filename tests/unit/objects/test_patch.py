@@ -32,25 +32,6 @@ def test_views_of_a_patch_create_stanzas_when_written() -> None:
 
 
 @pytest.mark.feature("PAT-02")
-def test_reading_a_patch_creates_nothing() -> None:
-    patch = Patch()
-
-    assert patch.spec == {}
-    assert patch.status.get("x") is None
-    assert "x" not in patch.metadata.labels
-    assert len(patch.meta.annotations) == 0
-    assert list(patch.spec) == []
-    assert repr(patch.spec) == "{}"
-    with pytest.raises(KeyError):
-        patch.spec["x"]
-    with pytest.raises(KeyError):
-        del patch.spec["x"]
-
-    assert patch == {}
-    assert not patch
-
-
-@pytest.mark.feature("PAT-02")
 def test_taking_back_the_last_key_takes_back_the_stanza() -> None:
     patch = Patch()
     patch.metadata.labels["l"] = "v"
@@ -68,57 +49,6 @@ def test_writing_into_a_stanza_that_is_deleted_creates_it_anew() -> None:
     patch.status["x"] = 1
 
     assert patch == {"status": {"x": 1}}
-
-
-@pytest.mark.feature("PAT-03", "PAT-04", "PAT-08", "PAT-14")
-def test_a_patch_is_true_with_keys_or_functions() -> None:
-    def fn(body: RawBody) -> None:
-        pass
-
-    assert not Patch()
-    assert not Patch({})
-    assert Patch({"spec": {}})
-    assert Patch(fns=[fn])
-    assert Patch({"spec": {}}, fns=[fn]).fns == [fn]
-
-    patch = Patch()
-    patch.fns.append(fn)
-    assert patch
-    assert patch.fns == [fn]
-
-
-@pytest.mark.feature("PAT-14")
-def test_a_patch_of_a_patch_has_its_functions_too() -> None:
-    def fn1(body: RawBody) -> None:
-        pass
-
-    def fn2(body: RawBody) -> None:
-        pass
-
-    original = Patch({"spec": {"x": 1}}, fns=[fn1])
-    copied = Patch(original, fns=[fn2])
-    original.fns.clear()
-
-    assert copied == {"spec": {"x": 1}}
-    assert copied.fns == [fn1, fn2]
-
-
-@pytest.mark.feature("PAT-06")
-def test_clearing_a_patch_forgets_keys_and_functions() -> None:
-    patch = Patch({"spec": {"x": 1}}, fns=[lambda body: None])
-
-    patch.clear()
-
-    assert patch == {}
-    assert patch.fns == []
-    assert not patch
-
-
-def test_a_patch_is_printed_with_all_that_is_in_it() -> None:
-    assert repr(Patch()) == "Patch()"
-    assert repr(Patch({"a": 1})) == "Patch({'a': 1})"
-    assert repr(Patch(fns=[print])) == f"Patch(fns=[{print!r}])"
-    assert repr(Patch({"a": 1}, fns=[print])) == f"Patch({{'a': 1}}, fns=[{print!r}])"
 
 
 @pytest.mark.feature("PAT-01")
@@ -246,10 +176,3 @@ def test_values_that_json_does_not_have_are_compared_as_python_does() -> None:
     body = {"spec": {"x": [thing], "y": 2**70}}
 
     assert Patch({"spec": {"x": [thing], "y": 2**70}}).as_json_patch(body) == []
-
-
-@pytest.mark.feature("PAT-11")
-def test_a_json_patch_of_something_needs_a_body() -> None:
-    assert Patch().as_json_patch() == []
-    with pytest.raises(ValueError, match="needs the body"):
-        Patch({"spec": {"x": 1}}).as_json_patch()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
@@ -24,23 +22,6 @@ KEX_OLD = Resource(
 OTHERS = Resource("other.dev", "v1", "samples", "Sample", "sample", frozenset({"s"}), ALL)
 TWIN = Resource("twin.dev", "v1", "samples", "Sample", "sample", frozenset({"s"}))
 CLUSTER = (PODS, NODES, METRICS, DEPLOYMENTS, EVENTS, NEW_EVENTS, KEX, KEX_OLD, OTHERS, TWIN)
-
-
-@pytest.mark.feature("RES-20", "REF-71")
-def test_a_resource_is_a_hashable_reference_by_group_version_and_plural() -> None:
-    bare = Resource("kopf.dev", "v1", "kopfexamples")
-
-    assert bare == KEX
-    assert hash(bare) == hash(KEX)
-    assert {bare, KEX} == {KEX}
-    assert bare != Resource("kopf.dev", "v1beta1", "kopfexamples")
-    assert bare != object()
-    assert bare.preferred
-    assert bare.namespaced is None
-    assert bare.verbs == bare.shortcuts == bare.categories == bare.subresources == frozenset()
-    with pytest.raises(FrozenInstanceError):
-        bare.group = "x"  # type: ignore[misc]
-    assert pickle.loads(pickle.dumps(bare)) == bare
 
 
 @pytest.mark.feature("RES-21")
@@ -69,14 +50,6 @@ def test_a_resource_is_a_hashable_reference_by_group_version_and_plural() -> Non
 )
 def test_urls_are_those_of_the_api(resource: Resource, options: Any, url: str) -> None:
     assert resource.get_url(**options) == url
-
-
-@pytest.mark.feature("RES-21")
-def test_urls_that_cannot_exist_are_refused() -> None:
-    with pytest.raises(ValueError, match="needs an object's name"):
-        PODS.get_url(namespace="ns", subresource="status")
-    with pytest.raises(ValueError, match="needs a namespace"):
-        PODS.get_url(name="n")
 
 
 @pytest.mark.feature(*(f"RES-{number:02}" for number in (*range(1, 18), 22, 24)), "REF-72", "D-58")

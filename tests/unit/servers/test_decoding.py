@@ -130,9 +130,6 @@ def test_what_is_counted_is_what_a_review_takes(unit: bytes) -> None:
     assert sum(held) / 12 < size < 1.05 * sum(held)
 
 
-# What is stored can be changed, and deleted.
-
-
 def nest(depth: int) -> bytes:
     return b"[" * depth + b"0" + b"]" * depth
 
@@ -212,8 +209,6 @@ def test_the_managed_fields_of_a_deep_object_can_change() -> None:
     review = decode(b'{"request":{"object":%b,"oldObject":%b}}' % (build(b"a"), build(b"b")))
     assert review
 
-
-# The head of a review.
 
 _HEAD = b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"a-1","x":'
 

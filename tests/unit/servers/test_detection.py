@@ -24,33 +24,6 @@ K3D, MINIKUBE, DOCKER = ClusterKind.K3D, ClusterKind.MINIKUBE, ClusterKind.DOCKE
 @pytest.mark.parametrize(
     ("names", "kind"),
     [
-        # As those clusters have them.
-        (
-            build(
-                common_name="k3s",
-                organizations=("k3s",),
-                issuer="k3s-server-ca@1700000000",
-                hostnames=frozenset({"k3d-dev-server-0", "kubernetes", "localhost"}),
-            ),
-            K3D,
-        ),
-        (
-            build(
-                common_name="minikube",
-                organizations=("system:masters",),
-                issuer="minikubeCA",
-                hostnames=frozenset({"minikubeCA", "control-plane.minikube.internal", "localhost"}),
-            ),
-            MINIKUBE,
-        ),
-        (
-            build(
-                common_name="kube-apiserver",
-                issuer="kubernetes",
-                hostnames=frozenset({"docker-desktop", "docker-for-desktop", "kubernetes"}),
-            ),
-            DOCKER,
-        ),
         (
             build(
                 common_name="kube-apiserver",

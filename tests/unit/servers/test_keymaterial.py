@@ -36,21 +36,11 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_certificate_and_key_are_loaded_from_two_texts(
-    context: ssl.SSLContext, pair: KeyPair
+def test_certificate_and_key_are_loaded_from_two_texts_or_one_and_decrypted(
+    context: ssl.SSLContext, pair: KeyPair, locked: KeyPair
 ) -> None:
     load_key_material(context, pair.cert, pair.key)
-
-
-def test_certificate_and_key_are_loaded_from_one_text(
-    context: ssl.SSLContext, pair: KeyPair
-) -> None:
     load_key_material(context, pair.key + pair.cert)
-
-
-def test_an_encrypted_key_is_decrypted_by_its_password(
-    context: ssl.SSLContext, locked: KeyPair
-) -> None:
     load_key_material(context, locked.cert, locked.key, "secret")
 
 

@@ -28,6 +28,7 @@ from tests.kit.webhook_servers import (
     get_url,
     serve,
 )
+from webop.aio.backoff import Backoff
 from webop.errors import ConfigurationError
 
 
@@ -35,9 +36,6 @@ from webop.errors import ConfigurationError
 def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     with prepare(tmp_path, monkeypatch) as prepared:
         yield prepared
-
-
-# The way of a review.
 
 
 @pytest.mark.feature("ADM-85", "REF-42")
@@ -66,9 +64,6 @@ async def test_the_token_and_the_region_are_handed_to_the_agent(
     assert GOOD_TOKEN not in argv, "everybody on this host could read it"
 
 
-# What can be wrong at the start.
-
-
 @pytest.mark.parametrize(
     ("token", "words"),
     [
@@ -95,29 +90,26 @@ async def test_a_refused_token_is_told_of_in_the_words_of_the_agent(
     assert not standin.running
 
 
-async def test_an_address_without_tls_is_refused(standin: StandIn, fn: Recorder) -> None:
-    standin.be("insecure")
-    with pytest.raises(ConfigurationError, match="need https"):
-        async with serve(standin.build(), fn):
-            pass
-    assert not standin.running
-
-
-async def test_an_absent_executable_is_told_of(standin: StandIn, fn: Recorder) -> None:
-    with pytest.raises(ConfigurationError, match=r"binary='/nowhere/ngrok'.*ngrok\.com/download"):
-        async with serve(standin.build(binary="/nowhere/ngrok"), fn):
-            pass
-
-
-async def test_a_file_that_is_no_program_is_told_of(
-    standin: StandIn, fn: Recorder, tmp_path: Path
+@pytest.mark.parametrize(
+    ("mode", "binary", "words"),
+    [
+        ("insecure", None, "need https"),
+        ("", "/nowhere/ngrok", r"binary='/nowhere/ngrok'.*ngrok\.com/download"),
+        ("", "garbage", r"Exec format error.*garbage.*binary="),
+    ],
+)
+async def test_an_agent_that_does_not_start_or_has_no_tls_is_told_of(
+    standin: StandIn, fn: Recorder, tmp_path: Path, mode: str, binary: str | None, words: str
 ) -> None:
     garbage = tmp_path / "garbage"
     garbage.write_bytes(b"\x7fgarbage")
     garbage.chmod(0o755)
-    with pytest.raises(ConfigurationError, match=r"Exec format error.*garbage.*binary="):
-        async with serve(standin.build(binary=garbage), fn):
+    standin.be(mode)
+    options = {"binary": tmp_path / binary} if binary else {}
+    with pytest.raises(ConfigurationError, match=words):
+        async with serve(standin.build(**options), fn):
             pass
+    assert not standin.running
 
 
 async def test_without_pyngrok_it_is_told_how_to_install_it(
@@ -127,9 +119,6 @@ async def test_without_pyngrok_it_is_told_how_to_install_it(
     with pytest.raises(ConfigurationError, match=r"pip install 'webop\[ngrok\]'"):
         async with serve(webop.WebhookNgrokTunnel(port=0), fn):
             pass
-
-
-# The download.
 
 
 @pytest.mark.feature("ADM-85")
@@ -161,13 +150,14 @@ async def test_a_failed_download_is_told_of(
             pass
 
 
-# A tunnel that breaks.
-
-
 @pytest.mark.feature("ADM-63")
 async def test_when_the_agent_dies_a_new_tunnel_is_opened_and_its_address_is_told(
-    standin: StandIn, fn: Recorder, caplog: pytest.LogCaptureFixture
+    standin: StandIn,
+    fn: Recorder,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("webop.servers.tunnel.Backoff", lambda _: Backoff((0.05,)))
     async with collect(standin.build(), fn) as configs:
         first = get_url(await configs.get())
         standin.be("full")  # so that the first attempt is not a success
@@ -179,9 +169,6 @@ async def test_when_the_agent_dies_a_new_tunnel_is_opened_and_its_address_is_tol
         assert (await review(second)).json() == RESPONSE
     assert "The ngrok agent has ended (exit code -9)" in caplog.text
     assert not standin.running
-
-
-# The end.
 
 
 @pytest.mark.feature("ADM-65", "ADM-67")

@@ -15,6 +15,7 @@ import webop
 from tests.kit.pages import find_snippets
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import RESPONSE, Recorder, collect, get_url, post, serve
+from webop.aio.backoff import Backoff
 from webop.errors import ConfigurationError
 from webop.servers.limits import DefaultLimits, Hosting, current_hosting
 
@@ -44,8 +45,9 @@ def build_documented(**options: Any) -> Any:
 
 @pytest.mark.feature("ADM-63", "ADM-66")
 async def test_the_documented_provider_tells_its_address_and_the_next_one_when_the_agent_dies(
-    calls: Callable[[], list[list[str]]],
+    calls: Callable[[], list[list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("webop.servers.tunnel.Backoff", lambda _: Backoff((0.05,)))
     fn = Recorder()
     async with collect(build_documented(port=0, path="/x"), fn) as configs:
         first = get_url(await configs.get())
@@ -98,9 +100,6 @@ async def test_the_limits_of_the_operator_are_those_of_the_local_server_of_a_tun
     async with serve(Server(port=0), Recorder()):
         answer = (await post(upstreams[0])).json()["response"]
         assert answer["status"]["code"] == 413
-
-
-# What all servers have in common.
 
 
 async def test_a_server_may_have_tasks_around_its_configs_and_is_cancelled_with_them() -> None:

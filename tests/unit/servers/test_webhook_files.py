@@ -28,7 +28,6 @@ from tests.kit.webhook_servers import (
     get_port,
     get_url,
     post,
-    read_head,
     save,
     trust,
 )
@@ -95,6 +94,14 @@ async def operate(
         await asyncio.wait({task})
 
 
+def build_server(pair: KeyPair, folder: Path, **options: Any) -> webop.WebhookServer:
+    """Write a certificate to files, and return a server that watches them."""
+    certfile, pkeyfile = save(pair, folder)
+    return webop.WebhookServer(
+        port=0, certfile=certfile, pkeyfile=pkeyfile, file_check_interval=INTERVAL, **options
+    )
+
+
 def sign(ca: KeyPair, **options: Any) -> KeyPair:
     return build_certificate_signed(ca, common_name="server", hostnames=["localhost"], **options)
 
@@ -123,12 +130,9 @@ async def test_a_changed_certificate_is_used_with_no_connection_refused_or_close
 ) -> None:
     ca = build_ca("authority")
     first, second = sign(ca), sign(ca, days=100)
-    certfile, pkeyfile = save(first, tmp_path)
     cafile = tmp_path / "ca.pem"
     cafile.write_bytes(ca.cert)
-    server = webop.WebhookServer(
-        port=0, certfile=certfile, pkeyfile=pkeyfile, cafile=cafile, file_check_interval=INTERVAL
-    )
+    server = build_server(first, tmp_path, cafile=cafile)
     async with operate(server, fn, hosting) as configs:
         url, port = get_url(configs.all[0]), get_port(configs.all[0])
         assert hosting.expiry == read_certificate(first.cert).end
@@ -175,10 +179,7 @@ async def test_a_changed_certificate_of_another_type_of_key_is_shown_when_the_lo
 ) -> None:
     caplog.set_level(logging.INFO)
     first, second = make_rsa(), build_certificate_self_signed(["localhost"])
-    certfile, pkeyfile = save(first, tmp_path)
-    server = webop.WebhookServer(
-        port=0, certfile=certfile, pkeyfile=pkeyfile, file_check_interval=INTERVAL
-    )
+    server = build_server(first, tmp_path)
     async with operate(server, fn, hosting) as configs:
         port = get_port(configs.all[0])
         assert await fetch_certificate(port) == to_der(first)
@@ -209,14 +210,7 @@ async def test_a_certificate_that_the_context_of_the_user_cannot_show_is_logged_
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_ciphers(ciphers)
     first = build_certificate_self_signed(["localhost"])
-    certfile, pkeyfile = save(first, tmp_path)
-    server = webop.WebhookServer(
-        port=0,
-        certfile=certfile,
-        pkeyfile=pkeyfile,
-        context=context,
-        file_check_interval=INTERVAL,
-    )
+    server = build_server(first, tmp_path, context=context)
     async with operate(server, fn, hosting) as configs:
         save(make_rsa(), tmp_path)
         await eventually(lambda: complaint in caplog.text)
@@ -229,16 +223,9 @@ async def test_a_certificate_that_comes_with_half_written_cas_of_clients_is_used
     fn: Recorder, hosting: Hosting, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = (build_certificate_self_signed(["localhost"]) for _ in range(2))
-    certfile, pkeyfile = save(first, tmp_path)
     clients = tmp_path / "clients.pem"
     clients.write_bytes(first.cert)
-    server = webop.WebhookServer(
-        port=0,
-        certfile=certfile,
-        pkeyfile=pkeyfile,
-        verify_cafile=clients,
-        file_check_interval=INTERVAL,
-    )
+    server = build_server(first, tmp_path, verify_cafile=clients)
     async with operate(server, fn, hosting) as configs:
         half = tmp_path / "half.pem"
         half.write_bytes(first.cert[:100])
@@ -275,14 +262,8 @@ async def test_a_half_written_pair_is_left_out_until_it_fits(
 ) -> None:
     ca = build_ca("authority")
     first, second = sign(ca), sign(ca)
-    certfile, pkeyfile = save(first, tmp_path)
-    server = webop.WebhookServer(
-        port=0,
-        certfile=certfile,
-        pkeyfile=pkeyfile,
-        cadata=ca.cert,
-        file_check_interval=INTERVAL,
-    )
+    server = build_server(first, tmp_path, cadata=ca.cert)
+    certfile = tmp_path / "server-cert.pem"
     async with operate(server, fn, hosting) as configs:
         port = get_port(configs.all[0])
         for content in (second.cert, second.cert[:100]):
@@ -306,7 +287,6 @@ async def test_new_authorities_are_trusted_before_their_certificate_is_used(
 ) -> None:
     old_ca, new_ca = build_ca("old"), build_ca("new")
     old, new = sign(old_ca), sign(new_ca)
-    certfile, pkeyfile = save(old, tmp_path)
     cafile, cadump = tmp_path / "ca.pem", tmp_path / "dump.pem"
     cafile.write_bytes(old_ca.cert)
     asked, permitted = asyncio.Event(), asyncio.Event()
@@ -317,14 +297,7 @@ async def test_new_authorities_are_trusted_before_their_certificate_is_used(
         asked.set()
         await permitted.wait()
 
-    server = webop.WebhookServer(
-        port=0,
-        certfile=certfile,
-        pkeyfile=pkeyfile,
-        cafile=cafile,
-        cadump=cadump,
-        file_check_interval=INTERVAL,
-    )
+    server = build_server(old, tmp_path, cafile=cafile, cadump=cadump)
     async with operate(server, fn, Hosting(confirm=confirm)) as configs:
         port = get_port(configs.all[0])
         save(new, tmp_path)
@@ -405,18 +378,6 @@ async def test_a_subclass_brings_its_certificates_and_its_config(
         assert get_bundle(configs.all[1]) == pairs[0].cert + pairs[1].cert
         assert (await post(get_url(configs.all[0]), trust(pairs[1].cert))).status_code == 200
     assert len(configs.all) == 2
-
-
-@pytest.mark.feature("ADM-92")
-async def test_clients_need_no_credentials(fn: Recorder, hosting: Hosting) -> None:
-    async with (
-        operate(webop.WebhookServer(port=0), fn, hosting) as configs,
-        connect(get_port(configs.all[0]), trust(configs.bundle)) as (reader, writer),
-    ):
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-        assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
-    assert fn.calls[0].sslpeer is None
-    assert "Authorization" not in fn.calls[0].headers
 
 
 @pytest.mark.feature("ADM-68")

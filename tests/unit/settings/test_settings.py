@@ -23,64 +23,10 @@ from webop.settings.base import find_setting_problem
 from webop.settings.environment import OPTION_NAMES, is_option
 from webop.settings.groups import OperatorSettings
 
-DEFAULTS = {
-    "process.ultimate_exiting_timeout": 600,
-    "posting.enabled": True,
-    "posting.level": logging.INFO,
-    "posting.loggers": True,
-    "posting.reporting_component": "webop",
-    "posting.reporting_instance": "dev",
-    "posting.event_name_prefix": "webop-event-",
-    "peering.name": "default",
-    "peering.stealth": False,
-    "peering.priority": 0,
-    "peering.lifetime": 60,
-    "peering.mandatory": False,
-    "peering.standalone": False,
-    "peering.clusterwide": False,
-    "peering.namespaced": True,
-    "watching.server_timeout": None,
-    "watching.client_timeout": None,
-    "watching.connect_timeout": None,
-    "watching.reconnect_backoff": 0.1,
-    "watching.inactivity_timeout": 70,
-    "batching.worker_limit": None,
-    "batching.idle_timeout": 5,
-    "batching.batch_window": 0.1,
-    "batching.exit_timeout": 2,
-    "batching.error_delays": (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610),
-    "scanning.disabled": False,
-    "admission.server": None,
-    "admission.managed": None,
-    "execution.default_backoff": 60,
-    "background.cancellation_polling": 60,
-    "background.instant_exit_timeout": None,
-    "background.instant_exit_zero_time_cycles": 10,
-    "networking.request_timeout": 300,
-    "networking.connect_timeout": None,
-    "networking.error_backoffs": (1, 1, 2, 3, 5, 8, 13, 21),
-    "networking.enforce_retry_after": False,
-    "networking.trust_env": False,
-    "persistence.finalizer": "kopf.zalando.org/KopfFinalizerMarker",
-    "persistence.consistency_timeout": 5,
-}
-
 
 def read(settings: OperatorSettings, path: str) -> Any:
     group, name = path.split(".")
     return getattr(getattr(settings, group), name)
-
-
-@pytest.mark.feature(
-    *(
-        f"CFG-{number:02}"
-        for number in (*range(1, 6), *range(12, 19), *range(21, 26), *range(28, 37), 39)
-    ),
-    "REF-50",
-)
-@pytest.mark.parametrize(("path", "value"), DEFAULTS.items())
-def test_defaults_are_the_documented_ones(path: str, value: Any) -> None:
-    assert read(OperatorSettings(), path) == value
 
 
 @pytest.mark.feature("CFG-26", "CFG-37", "CFG-38", "D-22")

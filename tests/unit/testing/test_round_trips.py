@@ -49,7 +49,7 @@ async def down(new: CrateV2) -> CrateV1:
 def test_conversions_that_lose_nothing_pass(registry: webop.OperatorRegistry) -> None:
     webop.on.convert(CrateV1, to=CrateV2, registry=registry)(up)
     webop.on.convert(CrateV2, to=CrateV1, registry=registry)(down)
-    webop.testing.check_round_trips(CrateV1, CrateV2, examples=100, registry=registry)
+    webop.testing.check_round_trips(CrateV1, CrateV2, examples=30, registry=registry)
 
 
 async def test_they_can_be_checked_in_an_async_test(registry: webop.OperatorRegistry) -> None:
@@ -157,7 +157,7 @@ def test_objects_with_fields_of_all_types_are_made() -> None:
     seen: set[str] = set()
 
     @settings(
-        max_examples=150, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
+        max_examples=80, derandomize=True, deadline=None, suppress_health_check=[*HealthCheck]
     )
     @given(generate(Everything))
     def look(body: dict[str, Any]) -> None:

@@ -7,11 +7,9 @@ import datetime as dt
 
 import pytest
 
-from webop.cli.doctor.reachability import check_bundle, judge_life
+from webop.cli.doctor.reachability import check_bundle
 from webop.servers.certificates.certs import (
     build_ca,
-    build_certificate_self_signed,
-    read_certificate,
 )
 
 
@@ -63,16 +61,3 @@ def test_old_cas_beside_a_new_one_are_no_trouble() -> None:
 def test_no_bundle_is_worth_a_note() -> None:
     finding = check_bundle("", get_now())
     assert finding.level == "note"
-
-
-def test_a_life_ends_in_its_last_tenth_or_in_its_last_week() -> None:
-    for days, left, level in (
-        (100, 8, "ok"),
-        (100, 6, "warning"),
-        (10, 2, "ok"),
-        (10, 0.9, "warning"),
-    ):
-        pem = build_certificate_self_signed(["host"], days=days).cert
-        end = read_certificate(pem).end
-        moment = end - dt.timedelta(days=left)
-        assert judge_life("certificate", "it", pem, moment).level == level

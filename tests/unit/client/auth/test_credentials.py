@@ -37,24 +37,6 @@ def test_only_the_server_is_required_and_the_order_is_the_documented_one() -> No
     assert info.private_key_path == "k"
 
 
-@pytest.mark.feature("AUT-12")
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({}, None),
-        ({"username": "u", "password": "p"}, "Basic dTpw"),
-        ({"username": "ü", "password": "p"}, "Basic w7w6cA=="),
-        ({"username": "u"}, None),
-        ({"token": "t"}, "Bearer t"),
-        ({"token": "t", "scheme": "Digest"}, "Digest t"),
-        ({"scheme": "Negotiate"}, "Negotiate"),
-        ({"username": "u", "password": "p", "token": "t"}, "Basic dTpw"),
-    ],
-)
-def test_the_authorization_header(values: dict[str, str], expected: str | None) -> None:
-    assert ConnectionInfo(SERVER, **values).authorization == expected  # type: ignore[arg-type]
-
-
 @pytest.mark.feature("AUT-24", "D-32")
 @pytest.mark.parametrize("name", ["ca", "certificate", "private_key"])
 def test_a_path_and_data_for_the_same_thing_are_refused(name: str) -> None:
@@ -218,6 +200,8 @@ def test_the_server_has_to_be_a_url(server: object, is_fine: bool) -> None:
         ({"expiration": 1893456000.0}, "expiration must be a datetime, got float"),
         ({"priority": "high"}, "priority must be a number, got str"),
         ({"token": b"secret"}, "token must be a string, got bytes"),
+        ({"insecure": "false"}, "insecure must be True or False"),
+        ({"insecure": 1}, "insecure must be True or False"),
     ],
 )
 def test_values_of_wrong_types_are_told_where_they_are_given(

@@ -215,9 +215,3 @@ def test_what_a_login_handler_returns_is_not_quoted() -> None:
     with pytest.raises(TypeError, match="not a dict") as e:
         Vault({"x": {"token": SECRET}})  # type: ignore[dict-item]
     assert SECRET not in str(e.value)
-
-
-@pytest.mark.parametrize("value", ["false", "no", 0, 1])
-def test_verification_is_switched_off_by_nothing_but_true(value: Any) -> None:
-    with pytest.raises(TypeError, match="insecure must be True or False"):
-        ConnectionInfo("https://host", insecure=value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import socket
 import ssl
 import struct
@@ -18,19 +17,15 @@ from typing import Any
 import pytest
 import uvloop
 
+from tests.kit.scrapes import find_port
 from tests.kit.scripted_server import Connection, build_answer, playing
-from tests.kit.webhook_servers import REVIEW, Recorder, trust
+from tests.kit.webhook_servers import REQUEST, Recorder, build_context, listen, trust
 from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.connections import ConnectionPool
 from webop.client.http.transport import Request, TransportError
-from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import build_certificate_self_signed
-from webop.servers.http.endpoint import ReviewEndpoint
-from webop.servers.http.listener import Listener
 
 COUNT = 3
-BODY = json.dumps(REVIEW).encode()
-REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
 PAIR = build_certificate_self_signed(["localhost"])
 OWN = {"webop", "httptools"}  # the transports of some versions of asyncio are in cycles
 
@@ -108,9 +103,6 @@ async def serve(
     *acts: Callable[[socket.socket], object], is_secure: bool, client: ssl.SSLContext | None
 ) -> set[str]:
     """Serve connections, in each of which a client does something; return the garbage."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_key_material(context, PAIR.cert, PAIR.key)
-    get_context = (lambda: context) if is_secure else None
 
     def visit(port: int) -> None:
         for act in acts:
@@ -121,8 +113,8 @@ async def serve(
                     with client.wrap_socket(sock, server_hostname="localhost") as secured:
                         act(secured)
 
-    app = ReviewEndpoint(Recorder())
-    async with Listener(app, "127.0.0.1", 0, ssl_context=get_context) as listener:
+    tls = build_context(PAIR) if is_secure else None
+    async with listen(Recorder(), tls=tls) as listener:
         return await find_garbage(lambda: asyncio.to_thread(visit, listener.port))
 
 
@@ -133,12 +125,10 @@ def test_the_client_frees_a_connection(run: Any, end: str) -> None:
         await connection.write(build_answer()[: -1 if end == "cut off" else None])
 
     async def main() -> set[str]:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        load_key_material(context, PAIR.cert, PAIR.key)
-        async with playing(script, context) as server:
+        async with playing(script, build_context(PAIR)) as server:
             url = server.url
             if end == "refused":
-                url = f"https://127.0.0.1:{find_closed_port()}"
+                url = f"https://127.0.0.1:{find_port()}"
             pool = ConnectionPool(ConnectionInfo(url, insecure=end != "not trusted"))
 
             async def visit() -> None:
@@ -154,9 +144,3 @@ def test_the_client_frees_a_connection(run: Any, end: str) -> None:
             return await find_garbage(visit)
 
     assert run(main()) == set()
-
-
-def find_closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-    return port

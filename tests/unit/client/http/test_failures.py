@@ -136,6 +136,9 @@ def test_any_other_text_is_told_as_it_is(content: bytes, text: str) -> None:
         ("Wed, 21 Oct 2026 07:28:00 GMT", None),
         ("inf", None),
         ("nan", None),
+        ("1e400", None),
+        ("1" * 400, None),
+        ("1" * 5000, None),
         ("", None),
     ],
 )

@@ -88,12 +88,6 @@ async def test_compressed_content_that_nobody_asked_for_is_refused() -> None:
                 pass
 
 
-# Proxies of the environment.
-
-
-# The limits of connecting.
-
-
 @contextlib.contextmanager
 def refusing_to_listen() -> Iterator[str]:
     """Have the URL of a port at which connections get no answer: its queue is full."""

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import contextlib
 import ssl
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -112,19 +111,6 @@ async def test_client_certificates_are_presented(ca: Pair, tmp_path: Path) -> No
         for kwargs, expected in values:
             info = ConnectionInfo(server=server, ca_data=ca.cert, **kwargs)
             assert await is_served(info) is expected, kwargs
-
-
-def test_private_keys_are_not_left_in_files(
-    ca: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    pair = issue_by(ca, "client")
-    descriptors = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc").exists() else 0
-    info = ConnectionInfo("https://host", certificate_data=pair.cert, private_key_data=pair.key)
-    info.as_ssl_context()
-    assert not list(tmp_path.iterdir())
-    if descriptors:
-        assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
 
 
 @pytest.mark.parametrize(

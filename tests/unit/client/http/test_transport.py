@@ -38,9 +38,9 @@ async def check_memory(
 ) -> None:
     """Check that a client that watches catches up after a fault."""
     cluster = FakeCluster("kept", "changed", "deleted")
-    mirror = Mirror()
+    mirror, options = Mirror(), Watching(inactivity_timeout=0.2, reconnect_backoff=0.01)
     async with serving(cluster) as server, connect(server) as client, asyncio.TaskGroup() as group:
-        task = group.create_task(mirror.follow(client, Watching(inactivity_timeout=0.2)))
+        task = group.create_task(mirror.follow(client, options))
         await eventually(lambda: bool(cluster.feeds))
         fault(cluster)
         cluster.delete("deleted")

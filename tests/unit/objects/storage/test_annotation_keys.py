@@ -16,38 +16,7 @@ from webop.objects.storage.keys import (
 from webop.objects.storage.progress import AnnotationsProgressStorage
 
 DEFAULT = "kopf.zalando.org"
-DEPLOYMENT = {"kind": "Deployment", "name": "d", "uid": "u"}
-LONG = "lengthy-operator-name-to-hit-63-chars.example.com"
 RULE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{,61}[A-Za-z0-9])?")
-
-
-@pytest.mark.feature("CFG-58", "CFG-67")
-@pytest.mark.parametrize(
-    ("prefix", "key", "names"),
-    [
-        (DEFAULT, "create_fn", ["create_fn"]),
-        (DEFAULT, "last-handled-configuration", ["last-handled-configuration"]),
-        (DEFAULT, "touch-dummy", ["touch-dummy"]),
-        (DEFAULT, "create_fn/spec.field", ["create_fn.spec.field"]),
-        (DEFAULT, "create/task/sub", ["create.task.sub"]),
-        (DEFAULT, "outer.<locals>.inner", ["outer._locals_.inner"]),
-        (DEFAULT, "h" * 46, ["h" * 46]),
-        (DEFAULT, "h" * 47, ["h" * 47, "h" * 39 + "-ffYXjQ"]),
-        (DEFAULT, "h" * 63, ["h" * 63, "h" * 39 + "-cjyWrA"]),
-        (DEFAULT, "h" * 64, ["h" * 56 + "-qX1gpQ", "h" * 39 + "-qX1gpQ"]),
-        (
-            DEFAULT,
-            "a/b<c>" * 20,
-            ["a.b_c_" * 9 + "a.-pm2uAA", "a.b_c_" * 6 + "a.b-3jOfEg"],
-        ),
-        (LONG, "update/sub1", ["update.sub1"]),
-    ],
-)
-def test_names_are_those_that_kopf_makes(prefix: str, key: str, names: list[str]) -> None:
-    expected = [f"{prefix}/{name}" for name in names]
-
-    assert AnnotationNaming(prefix=prefix, v1=True).make_keys(key) == expected
-    assert AnnotationNaming(prefix=prefix, v1=False).make_keys(key) == expected[:1]
 
 
 @pytest.mark.feature("CFG-67", "HND-06", "SUB-15")
@@ -62,23 +31,6 @@ def test_names_that_kubernetes_would_refuse_are_made_acceptable(key: str) -> Non
     assert name.startswith(f"{DEFAULT}/")
     assert RULE.fullmatch(name.removeprefix(f"{DEFAULT}/"))
     assert name != naming.make_keys(key + "x")[0]
-
-
-@pytest.mark.feature("CFG-71")
-@pytest.mark.parametrize(
-    ("body", "key"),
-    [
-        ({"kind": "ReplicaSet", "metadata": {"ownerReferences": [DEPLOYMENT]}}, "x-ofDRS"),
-        ({"kind": "ReplicaSet", "metadata": {"ownerReferences": [{"kind": "Other"}]}}, "x"),
-        ({"kind": "ReplicaSet", "metadata": {"ownerReferences": []}}, "x"),
-        ({"kind": "ReplicaSet", "metadata": {}}, "x"),
-        ({"kind": "Other", "metadata": {"ownerReferences": [DEPLOYMENT]}}, "x"),
-        ({}, "x"),
-    ],
-)
-def test_keys_differ_for_replica_sets_of_deployments(body: Any, key: str) -> None:
-    assert AnnotationNaming(prefix="p", v1=True).mark_key("x", body=body) == key
-    assert AnnotationNaming(prefix="p", v1=True).make_keys("x", body=body) == [f"p/{key}"]
 
 
 def test_storages_of_ones_own_choose_the_names() -> None:
@@ -116,28 +68,6 @@ def test_annotations_of_operators_are_recognized(
     annotations: list[str], prefixes: set[str]
 ) -> None:
     assert set(find_managed_prefixes(annotations)) == prefixes
-
-
-@pytest.mark.feature("D-61")
-@pytest.mark.parametrize(
-    ("prefix", "annotations", "expected"),
-    [
-        ("op.example.com", {}, {"op.example.com/kopf-managed": "yes"}),
-        ("op.example.com", {"op.example.com/kopf-managed": "yes"}, {}),
-        ("kopf.zalando.org", {}, {}),
-        ("kopf.example.com", {}, {}),
-    ],
-)
-def test_the_marker_is_put_where_the_prefix_does_not_tell(
-    prefix: str, annotations: dict[str, str], expected: dict[str, str]
-) -> None:
-    patch = Patch()
-    naming = AnnotationNaming(prefix=prefix, v1=True)
-
-    naming.store_marker(body={"metadata": {"annotations": annotations}}, patch=patch)
-    naming.store_marker(body={"metadata": {"annotations": annotations}}, patch=patch)
-
-    assert patch.metadata.annotations == expected
 
 
 @pytest.mark.feature("D-28", "REF-52")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from webop.objects.body import Body, BodyEssence
+from webop.objects.body import Body
 from webop.objects.patch import Patch, apply_merge_patch
 from webop.objects.storage.codec import measure_others
 from webop.objects.storage.progress import (
@@ -31,10 +31,6 @@ RECORD = ProgressRecord(
     subrefs=["create_fn/sub/x"],
 )
 CONTENT = {key: value for key, value in RECORD.items() if value is not None}
-TEXT = (
-    '{"started":"2020-01-01T00:00:00.000000+00:00","purpose":"create","retries":1,'
-    '"success":false,"failure":false,"message":"oops \\"q\\"","subrefs":["create_fn/sub/x"]}'
-)
 OWNED = {"kind": "ReplicaSet", "metadata": {"ownerReferences": [{"kind": "Deployment"}]}}
 
 
@@ -164,145 +160,6 @@ def test_what_is_stored_is_found_until_it_is_purged(
     assert raw == original
 
 
-@pytest.mark.feature("CFG-58", "CFG-69", "D-61", "REF-57")
-@pytest.mark.parametrize(
-    ("storage", "key", "annotations"),
-    [
-        (AnnotationsProgressStorage(), "fn/sub", {"kopf.zalando.org/fn.sub": TEXT}),
-        (
-            AnnotationsProgressStorage(prefix="my-op.example.com"),
-            "fn",
-            {"my-op.example.com/fn": TEXT, "my-op.example.com/kopf-managed": "yes"},
-        ),
-        (
-            AnnotationsProgressStorage(prefix="kopf.dev"),
-            "f" * 60,
-            {"kopf.dev/" + "f" * 60: TEXT, "kopf.dev/" + "f" * 47 + "-5-MhMg": TEXT},
-        ),
-        (
-            AnnotationsProgressStorage(prefix="kopf.dev", v1=False),
-            "f" * 60,
-            {"kopf.dev/" + "f" * 60: TEXT},
-        ),
-        (SmartProgressStorage(), "fn", {"kopf.zalando.org/fn": TEXT}),
-    ],
-)
-def test_annotations_are_written_as_kopf_writes_them(
-    storage: ProgressStorage, key: str, annotations: dict[str, str]
-) -> None:
-    assert store(storage, {}, key) == {"metadata": {"annotations": annotations}}
-
-
-@pytest.mark.feature("CFG-59", "CFG-63", "REF-58")
-@pytest.mark.parametrize(
-    ("storage", "expected"),
-    [
-        (StatusProgressStorage(), {"status": {"kopf": {"progress": {"fn/sub": RECORD}}}}),
-        (StatusProgressStorage(name="op"), {"status": {"op": {"progress": {"fn/sub": RECORD}}}}),
-        (StatusProgressStorage(field="status.my-op"), {"status": {"my-op": {"fn/sub": RECORD}}}),
-        (StatusProgressStorage(field="spec.{name}"), {"spec": {"kopf": {"fn/sub": RECORD}}}),
-    ],
-)
-def test_fields_hold_records_as_structures(storage: ProgressStorage, expected: Any) -> None:
-    assert store(storage, {}, "fn/sub") == expected
-
-
-@pytest.mark.feature("CFG-60", "REF-59")
-def test_of_several_storages_all_are_written_and_the_first_is_believed() -> None:
-    first, second = AnnotationsProgressStorage(), StatusProgressStorage()
-    multi = MultiProgressStorage([first, second])
-    raw = {"status": {"kopf": {"progress": {"fn": {"started": "old"}}}}}
-
-    assert multi.fetch(key="fn", body=Body(raw)) == {"started": "old"}
-    stored = apply_merge_patch(raw, store(first, raw))
-    assert multi.fetch(key="fn", body=Body(stored)) == CONTENT
-    assert {*store(multi, raw)} == {"metadata", "status"}
-
-
-@pytest.mark.feature("CFG-37", "CFG-61", "D-01", "REF-60")
-def test_the_default_writes_annotations_only_but_reads_and_purges_status_too() -> None:
-    storage, patch = SmartProgressStorage(), Patch()
-    raw = {"status": {"kopf": {"progress": {"fn": {"started": "old"}}}}}
-
-    assert storage.fetch(key="fn", body=Body(raw)) == {"started": "old"}
-    assert {*store(storage, raw)} == {"metadata"}
-    storage.touch(body=Body(raw), patch=patch, value="t")
-    assert {*patch} == {"metadata"}
-
-    patch.clear()
-    storage.purge(key="fn", body=Body(raw), patch=patch)
-    assert patch == {"status": {"kopf": {"progress": {"fn": None}}}}
-
-
-@pytest.mark.feature("REF-56")
-@pytest.mark.parametrize("storage", STORAGES)
-def test_purging_takes_back_what_is_only_in_the_patch(storage: ProgressStorage) -> None:
-    patch = store(storage, {})
-    if isinstance(storage, AnnotationsProgressStorage):
-        patch.metadata.annotations.pop(f"{storage.prefix}/kopf-managed", None)
-
-    storage.purge(key="fn", body=Body({}), patch=patch)
-    storage.purge(key="absent", body=Body({}), patch=patch)
-
-    assert patch == {}
-
-
-@pytest.mark.feature("CFG-70", "REF-56")
-@pytest.mark.parametrize(
-    ("storage", "touched", "untouched"),
-    [
-        (
-            AnnotationsProgressStorage(),
-            {"metadata": {"annotations": {"kopf.zalando.org/touch-dummy": "t"}}},
-            {"metadata": {"annotations": {"kopf.zalando.org/touch-dummy": None}}},
-        ),
-        (
-            AnnotationsProgressStorage(prefix="kopf.dev", touch_key="x"),
-            {"metadata": {"annotations": {"kopf.dev/x": "t"}}},
-            {"metadata": {"annotations": {"kopf.dev/x": None}}},
-        ),
-        (
-            StatusProgressStorage(),
-            {"status": {"kopf": {"dummy": "t"}}},
-            {"status": {"kopf": {"dummy": None}}},
-        ),
-        (
-            StatusProgressStorage(touch_field="status.my-dummy"),
-            {"status": {"my-dummy": "t"}},
-            {"status": {"my-dummy": None}},
-        ),
-    ],
-)
-def test_touching_changes_the_object_only_if_needed(
-    storage: ProgressStorage, touched: Any, untouched: Any
-) -> None:
-    patch = Patch()
-    storage.touch(body=Body({}), patch=patch, value=None)
-    assert patch == {}
-    storage.touch(body=Body({}), patch=patch, value="t")
-    assert patch == touched
-
-    patch.clear()
-    storage.touch(body=Body(touched), patch=patch, value="t")
-    assert patch == {}
-    storage.touch(body=Body(touched), patch=patch, value=None)
-    assert patch == untouched
-
-
-@pytest.mark.feature("HND-33", "REF-56")
-@pytest.mark.parametrize("storage", STORAGES)
-def test_own_progress_is_not_essential(storage: ProgressStorage) -> None:
-    essence: BodyEssence = {"spec": {"x": 1}, "metadata": {"annotations": {"a/b": "c"}}}
-    original = copy.deepcopy(essence)
-    patch = store(MultiProgressStorage([storage]), {})
-    polluted = apply_merge_patch(essence, patch)
-
-    assert storage.clear(essence=polluted) == original  # type: ignore[arg-type]
-    assert storage.clear(essence={"spec": {"y": 2}}) == {"spec": {"y": 2}}
-    assert storage.clear(essence=essence) == original
-    assert essence == original
-
-
 @pytest.mark.feature("D-59")
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("junk", ["text", None, [], {"progress": "text"}, {"progress": {"fn": 1}}])
@@ -315,14 +172,3 @@ def test_a_state_that_is_not_readable_is_as_good_as_none(
     }
 
     assert storage.fetch(key="fn", body=Body(raw)) is None
-
-
-@pytest.mark.feature("REF-57")
-def test_a_storage_in_annotations_needs_a_prefix() -> None:
-    with pytest.raises(ValueError, match="needs a prefix"):
-        AnnotationsProgressStorage(prefix="")
-
-
-@pytest.mark.feature("CFG-62", "REF-56")
-def test_the_methods_of_a_storage_are_abstract_but_for_flush() -> None:
-    assert ProgressStorage.__abstractmethods__ == {"fetch", "store", "purge", "touch", "clear"}

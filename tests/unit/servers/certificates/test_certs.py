@@ -9,10 +9,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from tests.kit.webhook_servers import trust
-from webop.keymaterial import load_key_material
+from tests.kit.webhook_servers import build_context, trust
 from webop.servers.certificates.certs import (
-    KeyPair,
     build_ca,
     build_certificate_of_own_ca,
     build_certificate_self_signed,
@@ -37,12 +35,6 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, hostname: str) -
     return ours
 
 
-def build_server(pair: KeyPair) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_key_material(context, pair.cert, pair.key)
-    return context
-
-
 def read_names(pem: bytes) -> tuple[str, list[str], list[str]]:
     """Return the common name, the DNS names, the addresses."""
     cert = x509.load_pem_x509_certificate(pem)
@@ -61,19 +53,19 @@ def test_a_server_signed_by_an_authority_is_trusted_under_its_names(hostname: st
     pair = build_certificate_signed(
         ca, common_name="server", hostnames=["localhost", "127.0.0.1", "::1"]
     )
-    shake_hands(build_server(pair), trust(ca.cert), hostname)
+    shake_hands(build_context(pair), trust(ca.cert), hostname)
 
 
 def test_a_server_is_not_trusted_under_another_name() -> None:
     ca = build_ca("the-authority")
     pair = build_certificate_signed(ca, common_name="server", hostnames=["localhost"])
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        shake_hands(build_server(pair), trust(ca.cert), "example.com")
+        shake_hands(build_context(pair), trust(ca.cert), "example.com")
 
 
 def test_a_client_is_known_by_its_name_and_its_groups() -> None:
     ca = build_ca("the-authority")
-    server = build_server(build_certificate_signed(ca, common_name="s", hostnames=["localhost"]))
+    server = build_context(build_certificate_signed(ca, common_name="s", hostnames=["localhost"]))
     server.verify_mode = ssl.CERT_REQUIRED
     server.load_verify_locations(cadata=ca.cert.decode())
     client = build_certificate_signed(
@@ -91,7 +83,7 @@ def test_a_client_is_known_by_its_name_and_its_groups() -> None:
 def test_a_server_certificate_does_not_prove_a_client() -> None:
     ca = build_ca("the-authority")
     pair = build_certificate_signed(ca, common_name="s", hostnames=["localhost"])
-    server = build_server(pair)
+    server = build_context(pair)
     server.verify_mode = ssl.CERT_REQUIRED
     server.load_verify_locations(cadata=ca.cert.decode())
     with pytest.raises(ssl.SSLCertVerificationError, match="unsuitable certificate purpose"):
@@ -107,7 +99,7 @@ def test_a_certificate_is_for_a_server_or_for_a_client() -> None:
 @pytest.mark.parametrize("hostname", ["localhost", "10.1.2.3", "::1"])
 def test_a_self_signed_certificate_is_its_own_authority(hostname: str) -> None:
     pair = build_certificate_self_signed(["localhost", "10.1.2.3", "::1"])
-    shake_hands(build_server(pair), trust(pair.cert), hostname)
+    shake_hands(build_context(pair), trust(pair.cert), hostname)
 
 
 @pytest.mark.feature("ADM-81")

@@ -21,8 +21,6 @@ from webop.servers.http.listener import Listener
 from webop.servers.http.review_head import compute_budget, parse_duration, read_timeout
 from webop.servers.limits import DefaultLimits, Hosting
 
-# The arithmetic.
-
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
@@ -81,9 +79,6 @@ def test_a_timeout_that_is_none_is_refused_by_its_name(query: bytes) -> None:
 )
 def test_a_part_of_the_time_is_left_for_the_way_back(timeout: float, budget: float) -> None:
     assert compute_budget(timeout) == pytest.approx(budget)
-
-
-# What clients see, on our own listener and on a foreign server.
 
 
 @contextlib.asynccontextmanager
@@ -194,17 +189,14 @@ async def test_a_cancellation_by_the_server_is_not_taken_for_the_deadline() -> N
     await client.aclose()
 
 
-def open_in_process(endpoint: ReviewEndpoint) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(endpoint), base_url="http://localhost")
-
-
 async def test_each_review_has_its_own_deadline_whatever_those_before_it_have() -> None:
     released = asyncio.Event()
 
     async def wait() -> None:
         await released.wait()
 
-    async with open_in_process(ReviewEndpoint(Sleeper(wait))) as client:
+    transport = httpx.ASGITransport(ReviewEndpoint(Sleeper(wait)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
 
         async def ask(timeout: str) -> int:
             return (await client.post(f"/fn?timeout={timeout}", json=REVIEW)).status_code

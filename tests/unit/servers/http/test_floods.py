@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import json
 import logging
 import socket
 import ssl
@@ -16,24 +14,30 @@ import httpx
 import pytest
 import uvloop
 
-import webop
-from tests.kit.scrapes import find_port
+from tests.kit import webhook_servers
+from tests.kit.scrapes import find_port, operate, wait_listening
 from tests.kit.waiting import eventually
-from tests.kit.webhook_servers import RESPONSE, REVIEW, Recorder, connect, post, read_head, trust
-from webop.keymaterial import load_key_material
+from tests.kit.webhook_servers import (
+    HEAD,
+    REQUEST,
+    RESPONSE,
+    Recorder,
+    build_context,
+    connect,
+    post,
+    read_answer,
+    read_head,
+    trust,
+)
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
     build_certificate_self_signed,
     build_certificate_signed,
 )
-from webop.servers.http.endpoint import ReviewEndpoint
-from webop.servers.http.listener import Listener
 from webop.servers.limits import DefaultLimits, Hosting
 
 LIMIT = 16
-BODY = json.dumps(REVIEW).encode()
-HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
@@ -42,20 +46,10 @@ def pair() -> KeyPair:
     return build_certificate_self_signed(["localhost"])
 
 
-def build_context(pair: KeyPair) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_key_material(context, pair.cert, pair.key)
-    return context
-
-
 @contextlib.asynccontextmanager
 async def listen(fn: Any, tls: ssl.SSLContext | None = None, **limits: Any) -> AsyncIterator[int]:
     hosting = Hosting(DefaultLimits(**{"max_connections": LIMIT, **limits}))
-    endpoint = ReviewEndpoint(fn, hosting=hosting)
-    get_context = None if tls is None else lambda: tls
-    async with Listener(
-        endpoint, "127.0.0.1", 0, ssl_context=get_context, hosting=hosting
-    ) as listener:
+    async with webhook_servers.listen(fn, hosting, tls) as listener:
         yield listener.port
 
 
@@ -82,7 +76,7 @@ def say_hello(server_name: str = "localhost") -> bytes:
 
 
 @pytest.mark.parametrize("addresses", [1, 50])
-@pytest.mark.parametrize("sent", [b"", b"POST / HT", HEAD, HEAD + BODY[:-1], HEAD + BODY])
+@pytest.mark.parametrize("sent", [b"", b"POST / HT", HEAD, REQUEST[:-1], REQUEST])
 async def test_idle_and_half_sent_requests_do_not_keep_a_client_out(
     fn: Recorder, sent: bytes, addresses: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,10 +118,9 @@ def test_unfinished_handshakes_do_not_keep_a_client_out(
 async def test_a_flood_does_not_cost_others_their_idle_connections(fn: Recorder) -> None:
     async with listen(fn) as port, connect(port) as (reader, writer):
         for _ in range(2):
-            writer.write(HEAD + BODY)
-            head = await read_head(reader)
+            writer.write(REQUEST)
+            head, _ = await read_answer(reader)
             assert head.startswith("HTTP/1.1 200 ")
-            await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
             with flood(port, b""):
                 assert (await post(f"http://127.0.0.1:{port}")).status_code == 200
 
@@ -140,7 +133,7 @@ async def test_requests_that_are_served_never_make_way(
         port = await stack.enter_async_context(listen(fn, max_connections=3))
         served = [await stack.enter_async_context(connect(port)) for _ in range(3)]
         for _, writer in served:
-            writer.write(HEAD + BODY)
+            writer.write(REQUEST)
         await eventually(lambda: len(fn.calls) == 3)
         for _ in range(5):
             async with connect(port) as (reader, _):
@@ -157,10 +150,10 @@ async def test_requests_that_are_served_never_make_way(
 async def test_one_address_with_requests_in_progress_does_not_get_all_slots(fn: Recorder) -> None:
     fn.gate = asyncio.Event()
     async with listen(fn) as port:
-        with flood(port, HEAD + BODY):
+        with flood(port, REQUEST):
             await eventually(lambda: len(fn.calls) == LIMIT - LIMIT // 8)
             async with connect(port) as (reader, writer):
-                writer.write(HEAD + BODY)
+                writer.write(REQUEST)
                 await eventually(lambda: len(fn.calls) == LIMIT - LIMIT // 8 + 1)
                 fn.gate.set()
                 assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
@@ -169,7 +162,7 @@ async def test_one_address_with_requests_in_progress_does_not_get_all_slots(fn: 
 async def test_a_client_that_still_reads_its_response_keeps_its_connection(fn: Recorder) -> None:
     fn.response = {**RESPONSE, "padding": "x" * 30_000_000}
     async with listen(fn, max_connections=1) as port, connect(port) as (reader, writer):
-        writer.write(HEAD + BODY)
+        writer.write(REQUEST)
         head = await read_head(reader)
         await asyncio.sleep(0.1)  # it is served, and the rest of it does not fit into any buffer
         async with connect(port) as (other, _):
@@ -182,11 +175,7 @@ async def test_a_client_that_still_reads_its_response_keeps_its_connection(fn: R
 def test_connections_that_made_way_are_not_kept(pair: KeyPair, new_loop: Callable[[], Any]) -> None:
     async def run(tls: ssl.SSLContext | None) -> None:
         hosting = Hosting(DefaultLimits(max_connections=LIMIT))
-        get_context = None if tls is None else lambda: tls
-        endpoint = ReviewEndpoint(Recorder(), hosting=hosting)
-        async with Listener(
-            endpoint, "127.0.0.1", 0, ssl_context=get_context, hosting=hosting
-        ) as listener:
+        async with webhook_servers.listen(Recorder(), hosting, tls) as listener:
             with flood(listener.port, b"", count=20 * LIMIT):
                 for _ in range(100):
                     await asyncio.sleep(0)
@@ -223,37 +212,15 @@ async def test_a_client_with_tls_that_does_not_close_its_side_is_cut(
 
 @pytest.mark.feature("PRB-01")
 async def test_a_flood_of_the_probe_port_does_not_get_the_pod_killed() -> None:
-    registry = webop.OperatorRegistry()
-    webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
-    port, ready = find_port(), asyncio.Event()
-    running = webop.operator(
-        registry=registry,
-        clusterwide=True,
-        ready_flag=ready,
-        liveness_endpoint=f"http://127.0.0.1:{port}/healthz",
-        metrics_endpoint=f"http://127.0.0.1:{port}/metrics",
-    )
-    task = asyncio.create_task(running)
-
-    async def probe(path: str) -> int:
-        async with httpx.AsyncClient(trust_env=False) as http:
-            with contextlib.suppress(httpx.ConnectError):
-                return (await http.get(f"http://127.0.0.1:{port}{path}")).status_code
-        return 0
-
-    try:
-        await eventually(lambda: ready.is_set() or task.done())
-        for pause in itertools.repeat(0.05):
-            if await probe("/livez") == 200:
-                break
-            await asyncio.sleep(pause)
+    port = find_port()
+    root = f"http://127.0.0.1:{port}"
+    endpoints = {"liveness_endpoint": f"{root}/healthz", "metrics_endpoint": f"{root}/metrics"}
+    async with operate(**endpoints) as http:
+        await wait_listening(http, f"{root}/livez")
         with flood(port, b"", count=280):
             for path in ("/healthz", "/livez", "/readyz", "/metrics") * 3:
-                assert await probe(path) == 200
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+                async with httpx.AsyncClient(trust_env=False) as client:
+                    assert (await client.get(f"{root}{path}")).status_code == 200
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)

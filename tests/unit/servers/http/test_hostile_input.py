@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import socket
-import ssl
 import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,34 +13,34 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.kit import webhook_servers
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
+    BODY,
+    HEAD,
+    REQUEST,
     RESPONSE,
-    REVIEW,
     Recorder,
+    build_context,
     connect,
     post,
+    read_answer,
     read_head,
     trust,
 )
 from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.errors import ReviewError
-from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
 from webop.servers.limits import DefaultLimits, Hosting
 
-BODY = json.dumps(REVIEW).encode()
-HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
 async def listen(fn: Any, **limits: Any) -> AsyncIterator[int]:
-    hosting = Hosting(DefaultLimits(**limits))
-    endpoint = ReviewEndpoint(fn, hosting=hosting)
-    async with Listener(endpoint, "127.0.0.1", 0, hosting=hosting) as listener:
+    async with webhook_servers.listen(fn, Hosting(DefaultLimits(**limits))) as listener:
         yield listener.port
 
 
@@ -55,7 +53,7 @@ async def listen(fn: Any, **limits: Any) -> AsyncIterator[int]:
         (b"P", b""),
         (b"POST / HTTP/1.1\r\nHost: x\r\nA: b", b""),
         (HEAD, b"HTTP/1.1 408 "),
-        (HEAD + BODY[:-1], b"HTTP/1.1 408 "),
+        (REQUEST[:-1], b"HTTP/1.1 408 "),
         (HEAD.replace(b"%d" % len(BODY), b"1000000"), b"HTTP/1.1 408 "),
         (CHUNKED, b"HTTP/1.1 408 "),
         (CHUNKED + b"1\r\n{\r\n", b"HTTP/1.1 408 "),
@@ -65,12 +63,11 @@ async def test_a_request_that_does_not_come_in_time_is_cut(
     fn: Recorder, sent: bytes, answer: bytes
 ) -> None:
     async with listen(fn, read_timeout=0.2) as port:
-        for before in (b"", HEAD + BODY):
+        for before in (b"", REQUEST):
             async with connect(port) as (reader, writer):
                 writer.write(before)
                 if before:
-                    head = await read_head(reader)
-                    await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+                    await read_answer(reader)
                 writer.write(sent)
                 received = await asyncio.wait_for(reader.read(), 5)
                 assert received.startswith(answer)
@@ -98,7 +95,7 @@ async def test_a_slow_review_is_cut_under_a_foreign_server_too(fn: Recorder) -> 
     hosting = Hosting(DefaultLimits(read_timeout=0.2))
     endpoint = ReviewEndpoint(fn, hosting=hosting)
     async with run_uvicorn(endpoint, hosting) as port, connect(port) as (reader, writer):
-        writer.write(HEAD + BODY[:-1])
+        writer.write(REQUEST[:-1])
         head = await read_head(reader)
         assert head.startswith("HTTP/1.1 408 ")
         assert "connection: close" in head
@@ -109,7 +106,7 @@ async def test_an_idle_connection_is_closed(fn: Recorder, has_served: bool) -> N
     limits = {"idle_timeout": 0.3, "read_timeout": 5.0}
     async with listen(fn, **limits) as port, connect(port) as (reader, writer):
         if has_served:
-            writer.write(HEAD + BODY)
+            writer.write(REQUEST)
             await read_head(reader)
         rest = await asyncio.wait_for(reader.read(), 3)
     assert b"HTTP/1.1 503 " in rest  # for a request that is on its way
@@ -120,10 +117,10 @@ async def test_a_client_that_does_not_read_its_answer_is_cut(fn: Recorder) -> No
     fn.response = {"padding": "x" * size}
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        async with listen(fn, read_timeout=0.3) as port:
+        async with listen(fn, read_timeout=0.1) as port:
             await asyncio.to_thread(client.connect, ("127.0.0.1", port))
-            await asyncio.to_thread(client.sendall, HEAD + BODY)
-            await asyncio.sleep(1.5)  # it has long been cut then
+            await asyncio.to_thread(client.sendall, REQUEST)
+            await asyncio.sleep(0.8)  # it has long been cut then
             received = 0
             with contextlib.suppress(ConnectionError):
                 while data := await asyncio.to_thread(client.recv, 1_000_000):
@@ -135,7 +132,7 @@ async def test_answers_that_a_client_does_not_take_do_not_pile_up(fn: Recorder) 
     fn.response = {"padding": "x" * 8_000_000}  # more than the buffers of the kernel
     async with listen(fn, read_timeout=0.5) as port:
         with socket.create_connection(("127.0.0.1", port)) as client:
-            client.sendall((HEAD + BODY) * 8)
+            client.sendall(REQUEST * 8)
             await eventually(lambda: len(fn.calls) >= 1)
     assert len(fn.calls) <= 3
 
@@ -144,7 +141,7 @@ async def test_a_review_that_takes_long_is_not_idle(fn: Recorder) -> None:
     fn.gate = asyncio.Event()
     limits = {"idle_timeout": 0.1, "read_timeout": 0.1}
     async with listen(fn, **limits) as port, connect(port) as (reader, writer):
-        writer.write(HEAD + BODY)
+        writer.write(REQUEST)
         await asyncio.sleep(0.4)
         fn.gate.set()
         assert (await read_head(reader)).startswith("HTTP/1.1 200 ")
@@ -279,7 +276,7 @@ async def test_what_is_not_http_is_refused_and_harms_no_one(
             assert answer.startswith(b"HTTP/1.1 4")
             assert b"connection: close" in answer
         async with connect(port) as (reader, writer):
-            writer.write(HEAD + BODY + sent)
+            writer.write(REQUEST + sent)
             answer = await asyncio.wait_for(reader.read(), 5)
             assert answer.startswith(b"HTTP/1.1 200 ")
             assert b"connection: close" in answer
@@ -323,7 +320,7 @@ async def test_a_refusal_may_say_when_to_try_again_and_that_it_is_to_be_elsewher
 async def test_an_offer_of_another_protocol_is_not_taken(
     fn: Recorder, upgrade: bytes, method: bytes, status: int
 ) -> None:
-    request = HEAD + BODY if method == b"POST" else b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    request = REQUEST if method == b"POST" else b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
     offer = b"\r\nConnection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n\r\n"
     request = request.replace(b"\r\n\r\n", offer)
     async with listen(fn) as port, connect(port) as (reader, writer):
@@ -376,7 +373,7 @@ async def test_the_request_after_a_refused_expectation_is_not_taken_for_its_body
         writer.write(head)
         assert "connection: close" in await read_head(reader)
         with contextlib.suppress(ConnectionError):
-            writer.write(HEAD + BODY)
+            writer.write(REQUEST)
             assert b"HTTP/1.1" not in await asyncio.wait_for(reader.read(), 3)
 
 
@@ -399,7 +396,7 @@ async def test_requests_in_one_packet_are_served_a_few_at_a_time(fn: Recorder) -
     fn.gate = asyncio.Event()
     tracemalloc.start()
     async with listen(fn) as port, connect(port) as (reader, writer):
-        writer.write(HEAD + BODY + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100_000)
+        writer.write(REQUEST + b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100_000)
         await fn.called.wait()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -437,11 +434,9 @@ async def test_the_body_of_a_request_that_waits_for_its_turn_does_not_fill_the_m
 
 async def test_idle_connections_with_tls_do_not_fill_the_memory(fn: Recorder) -> None:
     pair = build_certificate_self_signed(["localhost"])
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_key_material(context, pair.cert, pair.key)
     client = trust(pair.cert)
     async with contextlib.AsyncExitStack() as stack:
-        listener = Listener(ReviewEndpoint(fn), "127.0.0.1", 0, ssl_context=lambda: context)
+        listener = webhook_servers.listen(fn, tls=build_context(pair))
         port = (await stack.enter_async_context(listener)).port
         await stack.enter_async_context(connect(port, client))
         tracemalloc.start()
@@ -468,8 +463,7 @@ async def test_a_huge_query_costs_nothing_and_is_not_echoed(fn: Recorder, query:
         start = loop.time()
         for i in range(20):  # different ones, so that no cache helps
             writer.write(HEAD.replace(b"POST / ", b"POST /?%b%d " % (query, i)) + BODY)
-            head = await read_head(reader)
-            answer = await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
+            head, answer = await read_answer(reader)
             assert head.startswith("HTTP/1.1 414 ")
             assert len(answer) < 500
         assert loop.time() - start < 2

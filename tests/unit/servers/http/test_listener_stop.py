@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import json
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -16,33 +15,24 @@ import uvloop
 
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
+    REQUEST,
     RESPONSE,
-    REVIEW,
     Recorder,
+    build_context,
     connect,
-    read_head,
+    listen,
+    read_answer,
     trust,
 )
-from webop.keymaterial import load_key_material
-from webop.servers.certificates.certs import KeyPair, build_certificate_self_signed
-from webop.servers.http.endpoint import ReviewEndpoint
-from webop.servers.http.listener import Listener
+from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.limits import DefaultLimits, Hosting
 
-BODY = json.dumps(REVIEW).encode()
-REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
 PAIR = build_certificate_self_signed(["localhost"])
-
-
-def build_context(pair: KeyPair = PAIR) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    load_key_material(context, pair.cert, pair.key)
-    return context
 
 
 @pytest.fixture(params=["plain", "TLS"])
 def server_context(request: pytest.FixtureRequest) -> ssl.SSLContext | None:
-    return build_context() if request.param == "TLS" else None
+    return build_context(PAIR) if request.param == "TLS" else None
 
 
 @pytest.fixture
@@ -53,31 +43,6 @@ def client_context(server_context: ssl.SSLContext | None) -> ssl.SSLContext | No
 @pytest.fixture
 def hosting() -> Hosting:
     return Hosting()
-
-
-@contextlib.asynccontextmanager
-async def listen(
-    fn: Any, hosting: Hosting, context: ssl.SSLContext | None
-) -> AsyncIterator[Listener]:
-    endpoint = ReviewEndpoint(fn, hosting=hosting)
-    async with Listener(
-        endpoint,
-        "127.0.0.1",
-        0,
-        ssl_context=(lambda: context) if context else None,
-        hosting=hosting,
-    ) as listener:
-        yield listener
-
-
-async def read_answer(reader: asyncio.StreamReader) -> str:
-    """Read a response; return its head."""
-    head = await read_head(reader)
-    await reader.readexactly(int(head.split("content-length: ")[1].split()[0]))
-    return head
-
-
-# While the operator is stopping, and is served on.
 
 
 @pytest.mark.parametrize(
@@ -96,27 +61,24 @@ async def test_every_answer_of_a_stopping_operator_closes_its_connection(
     async with listen(fn, hosting, server_context) as listener:
         async with connect(listener.port, client_context) as (reader, writer):
             writer.write(REQUEST)
-            assert "connection: close" not in await read_answer(reader)
+            assert "connection: close" not in (await read_answer(reader))[0]
             hosting.is_stopping = True
             writer.write(request)
-            head = await read_answer(reader)
+            head, _ = await read_answer(reader)
             assert head.startswith(f"HTTP/1.1 {status} ")
             assert "connection: close" in head
             assert await reader.read() == b""
         async with connect(listener.port, client_context) as (reader, writer):
             writer.write(REQUEST)  # new connections are served on
-            assert "connection: close" in await read_answer(reader)
+            assert "connection: close" in (await read_answer(reader))[0]
             assert await reader.read() == b""
-
-
-# When the listener goes.
 
 
 async def test_what_waits_in_the_queue_of_the_kernel_is_answered(
     fn: Recorder, hosting: Hosting
 ) -> None:
     clients = []
-    async with listen(fn, hosting, None) as listener:
+    async with listen(fn, hosting) as listener:
         for _ in range(50):  # with no turn of the event loop between this and the exit
             client = socket.create_connection(("127.0.0.1", listener.port))
             client.sendall(REQUEST)
@@ -146,7 +108,7 @@ def test_a_client_that_comes_while_the_port_is_closed_is_answered_or_refused(
 
     async def stop() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
-        async with listen(fn, Hosting(DefaultLimits(max_connections=9999)), None) as listener:
+        async with listen(fn, Hosting(DefaultLimits(max_connections=9999))) as listener:
             task = asyncio.create_task(come_in_each_turn(listener.port))
         await task
 
@@ -161,7 +123,7 @@ def test_a_client_that_comes_while_the_port_is_closed_is_answered_or_refused(
 async def test_a_request_that_has_come_but_is_not_read_yet_is_answered(
     fn: Recorder, hosting: Hosting
 ) -> None:
-    async with listen(fn, hosting, None) as listener:
+    async with listen(fn, hosting) as listener:
         client = await asyncio.to_thread(
             socket.create_connection, ("127.0.0.1", listener.port), 10.0
         )
@@ -190,7 +152,7 @@ async def test_a_request_that_is_half_sent_is_awaited_and_answered(
         async def send_rest() -> str:
             await asyncio.sleep(0.3)
             writer.write(REQUEST[-20:])
-            return await read_answer(reader)
+            return (await read_answer(reader))[0]
 
         task = asyncio.create_task(send_rest())
     head = await task
@@ -240,7 +202,7 @@ async def test_what_takes_too_long_is_answered_so_that_clients_try_elsewhere(
         hosting.is_stopping = True  # as the operator sets it before it closes its server
 
         async def read() -> str:
-            head = await read_answer(reader)
+            head, _ = await read_answer(reader)
             assert await reader.read() == b""
             writer.close()
             return head
@@ -274,7 +236,7 @@ class Crowd:
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         writer.write(REQUEST)
         try:
-            head = await read_answer(reader)
+            head, _ = await read_answer(reader)
         except asyncio.IncompleteReadError as error:
             self.outcomes["cut" if error.partial else "lost"] += 1
             return False
@@ -310,7 +272,7 @@ async def test_a_cancelled_exit_closes_the_port_all_the_same(
     ports: list[int] = []
 
     async def run() -> None:
-        async with listen(fn, hosting, None) as listener:
+        async with listen(fn, hosting) as listener:
             ports.append(listener.port)
 
     task = asyncio.create_task(run())

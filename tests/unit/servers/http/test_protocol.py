@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import ssl
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,12 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from tests.kit.waiting import eventually
-from tests.kit.webhook_servers import REVIEW, Recorder, connect, post, save, trust
+from tests.kit.webhook_servers import REQUEST, Recorder, connect, post, save, trust
 from tests.unit.servers.http.foreign_servers import run_uvicorn
 from webop.servers.certificates.certs import build_ca, build_certificate_signed
 from webop.servers.http.endpoint import ReviewEndpoint
 from webop.servers.http.listener import Listener
 from webop.servers.http.protocol import HTTPProtocol
-
-BODY = json.dumps(REVIEW).encode()
-REQUEST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
 
 
 @pytest.mark.feature("ADM-26")
@@ -97,7 +93,7 @@ async def test_any_app_gets_and_sends_bodies_of_any_size(size: int) -> None:
             assert response.content == content
 
 
-@pytest.mark.parametrize("kind", ["nothing", "order", "header"])
+@pytest.mark.parametrize("kind", ["nothing", "order", "header", "no body"])
 async def test_an_app_that_errs_is_logged_and_answered_for(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -107,6 +103,9 @@ async def test_an_app_that_errs_is_logged_and_answered_for(
         if kind == "header":
             headers = [(b"x", b"y\r\nz: 1")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if kind == "no body":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            raise ZeroDivisionError
 
     async with (
         Listener(app, "127.0.0.1", 0) as listener,
