@@ -236,15 +236,6 @@ def test_with_admission_alone_it_is_ready_at_once_and_misses_nothing(
     assert "WARNING" not in server.read_log()
 
 
-def test_with_nothing_configured_it_says_what_to_set(start: Start) -> None:
-    server = start()
-    assert "WEBOP_MODULES=handlers.py" in server.get("/").json()["advice"]
-    assert server.get("/healthz").json() == {}
-    assert server.post(build_review()).status_code == 404
-    assert "Set WEBOP_MODULES" in server.read_log()
-    server.stop()
-
-
 @pytest.mark.usefixtures("default_hangup")
 def test_it_stops_gracefully_when_its_terminal_is_closed(start: Start) -> None:
     server = start()

@@ -22,7 +22,7 @@ from starlette.routing import Mount, Route
 
 import webop
 from tests.kit.operators import Kind, build_settings, get_connection
-from tests.kit.reviews import Lifespan, Site, build_review, connect
+from tests.kit.reviews import Site, build_review, connect
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import Vault
 from webop.errors import APIStatusError
@@ -114,22 +114,6 @@ async def test_the_users_own_lifespan_goes_around_that_of_the_operator(
     async with run(mount(operator, lifespan=live)):
         assert calls == ["opened", "startup"]
     assert calls == ["opened", "startup", "cleanup", "closed"]
-
-
-async def test_an_operator_that_cannot_start_keeps_the_outer_app_from_starting(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.startup(id="prepare", registry=registry)
-    def start(**_: Any) -> None:
-        raise webop.PermanentError("No database.")
-
-    operator = webop.create_app(registry=registry)
-    lifespan = Lifespan(mount(operator, lifespan=operator.lifespan))
-    message = await lifespan.pass_through("startup")
-    assert message["type"] == "lifespan.startup.failed"
-    assert "Startup handler 'prepare' failed for good: No database." in message["message"]
-    with pytest.raises(webop.ActivityError):
-        await lifespan.task
 
 
 async def test_what_fails_in_the_block_of_the_lifespan_is_not_covered_up(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-_RBAC = "rbac.authorization.k8s.io/v1"
 _FASTER = """\
 import webop
 

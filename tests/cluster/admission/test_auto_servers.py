@@ -19,7 +19,7 @@ import pytest
 import webop
 from tests.kit.managed_webhooks import KINDS
 from tests.kit.ngrok_standin import GOOD_TOKEN
-from tests.kit.operators import Kind, Objects, build_settings, connect, get_connection, operate
+from tests.kit.operators import Kind, build_settings, connect, get_connection, operate
 from tests.kit.reviews import build_review
 from tests.kit.tunnels import prepare
 from tests.kit.tunnels import review as review_through_tunnel
@@ -37,7 +37,7 @@ from tests.kit.webhook_servers import (
 from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.credentials import ServerNames
-from webop.errors import APIError, APINotFoundError, APIStatusError, ConfigurationError, LoginError
+from webop.errors import APIError, APINotFoundError, ConfigurationError, LoginError
 from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.limits import Hosting, current_hosting
@@ -127,11 +127,6 @@ async def test_the_server_takes_the_name_that_the_cluster_knows_this_host_by(
         async with serve(webop.WebhookAutoServer(port=0, path="/p"), fn) as config:
             assert get_url(config) == f"https://{hostname}:{get_port(config)}/p"
             assert (await review_as(hostname, config)).json() == RESPONSE
-
-
-async def test_without_an_operator_it_is_a_plain_server(fn: Recorder) -> None:
-    async with serve(webop.WebhookAutoServer(port=0), fn) as config:
-        assert (await post(get_url(config), trust(get_bundle(config)))).json() == RESPONSE
 
 
 async def test_a_failed_detection_is_told_of(
@@ -313,17 +308,6 @@ async def test_an_api_server_with_the_certificate_of_minikube_is_told_of_its_hos
             check(config, "host.minikube.internal")
 
 
-@pytest.mark.feature("ADM-86")
-async def test_an_ordinary_api_server_is_told_of_a_plain_server(
-    webop_cluster: LocalCluster,
-) -> None:
-    kind = Kind("autoplain.webop.dev", "autoplainparcels", "AutoPlainParcel")
-    async with manage(webop_cluster, kind, webop.WebhookAutoServer(port=0)) as config:
-        check(config, "localhost")
-        async with connect(webop_cluster) as client:
-            await eventually(lambda: _is_refused(Objects(client, kind, "default")), "the webhook")
-
-
 @pytest.mark.feature("ADM-85", "ADM-87", "ADM-63")
 async def test_an_ordinary_api_server_is_told_of_each_tunnel(
     webop_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -347,13 +331,3 @@ async def test_an_ordinary_api_server_is_told_of_each_tunnel(
 
 async def _has_other(client: Client, kind: Kind, config: webop.WebhookClientConfig) -> bool:
     return await _find(client, f"auto.{kind.group}") not in (None, config)
-
-
-async def _is_refused(objects: Objects) -> bool:
-    """Tell whether the API server asks the webhook; it takes a moment until it does."""
-    try:
-        await objects.create("one")
-    except APIStatusError as exc:
-        return "That is how it is." in str(exc)
-    await objects.delete("one")
-    return False

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 33  # of the tests here, at least
+_COUNT = 14  # of the tests here, at least
 
 
 @pytest.fixture(scope="session")
@@ -99,19 +98,6 @@ async def test_five_replicas_can_come_and_go_all_at_once(crew: Crew, site: Site)
     assert await crew.is_clean()
 
 
-async def test_the_mark_of_a_killed_replica_is_removed_and_the_last_one_cleans_up(
-    crew: Crew, site: Site
-) -> None:
-    killed = await crew.start("x", "mine", replica_lifetime=1.5)
-    other = await crew.start("x", replica_lifetime=1.5)
-    await killed.kill()
-
-    await eventually(site.get_records, "the end of the record", check=lambda it: len(it) == 1)
-    assert await site.has_names("x")
-    await other.leave()
-    assert await crew.is_clean()
-
-
 @pytest.mark.feature("ADM-42")
 async def test_a_rollout_adds_and_removes_webhooks_when_the_last_old_replica_goes(
     crew: Crew, site: Site
@@ -181,53 +167,6 @@ async def test_webhooks_of_other_frameworks_are_overwritten_and_the_rest_is_kept
     assert webhook["clientConfig"] == {"url": "https://localhost:1/x"}
     found = await site.client.get(KINDS[VALIDATING], None, site.name)
     assert found["metadata"]["annotations"]["kept"] == "yes"
-
-
-async def test_what_others_have_removed_is_restored_at_the_next_look(
-    crew: Crew, site: Site
-) -> None:
-    for _ in range(2):
-        await crew.start("x", "~y", replica_lifetime=1.5)
-    await site.client.delete(KINDS[VALIDATING], None, site.name)
-    await crew.tear(MUTATING)
-
-    async def is_restored() -> bool:
-        return len(await site.get_records()) == 2 and await site.has_names("x", "y")
-
-    await eventually(is_restored, "the restored configurations")
-
-
-async def test_webhooks_stay_in_a_pod_and_after_an_exit_that_nobody_has_asked_for(
-    crew: Crew, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    member = await crew.start("unsaid?", "goes")
-    await member.leave(is_asked=False)
-    assert await site.has_names("unsaid goes")
-    member = await crew.start("unsaid?", "goes")
-    await member.leave()
-    assert await crew.is_clean()
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    member = await crew.start("unsaid?", "goes")
-    await member.leave()
-    assert await site.has_names("unsaid")
-    assert await site.get_records() == []
-    assert not await crew.is_allowed("any")
-
-
-Pods = Callable[[], contextlib.AbstractContextManager[None]]
-
-
-@pytest.fixture
-def pods(monkeypatch: pytest.MonkeyPatch) -> Pods:
-    """Let the replicas that are started in a block be in pods."""
-
-    @contextlib.contextmanager
-    def enter() -> Iterator[None]:
-        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-        yield
-        monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
-
-    return enter
 
 
 async def test_a_replica_at_another_address_waits_unless_it_may_take_over(

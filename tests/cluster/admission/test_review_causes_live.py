@@ -128,24 +128,6 @@ async def test_each_wrong_field_is_told_to_people_and_to_programs(
         assert "spec.depth: Extra inputs are not permitted" in said
 
 
-@pytest.mark.feature("ADM-03")
-async def test_a_reason_without_fields_leaves_the_message_to_kubectl(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    @webop.on.validate(*site.names, id="check", registry=registry)
-    def check(name: str, spec: webop.Spec, **_: Any) -> None:
-        if "reason" in spec:
-            raise webop.AdmissionError("No boxes today.", spec["code"], reason=spec["reason"])
-
-    async with site.run(registry):
-        await site.wait_for_names("check")
-        for reason, code in (("Forbidden", 403), ("Invalid", 422), ("Conflict", 409)):
-            spec = {"reason": reason, "code": code}
-            answer = await site.create("two", spec)
-            assert (answer.status_code, answer.json()["reason"]) == (code, reason)
-            assert "No boxes today." in await apply(site, "two", spec)
-
-
 async def test_notes_of_handlers_are_in_the_audit_log(
     registry: webop.OperatorRegistry, site: Site, audit_log: Path
 ) -> None:

@@ -14,19 +14,13 @@ import pytest
 from tests.kit.fake_cluster import Mirror, Networking, Watching, get_versions
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.logins import login_with_kubeconfig
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.discovery import discover
 from webop.client.http.sessions import build_transport
 from webop.client.http.transport import Request, Response
 from webop.client.watch import ListingStarted, State
 from webop.errors import (
-    APIConflictError,
-    APIForbiddenError,
     APINotFoundError,
-    APIUnauthorizedError,
-    APIUnprocessableError,
-    LoginError,
 )
 from webop.objects.resources import Resource
 
@@ -97,43 +91,6 @@ async def fetch_versions(client: Client, resource: Resource, namespace: str) -> 
     return get_versions({raw["metadata"]["name"]: raw for items in pages for raw in items})
 
 
-@pytest.mark.feature("AUT-08", "AUT-13")
-async def test_the_kubeconfig_of_the_cluster_is_all_it_takes(
-    webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig))
-    info = login_with_kubeconfig()
-    assert info is not None
-    async with Client(Vault({"x": info}), NETWORKING) as client:
-        assert (await client.request("GET", "/version"))["gitVersion"] == webop_cluster.version
-
-
-async def test_an_object_lives_through_all_verbs(
-    webop_cluster: LocalCluster, webop_namespace: str
-) -> None:
-    async with connect(webop_cluster) as client:
-        created = await client.create(MAPS, webop_namespace, build_map("x", a="1"))
-        with pytest.raises(APIConflictError, match="already exists") as e:
-            await client.create(MAPS, webop_namespace, build_map("x"))
-        assert e.value.reason == "AlreadyExists"
-
-        merged = await client.patch(MAPS, webop_namespace, "x", {"data": {"a": None}})
-        assert merged is not None
-        assert "data" not in merged
-        ops = [{"op": "add", "path": "/data", "value": {"b": "2"}}]
-        patched = await client.patch(MAPS, webop_namespace, "x", ops)
-        assert patched is not None
-        assert await client.get(MAPS, webop_namespace, "x") == patched
-
-        with pytest.raises(APIConflictError):
-            await client.replace(MAPS, webop_namespace, "x", created)
-        await client.replace(MAPS, webop_namespace, "x", {**patched, "data": {"c": "3"}})
-
-        await client.delete(MAPS, webop_namespace, "x")
-        with pytest.raises(APINotFoundError):
-            await client.get(MAPS, webop_namespace, "x")
-
-
 @pytest.mark.feature("PAT-13")
 async def test_patches_tell_what_is_gone_from_what_never_was(
     webop_cluster: LocalCluster, webop_namespace: str
@@ -147,64 +104,6 @@ async def test_patches_tell_what_is_gone_from_what_never_was(
         absent = Resource("webop.test", "v1", "absents", namespaced=True)
         with pytest.raises(APINotFoundError):
             await client.patch(absent, webop_namespace, "x", {})
-
-
-async def test_the_test_of_a_json_patch_is_told_from_other_errors(
-    webop_cluster: LocalCluster, webop_namespace: str
-) -> None:
-    async with connect(webop_cluster) as client:
-        await client.create(MAPS, webop_namespace, build_map("x"))
-        test = {"op": "test", "path": "/metadata/resourceVersion", "value": "1"}
-        with pytest.raises(APIUnprocessableError):
-            await client.patch(MAPS, webop_namespace, "x", [test])
-
-
-@pytest.mark.feature("D-56")
-async def test_forbidden_requests_say_what_to_grant(
-    webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig_for("nobody")))
-    info = login_with_kubeconfig()
-    assert info is not None
-    async with Client(Vault({"x": info}), NETWORKING) as client:
-        with pytest.raises(APIForbiddenError, match='User "nobody" cannot patch') as e:
-            await client.patch(MAPS, "default", "x", {})
-        assert "Grant the verb 'patch' on 'configmaps' of the API group ''" in str(e.value)
-        with pytest.raises(APIForbiddenError, match="Grant the verb 'watch' on 'configmaps'"):
-            async with client.stream("/api/v1/configmaps", {"watch": "true"}):
-                pass
-
-
-@pytest.mark.feature("AUT-16", "AUT-18")
-async def test_wrong_tokens_are_refused_and_excluded(webop_cluster: LocalCluster) -> None:
-    wrong = ConnectionInfo(server=webop_cluster.server, ca_data=webop_cluster.ca_data, token="x")
-    vault = Vault({"x": wrong})
-    async with Client(vault, NETWORKING) as client:
-        task = asyncio.create_task(client.request("GET", "/version"))
-        await vault.wait_for_emptiness()
-        await vault.populate({"x": wrong})
-        with pytest.raises(LoginError) as e:
-            await task
-        assert isinstance(e.value.__cause__, APIUnauthorizedError)
-
-
-async def test_lists_are_consistent_over_pages(
-    webop_cluster: LocalCluster, webop_namespace: str
-) -> None:
-    async with connect(webop_cluster) as client:
-        for index in range(5):
-            await client.create(MAPS, webop_namespace, build_map(f"x{index}"))
-        pages = []
-        async for page in client.list_pages(MAPS, webop_namespace, {"limit": "2"}):
-            pages.append(page)
-            await client.delete(MAPS, webop_namespace, f"x{4 - len(pages)}")
-        assert [[raw["metadata"]["name"] for raw in page.items] for page in pages] == [
-            ["x0", "x1"],
-            ["x2", "x3"],
-            ["x4"],
-        ]
-        assert {page.resource_version for page in pages} == {pages[0].resource_version}
-        assert {raw["kind"] for page in pages for raw in page.items} == {"ConfigMap"}
 
 
 async def discover_until(
@@ -281,51 +180,6 @@ async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
             expected = await fetch_versions(client, MAPS, webop_namespace)
             await mirror.wait_for(lambda: mirror.versions == expected)
             assert mirror.deleted == ["deleted"]
-
-
-class _GatedTransport:
-    """Lets requests through only while its gate is open."""
-
-    def __init__(self, info: ConnectionInfo, gate: asyncio.Event) -> None:
-        self.transport = build_transport(info)
-        self.gate = gate
-
-    async def send(self, request: Request) -> Response:
-        await self.gate.wait()
-        return await self.transport.send(request)
-
-    async def aclose(self) -> None:
-        await self.transport.aclose()
-
-
-async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
-    webop_cluster: LocalCluster, webop_namespace: str
-) -> None:
-    """A restarted API server knows nothing of the changes before its start: 410."""
-    gate = asyncio.Event()
-    gate.set()
-    async with connect(webop_cluster) as client:
-        for name in ("kept", "deleted"):
-            await client.create(MAPS, webop_namespace, build_map(name))
-        watching = Client(
-            client.vault,
-            NETWORKING,
-            transport_factory=lambda info: _GatedTransport(info, gate),
-        )
-        async with watching, following(watching, MAPS, webop_namespace, True) as mirror:
-            await client.patch(MAPS, webop_namespace, "kept", {"data": {"a": "1"}})
-            await mirror.wait_for(lambda: len(mirror.items) >= 4)
-            gate.clear()
-            await asyncio.to_thread(webop_cluster.restart_apiserver)
-            await client.delete(MAPS, webop_namespace, "deleted")
-            await client.patch(MAPS, webop_namespace, "kept", {"data": {"a": "2"}})
-            await asyncio.to_thread(webop_cluster.restart_apiserver)
-            assert not mirror.deleted
-            gate.set()
-            expected = await fetch_versions(client, MAPS, webop_namespace)
-            await mirror.wait_for(lambda: mirror.versions == expected)
-            assert mirror.deleted == ["deleted"]
-            assert mirror.items.count(ListingStarted()) >= 2
 
 
 class _CountingTransport:

@@ -17,9 +17,6 @@ from webop.objects.resources import Resource
 
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", kind="PersistentVolumeClaim", namespaced=True)
 
-_DELAY = 0.3  # seconds, for the manual's 10
-_TOLERANCE = 0.7  # seconds; on a busy machine everything takes longer
-
 
 def build_claim(name: str, size: str) -> dict[str, Any]:
     """Return a volume claim; the cluster of the test does not bind it."""

@@ -324,31 +324,6 @@ def provide(
         return info
 
 
-@pytest.mark.feature("AUT-17")
-async def test_the_work_waits_for_a_login_and_goes_on_after_it(
-    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
-) -> None:
-    gate, calls = asyncio.Event(), 0
-
-    @webop.on.login(registry=registry)
-    async def log_in(**_: Any) -> ConnectionInfo:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            await gate.wait()
-            return info
-        return dataclasses.replace(info, token="wrong")
-
-    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
-        await eventually(lambda: calls == 2)
-        await objects.create("x")
-        await asyncio.sleep(0.2)
-        assert not handled
-        gate.set()
-        await objects.wait_handled("x")
-    assert calls == 2
-
-
 @pytest.mark.feature("AUT-14", "AUT-17", "PRB-05")
 async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_event_loop(
     webop_cluster: LocalCluster,
@@ -406,19 +381,6 @@ async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_
     assert holder["leaseTransitions"] == 0
     assert "lost" not in caplog.text
     assert sorted(begun) == names
-
-
-@pytest.mark.feature("AUT-18", "AUT-25")
-async def test_an_operator_ends_when_the_login_brings_what_was_refused(
-    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
-) -> None:
-    calls: list[str] = []
-    provide(registry, calls, "wrong", dataclasses.replace(info, token="wrong"))
-    with pytest.raises(webop.LoginError, match=r"HTTP 401.*were refused before.*on\.login"):
-        async with operate(info, registry, vault=None, namespaces=[objects.namespace]) as running:
-            await asyncio.wait(running.tasks, timeout=20)
-    assert len(calls) == 2
-    assert not handled
 
 
 async def test_an_app_without_credentials_ends_in_time_as_it_is_stopped_while_a_handler_runs(

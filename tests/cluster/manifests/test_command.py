@@ -674,14 +674,6 @@ def test_an_operator_that_only_converts_gets_a_service_and_may_write_its_definit
     assert "conversion" not in (folder / "crds" / "crds.yaml").read_text()
 
 
-def test_manifests_can_be_piped_into_kubectl(webop_cluster: LocalCluster, make: Maker) -> None:
-    if shutil.which("kubectl") is None:
-        pytest.skip("There is no kubectl.")
-    text = make(_PODS + _WEBHOOK + _SERVER, "--name", "piped").text
-    answer = webop_cluster.kubectl("apply", "--dry-run=server", "-f", "-", stdin=text)
-    assert "deployment.apps/piped created" in answer
-
-
 def test_texts_that_other_parsers_take_for_something_else_stay_texts(
     webop_cluster: LocalCluster, make: Maker
 ) -> None:

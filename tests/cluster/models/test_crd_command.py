@@ -181,10 +181,3 @@ async def test_no_field_is_dropped_between_the_definition_and_the_start_of_the_o
     )
     assert definition
     assert definition["spec"]["conversion"]["strategy"] == "Webhook"
-
-
-async def test_a_column_without_a_field_is_refused(folder: Folder) -> None:
-    folder.write(model=MODEL.replace('".spec.size"', '".spec.sice"'))
-    code, _, err = await folder.run("models.py")
-    assert code == 1
-    assert "Crate has no field '.spec.sice'" in err

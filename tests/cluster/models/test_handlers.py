@@ -43,14 +43,6 @@ class Boat(webop.Model):
     status: BoatStatus | None = None
 
 
-class OlderSpec(pydantic.BaseModel):
-    """What an older operator has allowed."""
-
-    size: Any = None
-    homePort: Any = None  # noqa: N815
-    color: Any = None
-
-
 @pytest.fixture(scope="module")
 def boats(webop_cluster: LocalCluster) -> Kind:
     """The kind, as its model says, but with an older schema, which allows more."""

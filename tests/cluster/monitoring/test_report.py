@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from tests.kit.operators import Objects, RunOperator
 from tests.kit.pages import DOCS, find_blocks
 from tests.kit.reviews import post_review
 from tests.kit.scrapes import find_port, operate, wait_listening
-from webop.errors import ConfigurationError
 from webop.monitoring.page import Page
 from webop.monitoring.recent import Recent
 from webop.monitoring.report import LIMIT, build_command
@@ -373,14 +371,3 @@ async def test_an_operator_without_a_cluster_has_a_report_too() -> None:
         report = (await http.get(f"{url}/status.json")).json()
     assert is_shaped(report)
     assert (report["lease"], report["kinds"]["items"]) == (None, [])
-
-
-async def test_a_port_of_the_page_that_is_in_use_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"Cannot listen on 127.0.0.1:{port}: .* use"):
-            await webop.operator(
-                registry=webop.OperatorRegistry(),
-                clusterwide=True,
-                status_endpoint=f"http://127.0.0.1:{port}/ui",
-            )

@@ -154,29 +154,6 @@ async def create(
     )
 
 
-@pytest.mark.feature("ADM-03", "ADM-07", "ADM-31", "ADM-44", "ADM-64", "ADM-72")
-async def test_a_validating_webhook_is_called_and_heard(
-    api: httpx.AsyncClient, webop_namespace: str
-) -> None:
-    judge = Judge()
-    async with manage(api, judge, build_handler("check_numbers"), webop_namespace):
-        allowed = await create(api, webop_namespace, "allowed")
-        refused = await create(api, webop_namespace, "refused")
-        unknown = await create(api, webop_namespace, "unknown")
-    assert allowed.status_code == 201
-    assert allowed.headers["warning"] == '299 - "a warning"'
-    assert refused.status_code == 422
-    assert refused.headers["warning"] == '299 - "a warning"'
-    webhook = f"check-numbers.{webop_namespace}.webop.test"
-    assert refused.json()["message"] == (
-        f'admission webhook "{webhook}" denied the request: Meh! I don\'t like it.'
-    )
-    assert unknown.status_code == 500
-    assert f'failed calling webhook "{webhook}"' in unknown.json()["message"]
-    assert "There is no such webhook." in unknown.json()["message"]
-    assert set(judge.webhooks) == {"check_numbers"}
-
-
 async def create_at_the_second_attempt(api: httpx.AsyncClient, namespace: str, name: str) -> None:
     """Create an object whose review must be sent again after a second."""
     start = time.monotonic()
@@ -230,13 +207,3 @@ async def test_a_deadline_leaves_the_decision_to_the_failure_policy(
         assert time.monotonic() - start < 5
     assert response.status_code == 500
     assert "did not answer within 0.9 s of the 1 s given" in response.json()["message"]
-
-
-@pytest.mark.feature("ADM-09")
-async def test_a_mutating_webhook_changes_the_object(
-    api: httpx.AsyncClient, webop_namespace: str
-) -> None:
-    handler = build_handler("mutate_it", reason=MUTATING)
-    async with manage(api, Judge(), handler, webop_namespace):
-        created = await create(api, webop_namespace, "mutated")
-    assert created.json()["data"] == {"added": "ü"}

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 
@@ -33,8 +33,6 @@ from webop.servers.certificates.certs import build_certificate_self_signed
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
-
-Json = dict[str, Any]
 
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
 SECRET = "webhooks-webhook-certs"
