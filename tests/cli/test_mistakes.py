@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def write(folder: Path, code: str) -> Path:
-    """Write a file with handlers."""
     path = folder / "my_handlers.py"
     path.write_text(code)
     return path

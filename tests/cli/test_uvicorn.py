@@ -99,11 +99,9 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return self.wait_for(r"running on (http://\S+)")
 
     def read_log(self) -> str:
-        """Return all that it has written so far."""
         return self.log.read_text()
 
     def wait_for(self, pattern: str) -> str:
@@ -119,7 +117,6 @@ class Server:
         return str(found[1] if found.re.groups else found[0])
 
     def get(self, path: str) -> httpx.Response:
-        """Get a page."""
         return httpx.get(f"{self.url}{path}", trust_env=False)
 
     def post(self, review: object, path: str = "/") -> httpx.Response:
@@ -266,7 +263,6 @@ def test_what_is_wrong_from_the_beginning_ends_it_with_a_message_and_no_tracebac
 
 @pytest.fixture
 async def kind(client: Client) -> Kind:
-    """A kind of this test alone."""
     kind = Kind("uvicorn.webop.dev", "pebbles", "Pebble")
     await kind.define(client)
     return kind

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def operator(registry: webop.OperatorRegistry) -> OperatorApp:
-    """An operator with one webhook."""
-
     @webop.on.validate("kopfexamples", id="check", registry=registry)
     def check(spec: webop.Spec, **_: Any) -> None:
         if spec.get("x") == "bad":

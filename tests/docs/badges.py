@@ -45,7 +45,6 @@ def read_facts() -> dict[str, str]:
 
 
 def draw(facts: dict[str, str]) -> str:
-    """Return the picture."""
     x, parts = 0.0, list[str]()
     for pair in facts.items():
         for kind, text in zip(("key", "value"), pair, strict=True):
@@ -70,7 +69,6 @@ def draw(facts: dict[str, str]) -> str:
 
 
 def main() -> int:
-    """Draw the badges."""
     PICTURE.write_text(draw(read_facts()), encoding="utf-8")
     return 0
 

@@ -80,8 +80,6 @@ Around = tuple[Function, ...]
 
 
 class Entry(NamedTuple):
-    """A row of the page."""
-
     group: str
     text: str
     module: str
@@ -255,7 +253,6 @@ def list_parameters(function: Function) -> list[str]:
 
 
 def is_number(node: ast.expr) -> bool:
-    """Check whether an expression is a number."""
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
 
 
@@ -280,7 +277,6 @@ def is_in(name: str, value: ast.expr) -> bool:
 
 
 def find_values(tree: ast.AST, name: str) -> Iterator[ast.expr]:
-    """Yield what is assigned to a variable."""
     nodes = tree.body if isinstance(tree, ast.Module) else ast.walk(tree)
     for node in nodes:
         match node:
@@ -328,7 +324,6 @@ def find_reaching(block: Sequence[ast.stmt], use: ast.Name) -> tuple[list[ast.ex
 
 
 def list_blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of a compound statement."""
     parts = (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
     for part in parts:
         names = ("body", "orelse", "finalbody")
@@ -367,12 +362,10 @@ def has_words(text: str) -> bool:
 
 
 def unique(texts: Iterable[str]) -> list[str]:
-    """Return the texts without repetitions."""
     return list(dict.fromkeys(texts))
 
 
 def collect(name: str, source: str) -> Iterator[Entry]:
-    """Yield the messages of one module."""
     module = Module(name, ast.parse(source))
     renderer = Renderer(module)
     for called, calls in module.calls.items():
@@ -458,7 +451,6 @@ def find_level(node: ast.expr, around: Around) -> str:
 
 
 def build_page() -> str:
-    """Return the text of the page."""
     entries = set[Entry]()
     for path in (ROOT / "webop").rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -93,7 +93,6 @@ def build_change(
 
 
 def build_event(new: Json) -> EventCause:
-    """Return the cause of a raw event."""
     body = Body(new)
     return EventCause(
         logger=logging.getLogger("test"),
@@ -109,7 +108,6 @@ def build_event(new: Json) -> EventCause:
 def build_review(
     new: Json, operation: str = "CREATE", subresource: str | None = None
 ) -> WebhookCause:
-    """Return the cause of an admission request."""
     body = Body(new)
     return WebhookCause(
         logger=logging.getLogger("test"),
@@ -130,7 +128,6 @@ def build_review(
 
 
 def select_ids(registry: webop.OperatorRegistry, cause: ChangeCause) -> list[str]:
-    """Return who is called for a change, in order."""
     handlers = ResourceHandlers(registry.select_resource_handlers())
     return [handler.id for handler in handlers.select_changes(cause)]
 
@@ -141,6 +138,5 @@ def is_in_scope(registry: webop.OperatorRegistry, cause: ChangeCause) -> bool:
 
 
 def select_event_ids(registry: webop.OperatorRegistry, cause: EventCause) -> list[str]:
-    """Return who is called for a raw event."""
     handlers = ResourceHandlers(registry.select_resource_handlers())
     return [handler.id for handler in handlers.events if matches(handler, cause)]

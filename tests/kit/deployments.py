@@ -87,7 +87,6 @@ class Admin:
 
 @contextlib.asynccontextmanager
 async def administer(cluster: LocalCluster) -> AsyncIterator[Admin]:
-    """Give requests of the administrator."""
     async with open_http(cluster) as client:
         yield Admin(client)
 

@@ -137,7 +137,6 @@ def fail(status: int, headers: dict[str, str] | None = None, **details: Any) -> 
 
 @contextlib.asynccontextmanager
 async def relay(cluster: LocalCluster, *, keeps_user: bool = False) -> AsyncIterator[Relay]:
-    """Run a relay to a cluster."""
     async with open_http(cluster, timeout=None) as upstream:
         upstream.headers["Accept-Encoding"] = "identity"
         relayed = Relay(upstream, keeps_user=keeps_user)

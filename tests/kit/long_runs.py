@@ -21,7 +21,6 @@ _ROOT = Path(__file__).parents[2]
 
 
 def option(default: float, text: str) -> Any:
-    """Declare an option of a run, in a dataclass of all of them."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 

@@ -102,7 +102,6 @@ class Site:
     http: httpx.AsyncClient
 
     async def post(self, review: object, path: str = "/", **headers: str) -> httpx.Response:
-        """Post a review as it is."""
         return await self.http.post(path, content=json.dumps(review), headers=headers)
 
     async def review(
@@ -117,7 +116,6 @@ class Site:
         return response
 
     async def get(self, path: str) -> httpx.Response:
-        """Get a page."""
         return await self.http.get(path)
 
 
@@ -135,7 +133,6 @@ class Lifespan:
         await self._sent.put(message)
 
     def begin(self, phase: str) -> None:
-        """Tell the app to start or to stop."""
         self._requests.put_nowait({"type": f"lifespan.{phase}"})
 
     async def finish(self) -> Json:
@@ -151,7 +148,6 @@ class Lifespan:
 
 @contextlib.asynccontextmanager
 async def serve(**options: Unpack[AppOptions]) -> AsyncIterator[Site]:
-    """Run an app."""
     app = webop.create_app(**options)
     async with LifespanManager(app), connect(app) as http:
         yield Site(http)

@@ -22,8 +22,6 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0
 
 @dataclass
 class Scrape:
-    """What was scraped at one moment."""
-
     text: str
     families: dict[str, Metric]
 
@@ -38,7 +36,6 @@ class Scrape:
 
     @property
     def names(self) -> set[str]:
-        """The names of all samples."""
         return {sample.name for family in self.families.values() for sample in family.samples}
 
 
@@ -66,7 +63,6 @@ async def scrape_until(
 
 
 def find_port() -> int:
-    """Return a port that is free."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
     return port
@@ -92,5 +88,4 @@ async def operate(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def wait_listening(http: httpx.AsyncClient, url: str) -> None:
-    """Wait until somebody listens."""
     await eventually(lambda: http.get(url), f"Somebody at {url}", ignoring=httpx.ConnectError)

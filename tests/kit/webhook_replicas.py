@@ -27,7 +27,6 @@ SERVICE = "https://localhost:1"  # where nobody answers: what is configured is r
 
 
 def define_crews(cluster: LocalCluster, prefix: str, count: int) -> Iterator[Kind]:
-    """Define a kind for each of the crews of a module."""
     return define_kinds(
         cluster,
         (Kind(f"{prefix}{number}.webop.dev", f"{prefix}s", prefix) for number in range(count)),
@@ -63,7 +62,6 @@ class Member:
         return self
 
     async def leave(self, *, is_asked: bool = True) -> None:
-        """Exit gracefully."""
         await self.manager.withdraw(is_asked=is_asked)
         await self.kill()
 
@@ -79,8 +77,6 @@ class Member:
 
 @dataclass
 class Crew:
-    """The replicas of a test."""
-
     site: Site
     members: list[Member] = field(default_factory=list)
 
@@ -137,7 +133,6 @@ class Crew:
         await self.site.client.patch(KINDS[which], None, self.site.name, patch)
 
     async def is_allowed(self, name: str) -> bool:
-        """Tell whether an object passes."""
         answer = await self.site.create(name, {}, "?dryRun=All")
         return answer.status_code == 201
 

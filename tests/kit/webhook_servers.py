@@ -32,8 +32,6 @@ RESPONSE = {
 
 @dataclass
 class Call:
-    """What the function was called with."""
-
     request: Mapping[str, Any]
     webhook: str | None
     headers: Mapping[str, str]

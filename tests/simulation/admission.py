@@ -148,7 +148,6 @@ class Admission:
         registry: webop.OperatorRegistry,
         settings: webop.OperatorSettings,
     ) -> None:
-        """Give webhooks to a replica."""
         self.versions[process] = self.version
         self._lags[process] = self._rng.uniform(0.0, 3.0)
         server = self.servers[process] = Server(process.identity)
@@ -366,8 +365,6 @@ def _fail(problem: str) -> Refusal:
 
 
 def _declare(registry: webop.OperatorRegistry, version: int, plan: AdmissionPlan) -> None:
-    """Declare the admission handlers of a version of the operator."""
-
     async def refuse(mark: str, spec: Any) -> None:
         await asyncio.sleep(plan.seconds)
         if spec.get(mark):

@@ -113,7 +113,6 @@ class Judge:
         self.writes: Counter[str] | None = None
 
     def complain(self, problem: str) -> None:
-        """Note what is wrong."""
         if problem not in self.violations:
             self.world.tell(f"VIOLATION: {problem}")
             self.violations.append(problem)
@@ -158,7 +157,6 @@ class Judge:
         self.complain(f"impatience: {identity} reads {path} before {until:.3f}")
 
     def _list_active_changes(self) -> list[Call]:
-        """List the running calls for changes of objects."""
         active = itertools.chain.from_iterable(self.active.values())
         return [call for call in active if call.plan.kind in STATE_KINDS]
 
@@ -627,7 +625,6 @@ class Judge:
             self.complain(f"deletion: {uid} is gone, not handled by {wanted - done}")
 
     def wants(self, plan: HandlerPlan, body: Json) -> bool:
-        """Tell whether a handler matches an object."""
         if plan.is_general and not self.world.is_grouped:
             return False
         return not plan.is_choosy or body["metadata"].get("labels", {}).get(LABEL) == "yes"

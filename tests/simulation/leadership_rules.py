@@ -30,7 +30,6 @@ class LeadershipJudge:
 
     @property
     def holder(self) -> str | None:
-        """Who holds the Lease."""
         return self._renewed[1]
 
     def judge_step(self, process: ReplicaProcess, what: object) -> None:

@@ -121,7 +121,6 @@ async def test_the_operator_itself_can_be_exempted(
 
 
 async def is_failing(site: Site) -> bool:
-    """Tell whether nobody is there to judge."""
     return (await site.create("any", {}, "?dryRun=All")).status_code == 500
 
 
@@ -186,5 +185,4 @@ async def test_two_operators_with_certificates_of_their_own_behind_one_address(
 
 
 async def has_replicas(site: Site, count: int) -> bool:
-    """Tell whether so many replicas are in place."""
     return len(await site.get_records()) == count

@@ -59,7 +59,6 @@ async def site(
 def write(
     workshop: Workshop, site: Site, lifetime: float, mutated: str = "barrels"
 ) -> tuple[str, ...]:
-    """Write the handlers, and return the arguments to run them."""
     group = site.objects.kind.group
     text = _HANDLERS.format(name=site.name, lifetime=lifetime, group=group, mutated=mutated)
     return str(workshop.write(text)), "--standalone", "-n", site.objects.namespace

@@ -51,7 +51,6 @@ class Place:
         name: str = "check",
         **options: Unpack[WebhookOptions],
     ) -> None:
-        """Declare a handler."""
         decorator = webop.on.validate if reason is VALIDATING else webop.on.mutate
         options["registry"], options["id"] = self.registry, name
         decorator(*self.site.names, **options)(lambda **_: None)
@@ -64,7 +63,6 @@ class Place:
         return await self.site.get_webhooks(reason) or []
 
     def build(self, reason: WebhookType, exclusions: Exclusions | None = None) -> Json:
-        """Return the configuration."""
         return build_configuration(
             reason=reason,
             name=self.site.name,

@@ -38,7 +38,6 @@ def build_account(name: str) -> Json:
 
 @pytest.fixture
 def handlers_client(client: Client) -> AsyncClient:
-    """The client of handlers, for the administrator."""
     return AsyncClient(client)
 
 

@@ -16,7 +16,6 @@ KIND = Kind("rolefuls.webop.dev", "roles", "Roleful", has_status=True)
 
 
 def list_missing(report: Report) -> set[str]:
-    """Return what is not granted, as in "get pods"."""
     lines = [line for line in report.lines if "Permissions" in line.title and line.level != "ok"]
     texts = (line.text.removeprefix("not granted: ").partition(";")[0] for line in lines)
     return {text.partition(" in ")[0] for text in texts}
@@ -25,7 +24,6 @@ def list_missing(report: Report) -> set[str]:
 async def test_the_scope_and_the_options_of_the_operator_decide_what_is_needed(
     webop_cluster: LocalCluster, client: Client, webop_namespace: str, doctor: Doctor
 ) -> None:
-    """A role of one namespace does for an operator of that one, and not for the whole cluster."""
     webop_cluster.apply(KIND.build_crd())
     await define_peerings(client)
     namespace, group = webop_namespace, KIND.group

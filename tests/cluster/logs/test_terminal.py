@@ -86,7 +86,6 @@ class Terminal:
             asyncio.get_running_loop().remove_reader(self._handle)
 
     async def wait_for(self, text: str) -> None:
-        """Wait until a text is written."""
         await eventually(lambda: text in self.text, lambda: f"{text!r} in {self.text}")
 
     def press_control_c(self) -> None:
@@ -96,7 +95,6 @@ class Terminal:
 
 @asynccontextmanager
 async def at_terminal(folder: Path, *args: str, **variables: str) -> AsyncIterator[Terminal]:
-    """Run ``webop run`` in a pseudo terminal."""
     outer, inner = pty.openpty()
     termios.tcsetwinsize(inner, (40, 100))
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE", "NO_COLOR"))}

@@ -47,15 +47,12 @@ spec:
 
 
 class Made:
-    """What a run has printed."""
-
     def __init__(self, text: str, warnings: str) -> None:
         self.text = text
         self.warnings = warnings
         self.documents = [one for one in yaml.safe_load_all(text) if one]
 
     def find(self, kind: str) -> Json:
-        """Return the one object of a kind."""
         (found,) = self.find_all(kind)
         return found
 
@@ -67,7 +64,6 @@ class Made:
         return {one["kind"] for one in self.documents}
 
     def get_verbs(self, resource: str, kind: str = "ClusterRole") -> list[str]:
-        """Return what the roles of a kind permit to do with a resource."""
         rules = [rule for role in self.find_all(kind) for rule in role["rules"]]
         return [verb for rule in rules if resource in rule["resources"] for verb in rule["verbs"]]
 

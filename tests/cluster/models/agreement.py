@@ -76,7 +76,6 @@ class Maker:
     count: int = 0
 
     def make_type(self, depth: int = 0) -> tuple[Any, Make]:
-        """Return a type, and what makes values of it."""
         rng = self.rng
         simple: list[Callable[[], tuple[Any, Make]]] = [
             self._make_int,
@@ -118,7 +117,6 @@ class Maker:
         return rng.choice(simple)()
 
     def make_junk(self) -> Any:
-        """Return any JSON value."""
         rng = self.rng
         return rng.choice(
             [
@@ -129,7 +127,6 @@ class Maker:
         )
 
     def make_struct(self, depth: int = 0) -> tuple[Any, Make]:
-        """Return a class with some fields."""
         rng, fields, makers = self.rng, dict[str, Any](), dict[str, tuple[Make, bool]]()
         self.count += 1
         for number in range(rng.randint(1, 6 if depth == 0 else 3)):
@@ -242,8 +239,6 @@ class Maker:
 
 @dataclass
 class Report:
-    """What was compared."""
-
     models: int = 0
     refused: int = 0
     accepted: int = 0
@@ -381,7 +376,6 @@ async def compare_many(
 
 
 def main() -> None:
-    """Run it on a local cluster."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--objects", type=int, default=60)

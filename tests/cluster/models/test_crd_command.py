@@ -30,8 +30,6 @@ MODEL = """
 
 
 class Folder:
-    """A folder with models, and the commands in it."""
-
     def __init__(self, path: Path, cluster: LocalCluster, group: str) -> None:
         self.path = path
         self.group = group

@@ -59,7 +59,6 @@ def objects(client: Client, boats: Kind, webop_namespace: str) -> Objects:
 
 
 async def wait_stored(objects: Objects, name: str) -> Any:
-    """Wait until an object is stored as handled."""
     return await objects.wait(
         name, lambda body: any("last-handled" in k for k in get_annotations(body))
     )

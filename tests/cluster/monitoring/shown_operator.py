@@ -63,7 +63,6 @@ class Shown:
     hook: int
 
     async def report(self) -> Json:
-        """Read the report."""
         answer = await self.http.get(f"{self.url}/status.json")
         assert answer.status_code == 200, answer.text
         report: Json = answer.json()

@@ -29,8 +29,6 @@ _NAME = re.compile(r"\b(?:webop|rest_client|leader_election|process)_\w+")
 
 @pytest.fixture
 def busy(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:  # noqa: C901  a list
-    """Handlers of all kinds."""
-
     @webop.on.create("widgets", id="create", registry=registry)
     async def create(spec: Any, **_: Any) -> None:
         for item in spec.get("items", ()):

@@ -93,7 +93,6 @@ async def visit(browser: Browser, shown: Shown, **options: Any) -> Page:
 
 
 def find_row(page: Page, table: str, name: str) -> Locator:
-    """Return the row of a table that begins with a name."""
     row = page.locator(f"#{table}").get_by_role("row")
     return row.filter(has=page.get_by_role("rowheader", name=name, exact=True))
 

@@ -34,7 +34,6 @@ URL_PATHS = {VALIDATING: "validating", MUTATING: "mutating"}
 
 @pytest.fixture
 async def api(webop_cluster: LocalCluster) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the API server."""
     async with open_http(webop_cluster) as client:
         yield client
 

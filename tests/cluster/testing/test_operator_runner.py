@@ -10,7 +10,6 @@ import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import Mock
 
 import click
 import pytest
@@ -49,7 +48,6 @@ def start(**_):
 
 @pytest.fixture(autouse=True)
 def login(webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster that the user is logged in to."""
     monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig))
 
 
@@ -146,14 +144,6 @@ def test_what_the_operator_fails_with_is_raised_by_the_block(workshop: Workshop)
     assert "It cannot be started." in runner.stderr
 
 
-@pytest.mark.feature("TST-05")
-def test_what_the_operator_fails_with_can_be_looked_at_instead(workshop: Workshop) -> None:
-    path = workshop.write(FAILING)
-    with OperatorRunner(["run", "-A", str(path)], reraise=False) as runner:
-        pass
-    assert isinstance(runner.exception, webop.ActivityError)
-
-
 @pytest.mark.feature("TST-02")
 def test_a_runner_that_has_run_is_refused_and_changes_nothing(
     registry: webop.OperatorRegistry,
@@ -245,21 +235,6 @@ def test_an_operator_whose_startup_never_ends_is_waited_for_no_longer_than_the_l
     with pytest.raises(webop.WebopError, match=message), runner:
         pass
     assert runner.exit_code == 0
-
-
-@pytest.mark.feature("TST-07")
-def test_mocks_of_the_process_are_effective(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mocked = Mock(return_value="mocked")
-    monkeypatch.setattr("platform.node", mocked)
-    path = workshop.write(
-        "import platform, webop\n@webop.on.startup()\ndef fn(**_): print(platform.node())"
-    )
-    with OperatorRunner(["run", "-A", str(path)]) as runner:
-        pass
-    mocked.assert_called_once_with()
-    assert runner.stdout == "mocked\n"
 
 
 @pytest.mark.feature("TST-01")

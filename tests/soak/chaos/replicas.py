@@ -228,7 +228,6 @@ class Place:
         return self.command is not None and self.expected is None and not self.is_paused
 
     async def keep(self) -> None:
-        """Start a process if there is none."""
         while True:
             self.command = command = await self._start()
             present = self.processes[-1]

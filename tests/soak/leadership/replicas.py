@@ -167,7 +167,6 @@ class Deployment:
         self._bind("Role", self.lease, subject, {"name": name, "namespace": self.namespace})
 
     def revoke(self, name: str) -> None:
-        """Revoke the access."""
         self.cluster.delete(_RBAC, "RoleBinding", name, self.namespace)
 
     def permit_all(self, names: Iterable[str]) -> None:
