@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import webop
 from tests.kit.cli_runner import forgetting_modules
 from tests.kit.reviews import Site, read_patch, serve
 
@@ -17,10 +16,10 @@ _EXAMPLE = Path(__file__).parents[3] / "examples" / "ephemeral_volume_claims"
 
 
 @pytest.fixture
-async def site(registry: webop.OperatorRegistry) -> AsyncIterator[Site]:
+async def site() -> AsyncIterator[Site]:
     modules = [str(_EXAMPLE / "handlers.py")]
     with forgetting_modules(_EXAMPLE):
-        async with serve(registry=registry, modules=modules) as served:
+        async with serve(modules=modules) as served:
             yield served
 
 
