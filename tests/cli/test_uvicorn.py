@@ -92,8 +92,6 @@ async def create(name, **_):
 
 @dataclass
 class Server:
-    """A uvicorn with webop's app."""
-
     process: subprocess.Popen[bytes]
     log: Path
 
@@ -130,7 +128,6 @@ class Server:
         )
 
     def finish(self) -> int:
-        """Wait for the end; return the exit code."""
         return self.process.wait(_PATIENCE)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -184,7 +181,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def handlers(tmp_path: Path) -> Path:
-    """A file with handlers of admission and of resources."""
     file = tmp_path / "handlers.py"
     file.write_text(HANDLERS + WATCHERS.format(plural="kopfexamples", group="kopf.dev"))
     return file

@@ -31,7 +31,6 @@ _STYLE = """<style>
 
 
 def read_facts() -> dict[str, str]:
-    """Return the badges: their names and values."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         project: dict[str, Any] = tomllib.load(file)["project"]
     found = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))

@@ -218,7 +218,6 @@ class Renderer:
             yield from ((keyword.value, where) for keyword in call.keywords if keyword.arg == name)
 
     def _render_results(self, name: str, depth: int) -> list[str]:
-        """Return the texts that a function of the module returns."""
         texts: list[str] = []
         for function in self._module.functions[name]:
             for node in ast.walk(function):
@@ -262,7 +261,6 @@ def is_none(node: ast.expr) -> bool:
 
 
 def is_error(call: ast.Call) -> bool:
-    """Check whether a call makes an exception."""
     return bool(_EXCEPTION.fullmatch(get_name(call.func)))
 
 

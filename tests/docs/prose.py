@@ -81,8 +81,6 @@ _EXEMPT = "prose: ok"
 
 
 class Finding(NamedTuple):
-    """A place, the words, and what to do about them."""
-
     path: str
     line: int
     words: str

@@ -38,8 +38,6 @@ def hurry(settings: webop.OperatorSettings, **_):
 
 @dataclass(frozen=True)
 class Deployed:
-    """What is in a file that ``webop manifests`` has made."""
-
     documents: list[Json]
     folder: Path  # of the handlers
 
@@ -48,7 +46,6 @@ class Deployed:
 
     @property
     def account(self) -> tuple[str, str]:
-        """The namespace and the name of the service account."""
         (account,) = self.find("ServiceAccount")
         return account["metadata"]["namespace"], account["metadata"]["name"]
 
@@ -60,7 +57,6 @@ class Deployed:
 
 
 def load(file: Path, folder: Path) -> Deployed:
-    """Read the manifests of the handlers in a folder."""
     return Deployed([one for one in yaml.safe_load_all(file.read_text()) if one], folder)
 
 

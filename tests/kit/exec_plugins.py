@@ -22,7 +22,6 @@ class PluginFolder:
 
     @property
     def runs(self) -> int:
-        """How many times the plugin was run."""
         log = self.folder / "runs"
         return len(log.read_text().splitlines()) if log.exists() else 0
 

@@ -95,7 +95,6 @@ class Relay:
         return httpx.Response(200, content=orjson.dumps(answer | {"items": shown}))
 
     async def pass_watch_on(self, request: httpx.Request) -> AsyncIterator[bytes]:
-        """Send what the API server sends to a watch."""
         async for data in _read(await self._send(request, stream=True)):
             yield data
 

@@ -25,7 +25,6 @@ def option(default: float, text: str) -> Any:
 
 
 def build_parser(name: str, description: str | None, options: type) -> argparse.ArgumentParser:
-    """Return the command line for a dataclass of options."""
     parser = argparse.ArgumentParser(prog=f"python -m tests.soak.{name}", description=description)
     for field in dataclasses.fields(options):
         parser.add_argument(

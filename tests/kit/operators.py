@@ -83,7 +83,6 @@ async def connect(cluster: LocalCluster) -> AsyncIterator[Client]:
 
 
 async def wait_served(client: Client, resource: Resource) -> None:
-    """Wait until a definition, once it is in the cluster, is served."""
     # The server asks for a second (429), but is ready after some hundredths of one.
     early = (APIConflictError, APINotFoundError, APITooManyRequestsError)
     await eventually(lambda: _backdate(client, resource), f"{resource} there", ignoring=early)
@@ -180,7 +179,6 @@ class Kind:
         await self.wait_served(client)
 
     async def wait_served(self, client: Client) -> None:
-        """Wait until the definition, once it is in the cluster, is served."""
         await wait_served(client, self.resource)
 
     async def undefine(self, client: Client) -> None:
@@ -290,8 +288,6 @@ def is_handled(body: Json) -> bool:
 
 @dataclass
 class Calls:
-    """What handlers have been called with, in order."""
-
     items: list[Json] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -314,11 +310,9 @@ class Calls:
         return [c for c in self.items if c["name"] == name and handler in (None, c["handler"])]
 
     def handlers(self, name: str) -> list[str]:
-        """Return who was called about an object, in order."""
         return [call["handler"] for call in self.of(name)]
 
     async def wait(self, name: str, handler: str | None = None, count: int = 1) -> list[Json]:
-        """Wait until there are so many calls about an object, and return them."""
         what = f"call {count} of {handler or 'a handler'} for {name} (so far: {self.items})"
         await eventually(lambda: len(self.of(name, handler)) >= count, what)
         return self.of(name, handler)

@@ -55,7 +55,6 @@ class Command:
         return f"{text!r} in the output:\n{self.output}\n"
 
     async def wait_for_exit(self) -> int:
-        """Wait until the process ends, and return its code."""
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self.process.wait()

@@ -97,8 +97,6 @@ def read_patch(response: Mapping[str, Any]) -> list[Json]:
 
 @dataclass
 class Site:
-    """A running app, and a client of it."""
-
     http: httpx.AsyncClient
 
     async def post(self, review: object, path: str = "/", **headers: str) -> httpx.Response:
@@ -107,7 +105,6 @@ class Site:
     async def review(
         self, new: Json | None = None, old: Json | None = None, *, path: str = "/", **request: Any
     ) -> Json:
-        """Post a review of an object, and return the response to it."""
         answer = await self.post(build_review(new, old, **request), path)
         assert answer.status_code == 200, answer.text
         body: Json = answer.json()
@@ -136,7 +133,6 @@ class Lifespan:
         self._requests.put_nowait({"type": f"lifespan.{phase}"})
 
     async def finish(self) -> Json:
-        """Wait for what the app answers."""
         async with asyncio.timeout(10):
             return await self._sent.get()
 

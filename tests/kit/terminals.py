@@ -79,7 +79,6 @@ class Terminal:
 
     @property
     def is_free(self) -> bool:
-        """Whether the last line has ended."""
         self._take()
         return self._code is not None
 

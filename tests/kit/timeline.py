@@ -20,7 +20,6 @@ class Timeline:
         self.moments.append((what, time.monotonic()))
 
     def of(self, what: str) -> list[float]:
-        """Return when something has happened."""
         return [moment for name, moment in self.moments if name == what]
 
     def list_names(self) -> list[str]:

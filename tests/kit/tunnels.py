@@ -28,8 +28,6 @@ _TLS = build_certificate_self_signed(["localhost"])
 
 @dataclass
 class StandIn:
-    """The executable, and what is known about its runs."""
-
     folder: Path
 
     @property

@@ -116,7 +116,6 @@ class Crew:
         return member
 
     async def start(self, *names: str, **options: Any) -> Member:
-        """Start a replica, and wait until it is in place."""
         return await self.begin(*names, **options).wait_applied()
 
     async def is_clean(self) -> bool:

@@ -251,7 +251,6 @@ class Admission:
             await asyncio.sleep(_PROBING)
 
     def is_ready(self, process: ReplicaProcess) -> bool:
-        """Tell what the readiness probe of a replica says."""
         is_alive = process.is_running and not process.is_paused
         is_listening = self.servers[process].fn is not None
         return is_alive and is_listening and not process.operator.list_obstacles()

@@ -431,7 +431,6 @@ class Judge:
         return last.begin < own.end <= call.begin - own.delay + 0.01
 
     def judge_end(self, call: Call) -> None:
-        """Take note of what is done."""
         if call in self.active[call.uid]:
             self.active[call.uid].remove(call)
         self._ended[call.process.identity, call.name] = self.world.loop.time()
@@ -564,7 +563,6 @@ class Judge:
                 self._counts[user, body["metadata"]["uid"], key] = count
 
     def note_value(self, process: ReplicaProcess, uid: str, key: str, value: int) -> None:
-        """Note what a timer wants to be written."""
         self.values[process.identity, uid, key].append((self.world.loop.time(), value))
 
     def _find_value(self, identity: str, uid: str, key: str) -> int:

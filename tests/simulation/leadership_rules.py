@@ -110,7 +110,6 @@ class LeadershipJudge:
             )
 
     def note_peers(self, change: Change) -> None:
-        """Note whose records are in the peering object."""
         known, now = self._peer_records, self._world.loop.time()
         records = (change.new or {}).get("status", {})
         self._peer_records = {identity: known.get(identity, now) for identity in records}

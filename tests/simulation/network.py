@@ -154,7 +154,6 @@ class Network:
                 watch.fail("the process is gone")
 
     def submit(self, sender: Sender, request: Request, waiter: asyncio.Future[Any]) -> None:
-        """Take a request; the answer goes to the waiter."""
         if sender.identity in self._gone:
             fail(waiter, "the process is gone")
             return
@@ -282,7 +281,6 @@ class WatchAnswer:
         self._expect()
 
     async def receive(self) -> bytes:
-        """Wait for the next events."""
         while not self._chunks:
             if self._problem:
                 raise TransportError(self._problem)

@@ -191,7 +191,6 @@ class Plan:
 
 
 def dump(plan: Plan) -> str:
-    """Write a plan down as JSON."""
     return json.dumps(dataclasses.asdict(plan), indent=1)
 
 

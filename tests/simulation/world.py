@@ -196,7 +196,6 @@ class World:
         return any(c.begin > since for c in self.calls if c.plan.kind in STATE_KINDS)
 
     def tell(self, what: str) -> None:
-        """Write down what happens."""
         line = f"{self.loop.time():8.3f} {what}"
         self.story.append(line)
         self._digest.update(line.encode())
@@ -289,7 +288,6 @@ class World:
         return self._counted
 
     def request(self, method: str, name: str = "", body: Any = None) -> servers.Response:
-        """Ask the API server as the user."""
         return self.ask(method, f"{OBJECTS}/{name}" if name else OBJECTS, body)
 
     def ask(self, method: str, path: str, body: Any = None) -> servers.Response:

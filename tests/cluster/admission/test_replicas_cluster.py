@@ -47,7 +47,6 @@ def site(crew: Crew) -> Site:
 
 
 async def get_contents(site: Site) -> list[Any]:
-    """Return all webhooks of both configurations."""
     return [await site.get_webhooks(which) for which in KINDS]
 
 

@@ -73,7 +73,6 @@ class Place:
         )
 
     async def create(self, namespace: str | None = None, user: str | None = None) -> Json:
-        """Try to create an object, in another namespace or by another user maybe."""
         kind = self.site.objects.kind
         body = {
             "apiVersion": kind.resource.api_version,
@@ -88,7 +87,6 @@ class Place:
         return status
 
     async def is_asked(self, **options: Any) -> bool:
-        """Tell whether the webhook is asked about an object."""
         answer = await self.create(**options)
         assert answer["status_code"] in (201, 500), answer
         return bool(answer["status_code"] == 500)

@@ -84,7 +84,6 @@ async def account(client: Client, webop_namespace: str) -> Account:
 
 @pytest.fixture
 def handled(registry: webop.OperatorRegistry) -> list[str]:
-    """The names of the objects that were handled, in order."""
     names: list[str] = []
 
     @webop.on.create("widgets", registry=registry)

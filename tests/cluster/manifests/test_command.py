@@ -78,8 +78,6 @@ class Made:
 
 
 class Maker:
-    """Runs ``webop manifests`` for handlers in a folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "my_operator"
         self.folder.mkdir()

@@ -264,7 +264,6 @@ def describe(asked: httpx.Response) -> str:
 
 
 def find_names(deployed: Deployed, plural: str) -> set[str]:
-    """Return the names of the objects that rules are limited to."""
     return {name for one in list_rights(deployed) if one.resource == plural for name in one.names}
 
 

@@ -280,7 +280,6 @@ def _classify_cause(spec: Any, cause: webop.AdmissionCause) -> str | None:
 
 
 async def compare(client: Client, namespace: str, seed: int, number: int) -> Report:
-    """Make a model and objects, and compare."""
     rng, report = random.Random(seed), Report(models=1)
     maker = Maker(rng)
     spec, make = maker.make_struct()
@@ -357,7 +356,6 @@ async def _compare_one(
 async def compare_many(
     client: Client, namespace: str, seeds: range, number: int, parallel: int = 4
 ) -> Report:
-    """Compare several models at a time."""
     total, slots = Report(), asyncio.Semaphore(parallel)
 
     async def compare_next(seed: int) -> None:

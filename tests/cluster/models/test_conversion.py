@@ -50,8 +50,6 @@ def shops(shops: Shops) -> Shops:
 
 @pytest.fixture
 def run(info: ConnectionInfo) -> Run:
-    """Runs an operator that manages the conversion."""
-
     def run(registry: webop.OperatorRegistry, **admission: Any) -> Any:
         options = {"server": webop.WebhookServer(port=0, host="localhost"), "managed": MANAGED}
         settings = build_settings(admission={**options, **admission})

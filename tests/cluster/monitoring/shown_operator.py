@@ -56,8 +56,6 @@ class Outage:
 
 @dataclass
 class Shown:
-    """The status of a running operator."""
-
     http: httpx.AsyncClient
     url: str
     hook: int
@@ -69,7 +67,6 @@ class Shown:
         return report
 
     async def wait(self, condition: Callable[[Json], Any]) -> Json:
-        """Read reports until one is as expected."""
         report: Json = await eventually(
             self.report, "the report", check=condition, ignoring=httpx.ConnectError
         )

@@ -77,7 +77,6 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(webop_cluster: LocalCluster) -> AsyncIterator[Client]:
-    """A client of the administrator, in the loop of the browser."""
     async with connect(webop_cluster) as connected:
         yield connected
 
@@ -202,8 +201,6 @@ def databases(webop_cluster: LocalCluster) -> Kind:
 
 
 def declare_load(registry: webop.OperatorRegistry) -> None:
-    """Handlers of databases, some of which fail."""
-
     @webop.on.create("databases", id="create_database", registry=registry)
     async def create(name: str, **_: Any) -> None:
         await asyncio.sleep(random.uniform(0.01, 0.1))

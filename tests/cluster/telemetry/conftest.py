@@ -20,8 +20,6 @@ from webop.telemetry.tracing import set_up_tracing
 
 @dataclass
 class Spans:
-    """What a provider has exported so far."""
-
     provider: TracerProvider
     _exporter: InMemorySpanExporter
     _patch: pytest.MonkeyPatch

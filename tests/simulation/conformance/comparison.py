@@ -28,8 +28,6 @@ _PATIENCE = 5.0  # seconds, for events of the real server
 
 @dataclass(frozen=True)
 class Difference:
-    """Two answers that are not alike."""
-
     number: int
     request: Any
     real: Any

@@ -52,7 +52,6 @@ class _Player:
         self._streams: list[EventStream] = []
 
     def send(self, method: str, path: str, body: Any = None, form: str = JSON) -> None:
-        """Send a request; again if it is to be waited for."""
         content = None if body is None else orjson.dumps(body)
         request = Request(method, path, {}, {"content-type": form}, content)
 

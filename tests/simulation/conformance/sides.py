@@ -62,7 +62,6 @@ class RealSide:
         self._connection = self._connect()
 
     def send(self, request: Request) -> tuple[int, Any]:
-        """Return the status and the content of an answer."""
         return _read(self._begin(self._connection, request))
 
     def watch(self, request: Request) -> EventStream | tuple[int, Any]:
@@ -118,7 +117,6 @@ class _RealStream:
         return not self._thread.is_alive()
 
     def read(self) -> list[Json]:
-        """Return all events until now."""
         return list(self._events)
 
     def close(self) -> None:
@@ -137,13 +135,10 @@ class _RealStream:
 
 
 class SimulatedSide:
-    """The API server in memory."""
-
     def __init__(self, seed: int) -> None:
         self.cluster = Cluster(lambda: datetime.now(UTC), random.Random(seed))
 
     def send(self, request: Request) -> tuple[int, Any]:
-        """Return the status and the content of an answer."""
         return _split(self.cluster.handle(request))
 
     def watch(self, request: Request) -> EventStream | tuple[int, Any]:
@@ -161,7 +156,6 @@ class _SimulatedStream:
         return self._watch.is_over
 
     def read(self) -> list[Json]:
-        """Return all events until now."""
         return list(self._watch.events)
 
     def close(self) -> None:

@@ -302,7 +302,6 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def run(self, count: int, seed: int) -> AsyncIterator[None]:
-        """Run replicas during a block."""
         (self.folder / "handlers.py").write_text(HANDLERS)
         self.variables = {
             "NAMESPACE": self.namespace,

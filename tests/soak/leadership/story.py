@@ -73,8 +73,6 @@ class Outcome:
 
 @dataclass
 class Stage:
-    """The replicas, their objects, and their reviews."""
-
     deployment: Deployment
     objects: Objects
     http: httpx.AsyncClient
@@ -140,7 +138,6 @@ class ReviewLoad(SteadyLoad[Reviews]):
         self._stage = stage
 
     async def act(self, number: int) -> None:
-        """Send one review, and count its result."""
         stage, tally = self._stage, self.tally
         replica = stage.deployment.replicas[number % len(stage.deployment.replicas)]
         if replica.is_gone:

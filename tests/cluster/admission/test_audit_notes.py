@@ -1,4 +1,4 @@
-"""What people see of refusals through a real API server, and what its audit log has of them."""
+"""What the audit log of a real API server has of reviews."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pydantic
 import pytest
 
 import webop
 from tests.kit.managed_webhooks import Site, open_site
 from tests.kit.operators import Kind, connect, define_kinds
 from tests.kit.waiting import eventually
-from webop.errors import APIUnprocessableError, ClusterError
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
@@ -37,11 +35,6 @@ rules:
 KIND = Kind("verdicts.webop.dev", "boxes", "Box")
 
 
-class Box(pydantic.BaseModel, extra="forbid"):
-    size: int
-    colour: str
-
-
 @pytest.fixture(scope="module")
 def audit_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("audit") / "audit.log"
@@ -49,7 +42,6 @@ def audit_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(audit_log: Path) -> Iterator[LocalCluster]:
-    """An API server that keeps an audit log."""
     from webop.controlplane.cluster import LocalCluster  # noqa: PLC0415 - only if it is used
 
     policy = audit_log.with_name("policy.yaml")
@@ -69,63 +61,6 @@ async def site(cluster: LocalCluster, kind: Kind) -> AsyncIterator[Site]:
     namespace = await asyncio.to_thread(cluster.create_namespace)
     async with connect(cluster) as client, open_site(cluster, client, namespace, kind) as opened:
         yield opened
-
-
-async def apply(site: Site, name: str, spec: Json) -> str:
-    """Apply an object by kubectl; return what it says, be it a success or a failure."""
-    body = {
-        "apiVersion": site.objects.resource.api_version,
-        "kind": site.objects.kind.kind,
-        "metadata": {"name": name, "namespace": site.objects.namespace},
-        "spec": spec,
-    }
-    try:
-        return await asyncio.to_thread(
-            site.cluster.kubectl, "apply", "-f", "-", stdin=json.dumps(body)
-        )
-    except ClusterError as error:
-        return str(error)
-
-
-@pytest.mark.feature("ADM-03", "ADM-04", "ADM-05")
-async def test_each_wrong_field_is_told_to_people_and_to_programs(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    @webop.on.validate(*site.names, id="check", registry=registry)
-    def check(spec: webop.Spec, **_: Any) -> None:
-        try:
-            Box.model_validate(dict(spec))
-        except pydantic.ValidationError as exc:
-            raise webop.AdmissionError.from_validation(exc, path="spec") from None
-
-    async with site.run(registry, sentinel={"size": 1, "colour": "red"}):
-        await site.wait_for_names("check")
-        answer = await site.create("one", {"size": "big", "depth": 1})
-        assert answer.status_code == 422
-        status = answer.json()
-        assert status["reason"] == "Invalid"
-        assert status["message"] == (
-            f'admission webhook "check.{site.name}" denied the request: '
-            "spec.size: Input should be a valid integer, unable to parse string as an integer; "
-            "spec.colour: Field required; spec.depth: Extra inputs are not permitted"
-        )
-        assert {key: status["details"][key] for key in ("name", "group", "kind")} == {
-            "name": "one",
-            "group": "verdicts.webop.dev",
-            "kind": "Box",
-        }
-        assert {cause["field"]: cause["reason"] for cause in status["details"]["causes"]} == {
-            "spec.size": "FieldValueInvalid",
-            "spec.colour": "FieldValueRequired",
-            "spec.depth": "FieldValueForbidden",
-        }
-        with pytest.raises(APIUnprocessableError) as caught:
-            await site.objects.create("one", {"size": "big"})
-        assert caught.value.reason == "Invalid"
-        said = await apply(site, "one", {"size": "big", "depth": 1})
-        assert 'The Box "one" is invalid' in said
-        assert "spec.colour: Field required" in said
-        assert "spec.depth: Extra inputs are not permitted" in said
 
 
 async def test_notes_of_handlers_are_in_the_audit_log(
