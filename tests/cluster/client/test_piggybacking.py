@@ -243,28 +243,23 @@ def test_a_token_that_tells_its_end_expires(
 
 
 @real_libraries
-def test_an_expired_certificate_is_told(
-    plugin: PluginFolder, library: str, login: RealLogin
-) -> None:
-    pytest.importorskip(library)
-    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(build_expired_pair())))
-    with pytest.raises(LoginError, match=r"client certificate.*expired at 20.*Renew"):
-        login(logger=logger)
-
-
-@real_libraries
 @pytest.mark.parametrize(
     ("user", "cluster", "expected"),
     [
         ({"as": "admin"}, {}, r"uses impersonation \(as\)"),
         ({}, {"insecure-skip-tls-verify": "false"}, "must be true or false, without quotes"),
+        ({}, {"server": "host:6443"}, "is not a URL"),
+        ({}, {"proxy-url": "socks5://a:1"}, r"'socks5://a:1' of the cluster 'cl'.* SOCKS, are not"),
+        (build_expired_pair(), {}, r"client certificate.*expired at 20.*Renew"),
     ],
+    ids=["impersonation", "a text for a flag", "no URL", "SOCKS", "expired"],
 )
 def test_what_a_library_ignores_or_takes_for_something_else_is_refused(
     plugin: PluginFolder, library: str, login: RealLogin, user: Any, cluster: Any, expected: str
 ) -> None:
     pytest.importorskip(library)
-    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t", **user}, **cluster)))
+    user = user if "client-key-data" in user else {"token": "t", **user}
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user, **cluster)))
     with pytest.raises(LoginError, match=expected):
         login(logger=logger)
 
@@ -276,7 +271,6 @@ def test_what_a_library_ignores_or_takes_for_something_else_is_refused(
         ("{", "is not YAML"),
         ("[]", "is not a kubeconfig"),
         ("current-context: x", "no context 'x'"),
-        (json.dumps(build_kubeconfig({"token": "t"}, server="host:6443")), "is not a URL"),
     ],
 )
 def test_a_kubeconfig_that_a_library_fails_with_is_explained(
@@ -308,34 +302,15 @@ def test_without_any_source_a_library_has_nothing_to_bring(library: str, login: 
         login(logger=logger)
 
 
-_VIA_LIBRARIES = [login_via_pykube, login_via_client, log_in_async]
-
-
-@pytest.mark.parametrize("login", _VIA_LIBRARIES)
-def test_the_proxy_of_a_kubeconfig_is_used_whichever_library_reads_it(
-    login: Callable[..., ConnectionInfo | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@real_libraries
+def test_a_proxy_is_used_and_a_tls_server_name_warned_about_once_whichever_library_reads_them(
+    plugin: PluginFolder, library: str, login: RealLogin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "config"
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, **{"proxy-url": "http://a:1"})))
-    info = login(logger=logger)
-    assert info is not None
-    assert info.proxy_url == "http://a:1"
-    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, **{"proxy-url": "socks5://a:1"})))
-    with pytest.raises(LoginError, match=r"'socks5://a:1' of the cluster 'cl'.* SOCKS, are not"):
-        login(logger=logger)
-
-
-@pytest.mark.parametrize("login", _VIA_LIBRARIES)
-def test_a_tls_server_name_is_warned_about_once_whichever_library_reads_it(
-    login: Callable[..., ConnectionInfo | None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    path = tmp_path / "config"
-    path.write_text(json.dumps(build_kubeconfig({"token": "t"}, **{"tls-server-name": "other"})))
-    monkeypatch.setenv("KUBECONFIG", str(path))
+    pytest.importorskip(library)
+    cluster = {"proxy-url": "http://a:1", "tls-server-name": "other"}
+    plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t"}, **cluster)))
     for _ in range(2):
-        assert login(logger=logger)
+        info = login(logger=logger)
+        assert info is not None
+        assert info.proxy_url == "http://a:1"
     assert caplog.text.count("tls-server-name of the cluster 'cl'") == 1
