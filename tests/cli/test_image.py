@@ -222,14 +222,6 @@ def test_an_image_does_not_get_the_standard_library_of_the_machine(
     assert f"{library.name}/" not in result.stdout
 
 
-def test_a_file_that_cannot_be_imported_makes_no_image(project: Path) -> None:
-    with forgetting_modules(project):
-        result = invoke("image", str(project / "handlers.py"))
-    assert result.exit_code == 1
-    assert "handlers.py' cannot be imported: ModuleNotFoundError" in result.output
-    assert "greeting" in result.output
-
-
 def build(text: str, context: Path, root: Path) -> tuple[list[str], dict[str, str]]:
     """Go through the steps of a Dockerfile; return the command and the environment.
 

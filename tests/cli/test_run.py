@@ -98,28 +98,6 @@ async def test_probes_are_served_and_shared_by_those_who_ask_at_once(workshop: W
     assert [r.json() for r in responses] == [{"count": 1, "sync": {"works": True}}] * 5
 
 
-@pytest.mark.feature("PRB-03", "PRB-09", "STA-02")
-async def test_probes_are_served_when_the_startup_is_over(workshop: Workshop) -> None:
-    code = """
-import asyncio, pathlib, webop
-@webop.on.startup()
-async def wait(**_):
-    print('starting', flush=True)
-    while not pathlib.Path('go').exists():
-        await asyncio.sleep(0.01)
-"""
-    url = f"http://127.0.0.1:{find_free_port()}/healthz"
-    async with workshop.start("-A", f"--liveness={url}", workshop.write(code)) as command:
-        await command.wait_for("starting")
-        async with httpx.AsyncClient(trust_env=False) as http:
-            with pytest.raises(httpx.ConnectError):
-                await http.get(url)
-        (workshop.folder / "go").touch()
-        (response,) = await ask(command, url, times=1)
-        assert await command.stop() == 0
-    assert (response.status_code, response.json()) == (200, {})
-
-
 @pytest.mark.feature("PRB-07")
 async def test_the_probes_are_at_port_80_and_at_this_host_unless_the_url_says_otherwise(
     workshop: Workshop,

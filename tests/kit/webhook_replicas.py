@@ -5,44 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.managed_webhooks import KINDS, Site, open_site
-from tests.kit.operators import Kind, define_kinds
+from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
 from webop.admission.configurations.agreement import PREFIX
 from webop.admission.configurations.management import ConfigurationManager
-from webop.client.api import Client
 from webop.handlers.model import WebhookType
 from webop.runtime.operator import Operator, OperatorOptions
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 SERVICE = "https://localhost:1"  # where nobody answers: what is configured is refused
 
 
-def define_crews(cluster: LocalCluster, prefix: str, count: int) -> Iterator[Kind]:
-    return define_kinds(
-        cluster,
-        (Kind(f"{prefix}{number}.webop.dev", f"{prefix}s", prefix) for number in range(count)),
-    )
-
-
 @contextlib.asynccontextmanager
-async def open_crew(
-    cluster: LocalCluster, client: Client, namespace: str, kind: Kind
-) -> AsyncIterator[Crew]:
-    """Give what a test has to itself; in the end, nothing is left of it."""
-    async with open_site(cluster, client, namespace, kind) as site:
-        crew = Crew(site)
-        yield crew
-        for member in crew.members:
-            await member.kill()
+async def open_crew(site: Site) -> AsyncIterator[Crew]:
+    crew = Crew(site)
+    yield crew
+    for member in crew.members:
+        await member.kill()
 
 
 @dataclass

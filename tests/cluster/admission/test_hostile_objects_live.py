@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import Site, open_site
-from tests.kit.operators import Kind, define_kinds, wait_for_events
-from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-
-@pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    made = (Kind(f"hostile{number}.webop.dev", "parcels", "Parcel") for number in range(6))
-    return define_kinds(webop_cluster, made)
-
-
-@pytest.fixture
-async def site(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
-) -> AsyncIterator[Site]:
-    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
-        yield opened
+from tests.kit.managed_webhooks import Site
+from tests.kit.operators import wait_for_events
 
 
 def nest(depth: int) -> Any:

@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import Site, open_site
+from tests.kit.managed_webhooks import Site
 from tests.kit.operators import (
     Calls,
     Kind,
-    build_settings,
-    define_kinds,
-    get_connection,
 )
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 from webop.errors import APIStatusError
 from webop.handlers.model import WebhookType
-from webop.runtime.operator import Operator, OperatorOptions
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 10  # of the tests here, at least
-
-
-@pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    made = (
-        Kind(f"managed{number}.webop.dev", "parcels", "Parcel", has_status=True)
-        for number in range(_COUNT)
-    )
-    return define_kinds(webop_cluster, made)
-
-
-@pytest.fixture
-async def site(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
-) -> AsyncIterator[Site]:
-    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
-        yield opened
 
 
 @pytest.mark.feature(
@@ -187,66 +158,3 @@ async def test_a_resource_that_appears_later_gets_its_webhooks(
         await site.wait_for_names("now late")
         await late.undefine(site.client)
         await site.wait_for_names("now")
-
-
-@pytest.mark.feature("ADM-47")
-@pytest.mark.parametrize("names", ["goes stays", "stays"], ids=["failed", "asked"])
-async def test_webhooks_stay_if_a_service_of_the_operator_fails_but_go_if_it_is_cancelled(
-    registry: webop.OperatorRegistry, site: Site, names: str
-) -> None:
-    for name in ("goes", "stays"):
-        webop.on.validate(*site.names, id=name, persistent=name == "stays", registry=registry)(
-            lambda **_: None
-        )
-    ending = asyncio.Event()
-
-    @contextlib.asynccontextmanager
-    async def serve(_: Operator) -> AsyncIterator[None]:
-        async def fail() -> None:
-            await ending.wait()
-            raise OSError("Too many open files.")
-
-        async with asyncio.TaskGroup() as group:
-            failing = group.create_task(fail())
-            yield
-            failing.cancel()
-
-    admission = {"server": webop.WebhookServer(port=0), "managed": site.name, "shutdown_delay": 0.0}
-    options = OperatorOptions(
-        registry=registry,
-        settings=build_settings(admission=admission),
-        vault=webop.Vault({"test": get_connection(site.cluster)}),
-        services=[serve],
-    )
-    task = asyncio.create_task(Operator(options).run())
-    await site.wait_for_names("goes stays")
-    if names == "stays":
-        task.cancel()
-    else:
-        ending.set()
-    with pytest.raises((OSError, asyncio.CancelledError)):
-        await task
-    assert await site.has_names(names)
-
-
-@pytest.mark.feature("ADM-61", "ADM-63")
-async def test_a_server_that_moves_takes_its_webhooks_along(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    moved = asyncio.Event()
-    webop.on.validate(*site.names, id="x", registry=registry)(lambda **_: None)
-
-    async def serve(fn: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
-        async for config in webop.WebhookServer(port=0)(fn):
-            yield config
-            await moved.wait()
-            yield {"url": "https://localhost:1/new"}
-
-    async def has_moved() -> bool:
-        (webhook,) = await site.get_webhooks(VALIDATING) or []
-        return bool(webhook["clientConfig"] == {"url": "https://localhost:1/new/x"})
-
-    async with site.run(registry, server=serve):
-        assert not await has_moved()
-        moved.set()
-        await eventually(has_moved, "the new address")

@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-import webop
 from tests.kit.managed_webhooks import KINDS, Site
-from tests.kit.operators import Kind
 from tests.kit.waiting import eventually
-from tests.kit.webhook_replicas import SERVICE, Crew, define_crews, open_crew
+from tests.kit.webhook_replicas import SERVICE, Crew
 from webop.admission.configurations.agreement import PREFIX
-from webop.client.api import Client
 from webop.handlers.model import WebhookType
-from webop.servers.certificates.certs import build_ca
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 14  # of the tests here, at least
-
-
-@pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    return define_crews(webop_cluster, "crate", _COUNT)
-
-
-@pytest.fixture
-async def crew(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
-) -> AsyncIterator[Crew]:
-    async with open_crew(webop_cluster, client, webop_namespace, next(kinds)) as crew:
-        yield crew
-
-
-@pytest.fixture
-def site(crew: Crew) -> Site:
-    return crew.site
 
 
 async def get_contents(site: Site) -> list[Any]:
@@ -210,24 +182,3 @@ async def test_records_of_an_earlier_version_count_until_they_do_not_change_any_
     assert await site.has_names("x")
     await site.wait_for_names("y")
     assert len(await site.get_records()) == 1
-
-
-@pytest.mark.feature("ADM-64")
-async def test_a_new_authority_is_confirmed_when_it_is_trusted_beside_the_old_one(
-    crew: Crew, site: Site
-) -> None:
-    old, new = (build_ca(name).cert for name in ("old", "new"))
-    both: webop.WebhookClientConfig = {
-        "url": "https://localhost:1",
-        "caBundle": base64.b64encode(old + new).decode(),
-    }
-    one = await crew.start("x", "~y", ca=base64.b64encode(old).decode())
-    await crew.start("x", "~y", ca=base64.b64encode(old).decode())
-    confirmation = asyncio.create_task(one.manager.confirm(both))
-    one.manager.announce(both)
-    async with asyncio.timeout(10):
-        await confirmation
-    for webhooks in await get_contents(site):
-        bundle = base64.b64decode(webhooks[0]["clientConfig"]["caBundle"])
-        assert bundle.count(b"BEGIN") == 2
-        assert bundle.count(old.strip()) == bundle.count(new.strip()) == 1

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import KINDS, Site, open_site
-from tests.kit.operators import Kind, define_kinds
+from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
 from webop.admission.configurations.building import Exclusions, build_configuration
-from webop.client.api import Client
 from webop.handlers.model import WebhookType
 from webop.handlers.options import WebhookOptions
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
 NAMESPACES = webop.Resource("", "v1", "namespaces", kind="Namespace", namespaced=False)
 NOWHERE = "https://localhost:1/hooks"  # where nobody listens
-_COUNT = 5  # of the tests here, at least
-
-
-@pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    made = (Kind(f"options{number}.webop.dev", "crates", "Crate") for number in range(_COUNT))
-    return define_kinds(webop_cluster, made)
 
 
 @dataclass
@@ -102,15 +89,8 @@ AS_ADMIN = {"Impersonate-Group": "system:masters"}
 
 
 @pytest.fixture
-async def place(
-    webop_cluster: LocalCluster,
-    client: Client,
-    webop_namespace: str,
-    kinds: Iterator[Kind],
-    registry: webop.OperatorRegistry,
-) -> AsyncIterator[Place]:
-    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as site:
-        yield Place(site, registry)
+def place(site: Site, registry: webop.OperatorRegistry) -> Place:
+    return Place(site, registry)
 
 
 @pytest.mark.feature("ADM-46")

@@ -16,7 +16,6 @@ import webop
 from tests.cluster.client.test_objects import build_map
 from tests.kit.managed_webhooks import Site, open_site
 from tests.kit.operators import Kind
-from tests.kit.scrapes import find_port
 from tests.kit.waiting import eventually
 from webop.aio.work_deadline import Fence, current_fence, fence_child_tasks, read_clock
 from webop.client.api import Client
@@ -24,6 +23,7 @@ from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.sessions import build_transport
 from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
+from webop.controlplane.requests import find_free_port
 from webop.errors import APIServerError
 from webop.settings.groups import NetworkingSettings
 
@@ -297,7 +297,7 @@ async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_ha
         if hanging:  # not before the start is over
             await ask("probe", client)
 
-    endpoint = f"http://127.0.0.1:{find_port()}/healthz"
+    endpoint = f"http://127.0.0.1:{find_free_port()}/healthz"
     async with site.run(registry, liveness_endpoint=endpoint), httpx.AsyncClient() as http:
         body = build_map("all", webop_namespace)
         body["metadata"]["labels"] = held

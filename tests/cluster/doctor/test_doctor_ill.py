@@ -83,23 +83,6 @@ async def test_a_bundle_of_another_authority_is_found_from_here_and_from_there(
     )
 
 
-async def test_a_service_without_pods_is_found_from_there_and_not_from_outside(
-    site: Site, doctor: Doctor
-) -> None:
-    namespace = site.objects.namespace
-    spec = {"ports": [{"port": 443}], "selector": {"app": "operator"}}
-    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
-    service = {"name": "hooks", "namespace": namespace}
-    await configure(site, {"service": service}, timeoutSeconds=1)
-    await wait_in_force(site)
-    report = await doctor.examine("--managed", site.name)
-    assert "kubectl exec" in report.find("address").remedy
-    assert report.find(f"check.{site.name}").level == "failure"
-    pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1"}  # where the name of the Service has a meaning
-    report = await doctor.examine("--managed", site.name, "--no-probe", **pod)
-    assert "cannot be reached from here" in report.find("address").text
-
-
 async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(
     site: Site, doctor: Doctor
 ) -> None:

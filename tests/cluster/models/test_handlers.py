@@ -247,27 +247,6 @@ async def test_a_former_state_that_does_not_fit_is_a_mapping(
     assert seen == [({"size": "large"}, BoatSpec(size=4))]
 
 
-async def test_timers_and_daemons_get_models(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[Any] = []
-
-    @webop.timer(Boat, interval=0.1, registry=registry)
-    async def tick(spec: BoatSpec, **_: Any) -> None:
-        seen.append(spec.size)
-
-    @webop.daemon(Boat, registry=registry)
-    async def watch(boat: Boat, stopped: Any, **_: Any) -> None:
-        seen.append(boat.metadata.name)
-        await stopped.wait()
-
-    async with run_operator():
-        await objects.create("one", {"size": 1})
-        await eventually(lambda: {1, "one"} <= {*seen})
-        await objects.patch("one", {"spec": {"size": 7}})
-        await eventually(lambda: 7 in seen)
-
-
 async def test_the_client_takes_and_returns_models(
     info: ConnectionInfo,
     registry: webop.OperatorRegistry,

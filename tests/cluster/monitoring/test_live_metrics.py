@@ -16,7 +16,8 @@ import webop
 from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.pages import ROOT
 from tests.kit.reviews import post_review
-from tests.kit.scrapes import OPENMETRICS, Scrape, find_port, scrape, scrape_until
+from tests.kit.scrapes import OPENMETRICS, Scrape, scrape, scrape_until
+from webop.controlplane.requests import find_free_port
 from webop.monitoring.metrics import DEFINITIONS
 
 MONITORING = ROOT / "manifests" / "monitoring"
@@ -72,7 +73,7 @@ def busy(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:  # noqa: C
 async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in_it(
     run_operator: RunOperator, objects: Objects
 ) -> None:
-    kind, hook = objects.resource.plural_name, find_port()
+    kind, hook = objects.resource.plural_name, find_free_port()
     server = webop.WebhookServer(addr="127.0.0.1", port=hook)
     lease = {"lease_name": "metrics", "lease_namespace": objects.namespace}
     settings = build_settings(
@@ -80,7 +81,7 @@ async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in
     )
     for number in range(40):  # more than there are slots
         await objects.create(f"widget-{number}", {})
-    url = f"http://127.0.0.1:{find_port()}/metrics"
+    url = f"http://127.0.0.1:{find_free_port()}/metrics"
     async with (
         run_operator(settings, metrics_endpoint=url),
         httpx.AsyncClient(trust_env=False) as http,
@@ -150,7 +151,7 @@ async def test_watches_that_end_and_that_fail_are_counted_apart(
 ) -> None:
     webop.on.event("widgets", registry=registry)(lambda **_: None)
     settings = build_settings(watching={"client_timeout": 1.2})
-    url = f"http://127.0.0.1:{find_port()}/metrics"
+    url = f"http://127.0.0.1:{find_free_port()}/metrics"
     kind = objects.resource.plural_name
     async with (
         run_operator(settings, metrics_endpoint=url),
@@ -179,7 +180,7 @@ async def test_a_replica_that_stands_by_is_scraped_as_such(
     }
     path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.namespace}/leases"
     await objects.client.request("POST", path, body=body)
-    url = f"http://127.0.0.1:{find_port()}/metrics"
+    url = f"http://127.0.0.1:{find_free_port()}/metrics"
     async with (
         run_operator(build_settings(leadership=lease), metrics_endpoint=url),
         httpx.AsyncClient(trust_env=False) as http,

@@ -21,8 +21,8 @@ import webop
 from tests.cluster.monitoring.shown_operator import Outage, Shown, operate_visibly
 from tests.kit.operators import Kind, Objects, RunOperator, connect, define_kinds, operate
 from tests.kit.reviews import post_review
-from tests.kit.scrapes import find_port
 from webop.client.auth.vault import ConnectionInfo
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
@@ -182,8 +182,8 @@ async def test_the_page_says_why_the_operator_is_not_ready(
     registry: webop.OperatorRegistry, browser: Browser
 ) -> None:
     webop.on.create("widgets", id="create", registry=registry)(lambda **_: None)
-    nobody = ConnectionInfo(server=f"http://127.0.0.1:{find_port()}")
-    url = f"http://127.0.0.1:{find_port()}"
+    nobody = ConnectionInfo(server=f"http://127.0.0.1:{find_free_port()}")
+    url = f"http://127.0.0.1:{find_free_port()}"
     options: Any = {"liveness_endpoint": f"{url}/healthz", "clusterwide": True, "beside": True}
     async with operate(nobody, registry, **options):
         page = await browser.new_page()

@@ -17,9 +17,9 @@ import pytest
 import uvloop
 
 import webop
-from tests.kit.scrapes import find_port
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import RESPONSE, REVIEW, Recorder, connect, post, read_head, trust
+from webop.controlplane.requests import find_free_port
 from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     KeyPair,
@@ -225,7 +225,7 @@ async def test_a_client_with_tls_that_does_not_close_its_side_is_cut(
 async def test_a_flood_of_the_probe_port_does_not_get_the_pod_killed() -> None:
     registry = webop.OperatorRegistry()
     webop.on.probe(id="x", registry=registry)(lambda **_: "fine")
-    port, ready = find_port(), asyncio.Event()
+    port, ready = find_free_port(), asyncio.Event()
     running = webop.operator(
         registry=registry,
         clusterwide=True,
