@@ -47,55 +47,50 @@ def test_a_definition_is_equal_to_itself(original: Original) -> None:
     assert not found.more
 
 
+def _get_version(definition: Json) -> Json:
+    version: Json = definition["spec"]["versions"][0]
+    return version
+
+
 def _get_spec(definition: Json) -> Json:
-    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    found: Json = schema["properties"]["spec"]
+    found: Json = _get_version(definition)["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return found
 
 
-def _change_limit(definition: Json) -> None:
-    _get_spec(definition)["properties"]["maxReplicaCount"]["minimum"] = 2
-
-
-def _change_item(definition: Json) -> None:
-    _get_spec(definition)["properties"]["triggers"]["items"]["nullable"] = True
-
-
-def _change_rule(definition: Json) -> None:
-    _get_spec(definition)["x-kubernetes-validations"][0]["rule"] = "self.a <= self.b"
-
-
-def _add_rule(definition: Json) -> None:
-    _get_spec(definition)["x-kubernetes-validations"].append({"rule": "self.a"})
-
-
-def _require(definition: Json) -> None:
-    _get_spec(definition)["required"].append("fallback")
-
-
-def _change_column(definition: Json) -> None:
-    definition["spec"]["versions"][0]["additionalPrinterColumns"][2]["priority"] = 1
-
-
-def _change_names(definition: Json) -> None:
-    definition["spec"]["names"]["shortNames"] = ["scale"]
-
-
-def _add_version(definition: Json) -> None:
-    definition["spec"]["versions"].append({"name": "v2"})
+def _get_rules(definition: Json) -> list[Json]:
+    found: list[Json] = _get_spec(definition)["x-kubernetes-validations"]
+    return found
 
 
 @pytest.mark.parametrize(
     ("change", "what", "place", "fewer"),
     [
-        (_change_limit, "minimum", "spec.maxReplicaCount", 1),
-        (_change_item, "nullable", "spec.triggers[]", 1),
-        (_change_rule, "rule in other words", "spec", 1),
-        (_add_rule, "rule", "spec", 1),
-        (_require, "required", "spec.fallback", 1),
-        (_change_column, "column", "the definition", 0),
-        (_change_names, "shortNames", "the definition", 0),
-        (_add_version, "version", "the definition", 0),
+        (
+            lambda it: _get_spec(it)["properties"]["maxReplicaCount"].update(minimum=2),
+            *("minimum", "spec.maxReplicaCount", 1),
+        ),
+        (
+            lambda it: _get_spec(it)["properties"]["triggers"]["items"].update(nullable=True),
+            *("nullable", "spec.triggers[]", 1),
+        ),
+        (
+            lambda it: _get_rules(it)[0].update(rule="self.a <= self.b"),
+            *("rule in other words", "spec", 1),
+        ),
+        (lambda it: _get_rules(it).append({"rule": "self.a"}), "rule", "spec", 1),
+        (lambda it: _get_spec(it)["required"].append("fallback"), "required", "spec.fallback", 1),
+        (
+            lambda it: _get_version(it)["additionalPrinterColumns"][2].update(priority=1),
+            *("column", "the definition", 0),
+        ),
+        (
+            lambda it: it["spec"]["names"].update(shortNames=["scale"]),
+            *("shortNames", "the definition", 0),
+        ),
+        (
+            lambda it: it["spec"]["versions"].append({"name": "v2"}),
+            *("version", "the definition", 0),
+        ),
     ],
 )
 def test_what_differs_is_named_with_its_place(

@@ -29,7 +29,6 @@ Run = Callable[..., Awaitable[Result]]
 
 @pytest.fixture
 def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
-    """Runs the command as the administrator."""
     variables = {"KUBECONFIG": str(webop_cluster.kubeconfig), "HOME": str(tmp_path)}
 
     def call(*args: str, **changes: str) -> Awaitable[Result]:

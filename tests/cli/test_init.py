@@ -64,7 +64,6 @@ class Machine:
     def start(
         self, *words: str, folder: str = ".", env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Start a command."""
         return subprocess.Popen(
             words,
             cwd=self.folder / folder,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import signal
-import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,18 +31,6 @@ async def clean(**_):
     await asyncio.sleep({seconds})
     print('cleaned up', flush=True)
 """
-FLAGS: dict[str, Callable[[], Any]] = {
-    "asyncio event": asyncio.Event,
-    "asyncio future": lambda: asyncio.get_running_loop().create_future(),
-    "threading event": threading.Event,
-    "concurrent future": concurrent.futures.Future,
-}
-
-
-def is_raised(flag: Any) -> bool:
-    """Tell whether a flag of any kind is raised."""
-    raised: bool = flag.is_set() if hasattr(flag, "is_set") else flag.done()
-    return raised
 
 
 @pytest.mark.feature("STA-11", "ASY-02")
@@ -176,29 +161,6 @@ async def test_the_scope_is_chosen_in_code(
             await elsewhere.wait_handled("one")
     expected = {name, elsewhere.namespace} if way == "clusterwide" else {name}
     assert set(calls.handlers("one")) == expected
-
-
-@pytest.mark.feature("CFG-18")
-async def test_the_number_of_objects_that_are_worked_on_at_once_can_be_limited(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    working: set[str] = set()
-    crowds: list[int] = []
-
-    @webop.on.create("widgets", registry=registry, id="fn")
-    async def fn(name: str, **_: Any) -> None:
-        working.add(name)
-        crowds.append(len(working))
-        await asyncio.sleep(0.02)
-        working.discard(name)
-
-    names = [f"w{number}" for number in range(6)]
-    for name in names:
-        await objects.create(name)
-    async with run_operator(build_settings(batching={"worker_limit": 2})):
-        for name in names:
-            await objects.wait_handled(name)
-    assert max(crowds) == 2
 
 
 @pytest.mark.feature("CFG-18")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def write(folder: Path, code: str) -> Path:
-    """Write a file with handlers."""
     path = folder / "my_handlers.py"
     path.write_text(code)
     return path
@@ -76,10 +75,69 @@ def test_a_traceback_of_a_file_whose_name_has_a_line_break_forges_no_line(tmp_pa
     assert "\n[ERROR]" not in output
 
 
-@pytest.mark.feature("LOD-01", "LOD-02", "CLI-04", "CLI-18")
-def test_a_file_or_a_module_that_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
-    assert "nowhere.py" in fail("-A", "nowhere.py", folder=tmp_path)
-    assert "nonexistent_module" in fail("-A", "-m", "nonexistent_module", folder=tmp_path)
+@pytest.mark.feature("LOD-01", "LOD-02", "CLI-04", "CLI-18", "SCP-15", "CLI-08", "CLI-06", "CLI-20")
+@pytest.mark.feature("PRB-01", "PRB-02", "CLI-09")
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["-A", "nowhere.py"], ["nowhere.py"]),
+        (["-A", "-m", "nonexistent_module"], ["nonexistent_module"]),
+        (["-A", "-n", "ns"], ["--namespace", "--all-namespaces"]),
+        (["--log-format=xml"], ["xml", "plain", "full", "json"]),
+        (["-A", "--probes=https://0.0.0.0:8080/healthz"], ["https://0.0.0.0:8080", "http://"]),
+        (
+            ["-A", "--status=https://localhost:8081/ui"],
+            ["The status endpoint 'https://localhost:8081/ui' must be an http:// URL"],
+        ),
+        (
+            ["-A", "--probes=http://0.0.0.0:80809/healthz"],
+            ["http://0.0.0.0:80809/healthz", "Port out of range"],
+        ),
+    ],
+)
+def test_a_wrong_option_is_told_with_its_value(
+    tmp_path: Path, options: list[str], expected: list[str]
+) -> None:
+    files = () if options[-1].endswith(("nowhere.py", "module")) else (write(tmp_path, HANDLERS),)
+    output = fail(*options, *files, folder=tmp_path)
+    for part in expected:
+        assert part in output
+
+
+FAILING_LOGIN = """
+@webop.on.login()
+def my_login(**_):
+    raise webop.PermanentError('no luck today')
+"""
+FAILING_STARTUP = """
+@webop.on.startup()
+def my_startup(**_):
+    raise webop.PermanentError('no database')
+"""
+
+
+@pytest.mark.feature("D-54", "AUT-05", "CLI-18", "STA-02", "D-64", "ADM-48", "CFG-51")
+@pytest.mark.parametrize(
+    ("code", "env", "expected"),
+    [
+        (f"{HANDLERS}{FAILING_LOGIN}", {}, ["my_login", "no luck today"]),
+        (f"{HANDLERS}{FAILING_STARTUP}", {}, ["my_startup", "no database"]),
+        (
+            "import webop\n@webop.on.validate('widgets')\ndef check(**_): ...",
+            {},
+            ["check", "settings.admission.server"],
+        ),
+        (HANDLERS, {"WEBOP_POSTING__LEVEL": "loud"}, ["WEBOP_POSTING__LEVEL", "loud"]),
+    ],
+    ids=["login", "startup", "no webhook server", "a variable"],
+)
+def test_what_an_operator_cannot_start_with_is_named(
+    tmp_path: Path, code: str, env: dict[str, str], expected: list[str]
+) -> None:
+    output = fail("-A", write(tmp_path, code), folder=tmp_path, env=env)
+    for part in expected:
+        assert part in output
+    assert "cleaned up" not in output or "my_login" in code
 
 
 @pytest.mark.feature("CLI-18")
@@ -98,13 +156,6 @@ def test_a_name_of_a_cluster_without_its_option_is_told_with_the_option(command:
     assert "Unexpected argument 'mine'. Did you mean --name mine?" in result.output
 
 
-@pytest.mark.feature("SCP-15", "CLI-08")
-def test_some_namespaces_and_all_of_them_exclude_each_other(tmp_path: Path) -> None:
-    output = fail("-A", "-n", "ns", folder=tmp_path)
-    assert "--namespace" in output
-    assert "--all-namespaces" in output
-
-
 @pytest.mark.feature("D-54", "AUT-18", "CLI-18", "AUT-02")
 def test_without_credentials_it_says_where_they_can_come_from(tmp_path: Path) -> None:
     path = write(tmp_path, HANDLERS)
@@ -113,50 +164,6 @@ def test_without_credentials_it_says_where_they_can_come_from(tmp_path: Path) ->
         assert part in output
     nowhere = str(tmp_path / "nowhere.yaml")
     assert nowhere in fail("-A", path, folder=tmp_path, env={"KUBECONFIG": nowhere})
-
-
-@pytest.mark.feature("D-54", "AUT-05", "CLI-18")
-def test_a_login_handler_that_fails_for_good_ends_the_operator(tmp_path: Path) -> None:
-    code = f"""{HANDLERS}
-@webop.on.login()
-def my_login(**_):
-    raise webop.PermanentError('no luck today')
-"""
-    output = fail("-A", write(tmp_path, code), folder=tmp_path)
-    assert "my_login" in output
-    assert "no luck today" in output
-
-
-@pytest.mark.feature("STA-02", "CLI-18", "D-64")
-def test_a_startup_handler_that_fails_for_good_ends_the_operator(tmp_path: Path) -> None:
-    code = f"""{HANDLERS}
-@webop.on.startup()
-def my_startup(**_):
-    raise webop.PermanentError('no database')
-"""
-    output = fail("-A", write(tmp_path, code), folder=tmp_path)
-    assert "my_startup" in output
-    assert "no database" in output
-    assert "cleaned up" not in output
-
-
-@pytest.mark.feature("ADM-48", "CLI-18")
-def test_admission_handlers_without_a_server_are_told_of(tmp_path: Path) -> None:
-    code = "import webop\n@webop.on.validate('widgets')\ndef check(**_): ..."
-    output = fail("-A", write(tmp_path, code), folder=tmp_path)
-    assert "check" in output
-    assert "settings.admission.server" in output
-
-
-@pytest.mark.feature("CFG-51", "CLI-18")
-def test_a_setting_in_the_environment_with_a_mistake_is_told_with_the_variable(
-    tmp_path: Path,
-) -> None:
-    output = fail(
-        "-A", write(tmp_path, HANDLERS), folder=tmp_path, env={"WEBOP_POSTING__LEVEL": "loud"}
-    )
-    assert "WEBOP_POSTING__LEVEL" in output
-    assert "loud" in output
 
 
 async def test_a_cluster_that_does_not_answer_is_told_with_its_address(workshop: Workshop) -> None:
@@ -213,28 +220,6 @@ async def test_a_pattern_that_matches_no_namespace_is_named_in_a_warning(
         assert await command.stop() == 0
     (line,) = (line for line in command.output.splitlines() if "no namespace matches" in line)
     assert "[WARNING ]" in line
-
-
-@pytest.mark.feature("PRB-01", "PRB-02", "CLI-09")
-def test_a_liveness_endpoint_must_be_http(tmp_path: Path) -> None:
-    output = fail(
-        "-A", "--probes=https://0.0.0.0:8080/healthz", write(tmp_path, HANDLERS), folder=tmp_path
-    )
-    assert "https://0.0.0.0:8080/healthz" in output
-    assert "http://" in output
-
-
-def test_the_endpoint_of_the_status_page_must_be_http(tmp_path: Path) -> None:
-    url = "https://localhost:8081/ui"
-    output = fail("-A", f"--status={url}", write(tmp_path, HANDLERS), folder=tmp_path)
-    assert f"The status endpoint '{url}' must be an http:// URL" in output
-
-
-def test_a_port_of_the_liveness_endpoint_beyond_all_ports_is_told(tmp_path: Path) -> None:
-    url = "http://0.0.0.0:80809/healthz"
-    output = fail("-A", f"--probes={url}", write(tmp_path, HANDLERS), folder=tmp_path)
-    assert url in output
-    assert "Port out of range" in output
 
 
 async def test_habits_from_kopf_get_one_line_each_with_the_option_to_use(
@@ -305,10 +290,3 @@ def check(**_): ...
         output = await workshop.fail("-A", workshop.write(code), KUBECONFIG=kubeconfig)
         assert str(port) in output
         assert "in use" in output
-
-
-@pytest.mark.feature("CLI-06", "CLI-20")
-def test_an_unknown_log_format_is_told_with_the_known_ones(tmp_path: Path) -> None:
-    output = fail("--log-format=xml", folder=tmp_path)
-    for name in ("xml", "plain", "full", "json"):
-        assert name in output

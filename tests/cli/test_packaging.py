@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import webop
-from tests.kit.processes import HANDLERS, Workshop
 
 _ROOT = Path(__file__).parents[2]
 _WORKFLOWS = sorted((_ROOT / ".github" / "workflows").glob("*.yml"))
@@ -36,14 +35,6 @@ def test_the_extras_of_the_manual_are_there() -> None:
 
 def _is_of(text: str, extra: str) -> bool:
     return re.search(rf"""extra == ['"]{extra}['"]""", text) is not None
-
-
-@pytest.mark.feature("DEP-03")
-async def test_the_command_of_the_manuals_image_runs_an_operator(workshop: Workshop) -> None:
-    file = workshop.write(HANDLERS)
-    output = await workshop.fail(str(file.resolve()), "--verbose")  # there is no cluster
-    assert "no credentials for the API server" in output
-    assert "DEBUG" in output or "debug" in output
 
 
 @pytest.mark.feature("DEP-03")

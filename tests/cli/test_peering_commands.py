@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -202,9 +201,3 @@ def test_without_rights_a_server_or_credentials_it_says_so(
     result = invoke("resume", *where, env={**base, "KUBECONFIG": str(tmp_path / "absent")})
     assert result.exit_code == 1
     assert "Cannot log in to the cluster (KUBECONFIG is" in result.output
-
-
-@pytest.mark.feature("PEE-18", "CLI-14")
-def test_the_own_name_is_the_same_each_time() -> None:
-    assert detect_own_identity() == detect_own_identity()
-    assert detect_own_identity().startswith(f"{getpass.getuser()}@")

@@ -53,7 +53,6 @@ def write(workshop: Workshop, version: str, handlers: str = _HANDLERS) -> Path:
 
 
 async def wait_for_end(command: Command) -> None:
-    """Wait until none of the processes with handlers is there any more."""
     await eventually(
         lambda: not any(is_alive(number) for number in list_processes(command)),
         lambda: f"the end of all processes of\n{command.output}",

@@ -56,7 +56,6 @@ class Site:
         self.command, self.url, self.probes = command, url, probes
 
     async def wait_ready(self, http: httpx.AsyncClient) -> None:
-        """Wait until it says that it is ready."""
         await eventually(
             lambda: http.get(f"{self.probes}/readyz"),
             lambda: self.command.output,
@@ -65,7 +64,6 @@ class Site:
         )
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal."""
         self.command.process.send_signal(number)
 
 

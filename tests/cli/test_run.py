@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.kit.operators import Kind, Objects
+from tests.kit.operators import Objects
 from tests.kit.processes import HANDLERS, PATIENCE, Command, Workshop, take_port
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
@@ -71,27 +70,6 @@ async def clean(**_):
         assert await command.stop(signal.SIGINT) == 128 + signal.SIGINT
 
 
-@pytest.mark.feature("RES-17")
-async def test_a_kind_that_is_not_there_yet_is_told_of_and_served_when_it_appears(
-    workshop: Workshop,
-    webop_cluster: LocalCluster,
-    client: Client,
-    webop_namespace: str,
-) -> None:
-    kind = Kind(f"{webop_namespace}.cli.webop.dev", plural="stragglers", kind="Straggler")
-    code = HANDLERS.replace("'widgets'", f"{kind.crd_name!r}")
-    kubeconfig = str(webop_cluster.kubeconfig)
-    arguments = ("-n", webop_namespace, workshop.write(code))
-    objects = Objects(client, kind, webop_namespace)
-    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
-        await command.wait_for("stragglers")
-        await kind.define(client)
-        await objects.create("one")
-        await objects.wait_handled("one")
-        assert await command.stop() == 0
-    assert "WARNING" in command.output
-
-
 PROBES = """
 import asyncio, webop
 calls = 0
@@ -118,41 +96,6 @@ async def test_probes_are_served_and_shared_by_those_who_ask_at_once(workshop: W
         assert await command.stop() == 0
     assert {response.status_code for response in responses} == {200}
     assert [r.json() for r in responses] == [{"count": 1, "sync": {"works": True}}] * 5
-
-
-async def test_metrics_are_served_beside_the_probes_if_they_are_asked_for(
-    workshop: Workshop,
-) -> None:
-    url = f"http://127.0.0.1:{find_free_port()}"
-    options = (f"--liveness={url}/healthz", f"--metrics={url}/metrics")
-    async with workshop.start("-A", *options, workshop.write(PROBES)) as command:
-        (probes,) = await ask(command, f"{url}/healthz", times=1)
-        (metrics,) = await ask(command, f"{url}/metrics", times=1)
-        assert await command.stop() == 0
-    assert probes.json() == {"count": 1, "sync": {"works": True}}
-    assert 'webop_handler_calls_total{handler="sync",outcome="success",' in metrics.text
-
-
-@pytest.mark.feature("PRB-03", "PRB-09", "STA-02")
-async def test_probes_are_served_when_the_startup_is_over(workshop: Workshop) -> None:
-    code = """
-import asyncio, pathlib, webop
-@webop.on.startup()
-async def wait(**_):
-    print('starting', flush=True)
-    while not pathlib.Path('go').exists():
-        await asyncio.sleep(0.01)
-"""
-    url = f"http://127.0.0.1:{find_free_port()}/healthz"
-    async with workshop.start("-A", f"--liveness={url}", workshop.write(code)) as command:
-        await command.wait_for("starting")
-        async with httpx.AsyncClient(trust_env=False) as http:
-            with pytest.raises(httpx.ConnectError):
-                await http.get(url)
-        (workshop.folder / "go").touch()
-        (response,) = await ask(command, url, times=1)
-        assert await command.stop() == 0
-    assert (response.status_code, response.json()) == (200, {})
 
 
 @pytest.mark.feature("PRB-07")

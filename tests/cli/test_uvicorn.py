@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
-from tests.kit.operators import Kind
+from tests.kit.operators import Kind, Objects
+from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import build_object, build_review, read_patch
-from tests.kit.waiting import wait_until
+from tests.kit.waiting import eventually
 from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
 _ROOT = Path(__file__).parents[2]
-_PATIENCE = 30.0  # seconds; only failing tests wait for so long
 
 HANDLERS = """
 import webop
@@ -90,221 +86,171 @@ async def create(name, **_):
 """
 
 
-@dataclass
 class Server:
-    """A uvicorn with webop's app."""
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.url = ""
 
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        return self.wait_for(r"running on (http://\S+)")
-
-    def read_log(self) -> str:
-        """Return all that it has written so far."""
-        return self.log.read_text()
-
-    def wait_for(self, pattern: str) -> str:
-        """Wait for something in the log; return its first group, or all of it."""
+    async def search(self, pattern: str) -> str:
+        """Wait for something in the output; return its first group, or all of it."""
 
         def find() -> re.Match[str] | None:
-            is_over = self.process.poll() is not None
-            found = re.search(pattern, self.read_log())
-            assert found or not is_over, self.read_log()
+            is_over = self.command.process.returncode is not None
+            found = re.search(pattern, self.command.output)
+            assert found or not is_over, self.command.output
             return found
 
-        found = wait_until(find, lambda: f"{pattern!r} in the log:\n{self.read_log()}")
+        found = await eventually(find, lambda: f"{pattern!r} in:\n{self.command.output}")
         return str(found[1] if found.re.groups else found[0])
 
-    def get(self, path: str) -> httpx.Response:
-        """Get a page."""
-        return httpx.get(f"{self.url}{path}", trust_env=False)
+    async def wait_listening(self) -> None:
+        """Wait until it serves, or has ended."""
 
-    def post(self, review: object, path: str = "/") -> httpx.Response:
+        def is_up() -> bool:
+            found = re.search(r"running on (http://\S+)", self.command.output)
+            self.url = found[1] if found else ""
+            return bool(found) or self.command.process.returncode is not None
+
+        await eventually(is_up, lambda: self.command.output)
+
+    async def get(self, path: str) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return await http.get(f"{self.url}{path}")
+
+    async def post(self, review: object, path: str = "/") -> httpx.Response:
         """Post a review as curl does with ``-d``."""
-        form = {"Content-Type": "application/x-www-form-urlencoded"}
-        return httpx.post(
-            f"{self.url}{path}",
-            content=json.dumps(review),
-            headers=form,
-            trust_env=False,
-        )
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        async with httpx.AsyncClient(trust_env=False) as http:
+            url = f"{self.url}{path}"
+            return await http.post(url, content=json.dumps(review), headers=headers)
 
-    def finish(self) -> int:
-        """Wait for the end; return the exit code."""
-        return self.process.wait(_PATIENCE)
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal, and wait for the end, which must be a graceful one."""
-        self.process.send_signal(number)
         # After all is done, uvicorn dies of the signal that it has got, unless it is process 1.
-        assert self.finish() in (0, -signal.SIGTERM)
-        assert "Application shutdown complete." in self.read_log()
-        assert "Traceback" not in self.read_log()
+        assert await self.command.stop(number) in (0, -signal.SIGTERM)
+        assert "Application shutdown complete." in self.command.output
+        assert "Traceback" not in self.command.output
 
 
-Start = Callable[..., Server]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts servers with variables of the environment, and no credentials but for these."""
-    with contextlib.ExitStack() as stack:
-
-        def run(*options: str, **variables: str) -> Server:
-            log = tmp_path / "uvicorn.log"
-            dropped = ("WEBOP_", "KUBE")
-            inherited = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
-            environment = {
-                **inherited,
-                "HOME": str(tmp_path),
-                "PYTHONPATH": str(_ROOT),
-                "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0",
-            }
-            command = [sys.executable, "-m", "uvicorn", "webop.app:app", "--port", "0"]
-            command += options
-            with log.open("wb") as output:
-                process = subprocess.Popen(
-                    command,
-                    cwd=tmp_path,
-                    env={**environment, **variables},
-                    stdout=output,
-                    stderr=output,
-                )
-            stack.callback(end, process)
-            return Server(process, log)
-
-        yield run
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-        process.wait()
+@contextlib.asynccontextmanager
+async def start(workshop: Workshop, *options: str, **variables: str) -> AsyncIterator[Server]:
+    """Run uvicorn with variables of the environment, and no credentials but for these."""
+    args = ("webop.app:app", "--port", "0", *options)
+    settings = {"PYTHONPATH": str(_ROOT), "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0", **variables}
+    async with workshop.start_module(("uvicorn",), *args, **settings) as command:
+        server = Server(command)
+        await server.wait_listening()
+        yield server
 
 
 @pytest.fixture
-def handlers(tmp_path: Path) -> Path:
+def handlers(workshop: Workshop) -> str:
     """A file with handlers of admission and of resources."""
-    file = tmp_path / "handlers.py"
-    file.write_text(HANDLERS + WATCHERS.format(plural="kopfexamples", group="kopf.dev"))
-    return file
+    watchers = WATCHERS.format(plural="kopfexamples", group="kopf.dev")
+    return workshop.write(HANDLERS + watchers).name
 
 
 @pytest.mark.feature("ADM-01", "ADM-02", "ADM-07", "ADM-09", "ADM-88", "PRB-03", "STA-05")
-def test_with_no_cluster_admission_and_probes_are_served_until_sigterm(
-    start: Start, handlers: Path
+async def test_with_no_cluster_admission_and_probes_are_served_until_sigterm(
+    workshop: Workshop, handlers: str
 ) -> None:
-    server = start(WEBOP_MODULES="handlers.py", WEBOP_POSTING__LEVEL="40")
-    assert server.post(build_review(build_object({"x": "bad"})), "/check").json()["response"] == {
-        "uid": build_review()["request"]["uid"],
-        "allowed": False,
-        "warnings": ["Checked."],
-        "status": {"message": "No.", "code": 422},
-    }
-    assert read_patch(server.post(build_review(), "/fill").json()["response"]) == [
-        {"op": "add", "path": "/spec/filled", "value": True}
-    ]
-    assert server.post(build_review()).json()["response"]["allowed"]
-    assert server.post(build_review(), "/no-such").status_code == 404
-    assert server.get("/healthz").json() == {"health": "fine"}
-    assert server.get("/livez").status_code == 200
-    assert server.get("/").json()["webhooks"] == ["check", "fill"]
+    async with start(workshop, WEBOP_MODULES=handlers, WEBOP_POSTING__LEVEL="40") as server:
+        bad = await server.post(build_review(build_object({"x": "bad"})), "/check")
+        assert bad.json()["response"] == {
+            "uid": build_review()["request"]["uid"],
+            "allowed": False,
+            "warnings": ["Checked."],
+            "status": {"message": "No.", "code": 422},
+        }
+        filled = await server.post(build_review(), "/fill")
+        assert read_patch(filled.json()["response"]) == [
+            {"op": "add", "path": "/spec/filled", "value": True}
+        ]
+        assert (await server.post(build_review())).json()["response"]["allowed"]
+        assert (await server.post(build_review(), "/no-such")).status_code == 404
+        assert (await server.get("/healthz")).json() == {"health": "fine"}
+        assert (await server.get("/livez")).status_code == 200
+        assert (await server.get("/")).json()["webhooks"] == ["check", "fill"]
+        await server.search(
+            "There are no credentials .* Until the login succeeds, only admission and probes are"
+        )
+        readiness = await server.get("/readyz")
+        assert readiness.status_code == 503
+        assert "There are no credentials" in readiness.text
+        await server.stop()
+    assert "level=40 managed=None" in server.command.output
+    assert "cleaned up" in server.command.output
 
-    server.wait_for(
-        "There are no credentials .* Until the login succeeds, only admission and probes are served"
-    )
-    readiness = server.get("/readyz")
-    assert readiness.status_code == 503
-    assert "There are no credentials" in readiness.text
-    assert "level=40 managed=None" in server.read_log()
 
-    server.stop()
-    assert "cleaned up" in server.read_log()
-
-
-def test_with_admission_alone_it_is_ready_at_once_and_misses_nothing(
-    start: Start, tmp_path: Path
+async def test_with_admission_alone_it_is_ready_at_once_and_misses_nothing(
+    workshop: Workshop,
 ) -> None:
-    (tmp_path / "checks").mkdir()
-    (tmp_path / "checks" / "sizes.py").write_text(HANDLERS)
-    server = start(WEBOP_MODULES=" checks.sizes ,", WEBOP_ADMISSION__MANAGED="none")
-    assert server.get("/readyz").status_code == 200
-    assert "credentials" not in server.read_log()
-    assert "WARNING" not in server.read_log()
-
-
-def test_with_nothing_configured_it_says_what_to_set(start: Start) -> None:
-    server = start()
-    assert "WEBOP_MODULES=handlers.py" in server.get("/").json()["advice"]
-    assert server.get("/healthz").json() == {}
-    assert server.post(build_review()).status_code == 404
-    assert "Set WEBOP_MODULES" in server.read_log()
-    server.stop()
+    (workshop.folder / "checks").mkdir()
+    (workshop.folder / "checks" / "sizes.py").write_text(HANDLERS)
+    variables = {"WEBOP_MODULES": " checks.sizes ,", "WEBOP_ADMISSION__MANAGED": "none"}
+    async with start(workshop, **variables) as server:
+        assert (await server.get("/readyz")).status_code == 200
+    assert "credentials" not in server.command.output
+    assert "WARNING" not in server.command.output
 
 
 @pytest.mark.usefixtures("default_hangup")
-def test_it_stops_gracefully_when_its_terminal_is_closed(start: Start) -> None:
-    server = start()
-    assert server.get("/healthz").json() == {}
-    server.process.send_signal(signal.SIGHUP)
-    server.stop(signal.SIGHUP)  # shells and the kernel both send it
+async def test_it_stops_gracefully_when_its_terminal_is_closed(workshop: Workshop) -> None:
+    async with start(workshop) as server:
+        assert (await server.get("/healthz")).json() == {}
+        server.command.process.send_signal(signal.SIGHUP)
+        await server.stop(signal.SIGHUP)  # shells and the kernel both send it
 
 
 @pytest.mark.parametrize(
     ("text", "variables", "reason"),
     [
-        ("import no_such_module", {}, r"No module named 'no_such_module' \(.*handlers.py, line 1"),
+        (
+            "import no_such_module",
+            {},
+            r"No module named 'no_such_module' \(.*my_handlers.py, line 1",
+        ),
         ("", {"WEBOP_MODULES": "missing.py"}, "There is no file 'missing.py'"),
         ("", {"WEBOP_MODULES": "miss.ing"}, "'miss.ing' cannot be imported"),
         ("", {"WEBOP_POSTING__LEVEL": "loud"}, "WEBOP_POSTING__LEVEL='loud' is invalid"),
         (FAILING, {}, "Startup handler 'prepare' failed for good: No database."),
     ],
 )
-def test_what_is_wrong_from_the_beginning_ends_it_with_a_message_and_no_traceback(
-    start: Start, tmp_path: Path, text: str, variables: dict[str, str], reason: str
+async def test_what_is_wrong_from_the_beginning_ends_it_with_a_message_and_no_traceback(
+    workshop: Workshop, text: str, variables: dict[str, str], reason: str
 ) -> None:
-    (tmp_path / "handlers.py").write_text(text)
-    server = start(**{"WEBOP_MODULES": "handlers.py", **variables})
-    assert server.finish() != 0
-    assert re.search(rf"ERROR:\s+(?!Error: ).*{reason}", server.read_log()), server.read_log()
-    assert "Traceback" not in server.read_log()
+    modules = {"WEBOP_MODULES": workshop.write(text).name}
+    async with start(workshop, **{**modules, **variables}) as server:
+        assert await server.command.wait_for_exit() != 0
+    output = server.command.output
+    assert re.search(rf"ERROR:\s+(?!Error: ).*{reason}", output), output
+    assert "Traceback" not in output
 
 
-@pytest.fixture
-async def kind(client: Client) -> Kind:
-    """A kind of this test alone."""
+async def test_as_soon_as_there_are_credentials_the_objects_are_handled_too(
+    workshop: Workshop, webop_cluster: LocalCluster, client: Client, webop_namespace: str
+) -> None:
     kind = Kind("uvicorn.webop.dev", "pebbles", "Pebble")
     await kind.define(client)
-    return kind
-
-
-def test_as_soon_as_there_are_credentials_the_objects_are_handled_too(
-    start: Start, tmp_path: Path, webop_cluster: LocalCluster, kind: Kind, webop_namespace: str
-) -> None:
     watchers = WATCHERS.format(plural=kind.plural, group=kind.group)
-    (tmp_path / "handlers.py").write_text(HANDLERS + watchers)
-    server = start(
-        WEBOP_MODULES="handlers.py",
-        WEBOP_NAMESPACES=webop_namespace,
-        KUBECONFIG="kubeconfig",
-    )
-    server.wait_for("Until the login succeeds, only admission and probes are served")
-    assert server.post(build_review()).status_code == 200
-    (tmp_path / "kubeconfig").write_text(webop_cluster.kubeconfig.read_text())
-    wait_until(lambda: server.get("/readyz").status_code == 200, server.read_log)
-    body: dict[str, Any] = {
-        "apiVersion": f"{kind.group}/v1",
-        "kind": kind.kind,
-        "metadata": {"name": "one"},
-        "spec": {},
+    variables = {
+        "WEBOP_MODULES": workshop.write(HANDLERS + watchers).name,
+        "WEBOP_NAMESPACES": webop_namespace,
+        "KUBECONFIG": "kubeconfig",
     }
-    webop_cluster.kubectl("create", "-f-", "-n", webop_namespace, stdin=json.dumps(body))
-    server.wait_for("created one")
-    assert server.post(build_review()).status_code == 200
-    server.stop()
+    async with start(workshop, **variables) as server:
+        await server.search("Until the login succeeds, only admission and probes are served")
+        assert (await server.post(build_review())).status_code == 200
+        (workshop.folder / "kubeconfig").write_text(webop_cluster.kubeconfig.read_text())
+        await eventually(
+            lambda: server.get("/readyz"),
+            lambda: server.command.output,
+            check=lambda answer: answer.status_code == 200,
+        )
+        await Objects(client, kind, webop_namespace).create("one")
+        await server.search("created one")
+        assert (await server.post(build_review())).status_code == 200
+        await server.stop()
 
 
 @pytest.mark.parametrize(
@@ -316,47 +262,47 @@ def test_as_soon_as_there_are_credentials_the_objects_are_handled_too(
         ("nowhere", False),
     ],
 )
-def test_a_plain_webhook_server_is_ignored_with_one_line_and_others_serve_beside_uvicorn(
-    start: Start, tmp_path: Path, server: str, is_ignored: bool
+async def test_a_plain_webhook_server_is_ignored_with_one_line_and_others_serve_beside_uvicorn(
+    workshop: Workshop, server: str, is_ignored: bool
 ) -> None:
     port = find_free_port()
     code = SERVERS.format(port=port, server=server.format(port=port))
-    (tmp_path / "handlers.py").write_text(code)
-    app = start(WEBOP_MODULES="handlers.py")
-    assert app.post(build_review()).json()["response"]["allowed"]
-    if not is_ignored:
-        app.wait_for(f"Serving webhooks at https://localhost:{port}")
-    with socket.socket() as sock:
-        assert (sock.connect_ex(("127.0.0.1", port)) != 0) is is_ignored
-    app.stop()
-    log = app.read_log()
+    async with start(workshop, WEBOP_MODULES=workshop.write(code).name) as app:
+        assert (await app.post(build_review())).json()["response"]["allowed"]
+        if not is_ignored:
+            await app.search(f"Serving webhooks at https://localhost:{port}")
+        with socket.socket() as sock:
+            assert (sock.connect_ex(("127.0.0.1", port)) != 0) is is_ignored
+        await app.stop()
+    log = app.command.output
     assert "The operator is running: 1 webhook (check), no watched kinds." in log
     ignored = "settings.admission.server is ignored: the ASGI server serves the webhooks"
     assert log.count(ignored) == is_ignored
     assert ("'auto.example.com' are not managed" in log) is is_ignored
 
 
-def test_two_workers_do_not_handle_all_objects_twice_in_silence(
-    start: Start, handlers: Path
+async def test_two_workers_do_not_handle_all_objects_twice_in_silence(
+    workshop: Workshop, handlers: str
 ) -> None:
-    server = start("--workers", "2", WEBOP_MODULES=handlers.name)
-    server.finish()
-    log = server.read_log()
+    options = ("--workers", "2")
+    async with start(workshop, *options, WEBOP_MODULES=handlers) as server:
+        await server.command.wait_for_exit()
+    log = server.command.output
     assert "in several worker processes, and each would handle all objects" in log
     assert "settings.leadership.lease_name" in log
     assert "Traceback" not in log
 
 
-def test_two_workers_can_serve_webhooks_and_share_a_lease(start: Start, handlers: Path) -> None:
-    variables = {"WEBOP_MODULES": handlers.name, "WEBOP_LEADERSHIP__LEASE_NAME": "mine"}
-    server = start("--workers", "2", **variables)
-    wait_until(
-        lambda: server.read_log().count("Application startup complete") == 2, server.read_log
-    )
-    assert server.post(build_review()).json()["response"]["allowed"]
-    assert "several worker processes" not in server.read_log()
-    server.process.send_signal(signal.SIGTERM)
-    server.finish()
+async def test_two_workers_can_serve_webhooks_and_share_a_lease(
+    workshop: Workshop, handlers: str
+) -> None:
+    variables = {"WEBOP_MODULES": handlers, "WEBOP_LEADERSHIP__LEASE_NAME": "mine"}
+    async with start(workshop, "--workers", "2", **variables) as server:
+        command = server.command
+        await eventually(lambda: command.output.count("Application startup complete") == 2)
+        assert (await server.post(build_review())).json()["response"]["allowed"]
+        assert "several worker processes" not in command.output
+        await command.stop()
 
 
 FORKING = """
@@ -372,11 +318,10 @@ def fork(warnings, **_):
 """
 
 
-def test_a_handler_that_terminates_its_child_process_does_not_stop_the_server(
-    start: Start, tmp_path: Path
+async def test_a_handler_that_terminates_its_child_process_does_not_stop_the_server(
+    workshop: Workshop,
 ) -> None:
-    (tmp_path / "handlers.py").write_text(FORKING)
-    server = start(WEBOP_MODULES="handlers.py")
-    answers = [server.post(build_review()).json() for _ in range(2)]
-    assert [answer["response"].get("warnings") for answer in answers] == [["-15"]] * 2
-    server.stop()
+    async with start(workshop, WEBOP_MODULES=workshop.write(FORKING).name) as server:
+        answers = [(await server.post(build_review())).json() for _ in range(2)]
+        assert [answer["response"].get("warnings") for answer in answers] == [["-15"]] * 2
+        await server.stop()

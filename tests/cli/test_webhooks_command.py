@@ -12,9 +12,9 @@ import pytest
 from click.testing import Result
 
 from tests.kit.cli_runner import invoke
-from tests.kit.managed_webhooks import KINDS
-from tests.kit.operators import Kind
-from tests.kit.webhook_replicas import Crew, define_crews, open_crew
+from tests.kit.managed_webhooks import KINDS, open_site
+from tests.kit.operators import Kind, define_kinds
+from tests.kit.webhook_replicas import Crew, open_crew
 from webop.client.api import Client
 from webop.handlers.model import WebhookType
 
@@ -26,7 +26,6 @@ Run = Callable[..., Awaitable[Result]]
 
 @pytest.fixture
 def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
-    """Runs the command as the administrator."""
     variables = {"KUBECONFIG": str(webop_cluster.kubeconfig), "HOME": str(tmp_path)}
 
     def call(*args: str) -> Awaitable[Result]:
@@ -37,15 +36,20 @@ def run(webop_cluster: LocalCluster, tmp_path: Path) -> Run:
 
 @pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    return define_crews(webop_cluster, "leftover", 2)
+    made = (Kind(f"leftover{number}.webop.dev", "parcels", "Parcel") for number in range(2))
+    return define_kinds(webop_cluster, made)
 
 
 @pytest.fixture
 async def crew(
     webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
 ) -> AsyncIterator[Crew]:
-    async with open_crew(webop_cluster, client, webop_namespace, next(kinds)) as crew:
-        yield crew
+    kind = next(kinds)
+    async with (
+        open_site(webop_cluster, client, webop_namespace, kind) as site,
+        open_crew(site) as opened,
+    ):
+        yield opened
 
 
 async def test_webhooks_of_a_stopped_operator_are_listed_and_removed(crew: Crew, run: Run) -> None:

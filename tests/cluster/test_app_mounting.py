@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
 import signal
-import ssl
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,24 +18,16 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 import webop
-from tests.kit.operators import Kind, build_settings, get_connection
-from tests.kit.reviews import Lifespan, Site, build_review, connect
+from tests.kit.operators import build_settings
+from tests.kit.reviews import Site, build_review, connect
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import Vault
-from webop.errors import APIStatusError
-from webop.servers.certificates.certs import build_certificate_self_signed
-from webop.servers.http.listener import Listener
 
 if TYPE_CHECKING:
     from webop.app import OperatorApp
-    from webop.client.api import Client
-    from webop.controlplane.cluster import LocalCluster
 
 
 @pytest.fixture
 def operator(registry: webop.OperatorRegistry) -> OperatorApp:
-    """An operator with one webhook."""
-
     @webop.on.validate("kopfexamples", id="check", registry=registry)
     def check(spec: webop.Spec, **_: Any) -> None:
         if spec.get("x") == "bad":
@@ -114,22 +103,6 @@ async def test_the_users_own_lifespan_goes_around_that_of_the_operator(
     async with run(mount(operator, lifespan=live)):
         assert calls == ["opened", "startup"]
     assert calls == ["opened", "startup", "cleanup", "closed"]
-
-
-async def test_an_operator_that_cannot_start_keeps_the_outer_app_from_starting(
-    registry: webop.OperatorRegistry,
-) -> None:
-    @webop.on.startup(id="prepare", registry=registry)
-    def start(**_: Any) -> None:
-        raise webop.PermanentError("No database.")
-
-    operator = webop.create_app(registry=registry)
-    lifespan = Lifespan(mount(operator, lifespan=operator.lifespan))
-    message = await lifespan.pass_through("startup")
-    assert message["type"] == "lifespan.startup.failed"
-    assert "Startup handler 'prepare' failed for good: No database." in message["message"]
-    with pytest.raises(webop.ActivityError):
-        await lifespan.task
 
 
 async def test_what_fails_in_the_block_of_the_lifespan_is_not_covered_up(
@@ -223,62 +196,3 @@ def build_slow(name: str, delay: float) -> OperatorApp:
 def list_obstacles(app: OperatorApp) -> list[str]:
     assert app.operator is not None
     return app.operator.list_obstacles()
-
-
-async def test_api_servers_find_the_webhooks_under_the_mount(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, tmp_path: Path
-) -> None:
-    kind = Kind("mounting.webop.dev", "mountables", "Mountable")
-    await kind.define(client)
-    context, bundle = build_context(tmp_path)
-    registry, settings = webop.OperatorRegistry(), build_settings()
-    settings.admission.managed = "mounting.webop.dev"
-
-    async def behind_the_outer_app(_: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
-        yield {"url": f"https://localhost:{listener.port}/webop", "caBundle": bundle}
-        await asyncio.Event().wait()
-
-    settings.admission.server = behind_the_outer_app
-
-    @webop.on.validate("mountables", id="check", registry=registry)
-    def check(spec: webop.Spec, **_: Any) -> None:
-        if spec.get("x") == "bad":
-            raise webop.AdmissionError("Not like that.", code=422)
-
-    vault = Vault({"test": get_connection(webop_cluster)})
-    operator = webop.create_app(registry=registry, settings=settings, vault=vault, modules=())
-    app = mount(operator, lifespan=operator.lifespan)
-    async with (
-        Listener(app, "localhost", 0, ssl_context=lambda: context) as listener,
-        run(app) as site,
-    ):
-        while (await site.get("/webop/readyz")).status_code != 200:
-            await asyncio.sleep(0.02)
-        reason = await wait_for_refusal(client, kind, webop_namespace)
-    assert "Not like that." in reason
-
-
-async def wait_for_refusal(client: Client, kind: Kind, namespace: str) -> str:
-    """Create bad objects until the API server knows of the webhook; return what it says then."""
-    body = {"apiVersion": kind.resource.api_version, "kind": kind.kind, "spec": {"x": "bad"}}
-
-    async def find_refusal() -> str:
-        try:
-            await client.create(
-                kind.resource, namespace, {**body, "metadata": {"generateName": "x-"}}
-            )
-        except APIStatusError as exc:
-            return str(exc)
-        return ""
-
-    return str(await eventually(find_refusal))
-
-
-def build_context(folder: Path) -> tuple[ssl.SSLContext, str]:
-    """Return a TLS context for localhost, and what clients are to trust, in base64."""
-    certificate = build_certificate_self_signed(["localhost"])
-    file = folder / "server.pem"
-    file.write_bytes(certificate.cert + certificate.key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
-    return context, base64.b64encode(certificate.cert).decode()

@@ -78,7 +78,6 @@ class Reference(griffe.Extension):
 
 
 def walk(obj: griffe.Object) -> Iterator[griffe.Object]:
-    """Yield an object and all that are defined inside of it."""
     yield obj
     for member in list(obj.members.values()):
         if not member.is_alias:
@@ -186,7 +185,6 @@ def document_options(function: griffe.Function) -> None:
 
 
 def build_table(options: list[Option], has_defaults: bool = True) -> Iterator[str]:
-    """Yield the lines of a table of options."""
     yield f"| option | type | {'default | ' * has_defaults}meaning |"
     yield "|---|---|" + "---|" * has_defaults + "---|"
     for option in options:

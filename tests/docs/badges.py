@@ -31,7 +31,6 @@ _STYLE = """<style>
 
 
 def read_facts() -> dict[str, str]:
-    """Return the badges: their names and values."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         project: dict[str, Any] = tomllib.load(file)["project"]
     found = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
@@ -45,7 +44,6 @@ def read_facts() -> dict[str, str]:
 
 
 def draw(facts: dict[str, str]) -> str:
-    """Return the picture."""
     x, parts = 0.0, list[str]()
     for pair in facts.items():
         for kind, text in zip(("key", "value"), pair, strict=True):
@@ -70,7 +68,6 @@ def draw(facts: dict[str, str]) -> str:
 
 
 def main() -> int:
-    """Draw the badges."""
     PICTURE.write_text(draw(read_facts()), encoding="utf-8")
     return 0
 

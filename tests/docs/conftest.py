@@ -76,6 +76,5 @@ def player(
 
 @pytest.fixture
 def needs_kubectl() -> None:
-    """Skip the test if there is no kubectl."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed.")

@@ -45,7 +45,6 @@ class Link(NamedTuple):
 
 
 def find_sources() -> list[Path]:
-    """Return all pages with links."""
     return [*find_pages(), *sorted((ROOT / "examples").rglob("*.md"))]
 
 
@@ -132,7 +131,6 @@ async def ask(http: httpx.AsyncClient, url: str) -> str:
 
 
 def get_host(url: str) -> str:
-    """Return the host of a URL."""
     return urlsplit(url).hostname or ""
 
 

@@ -80,8 +80,6 @@ Around = tuple[Function, ...]
 
 
 class Entry(NamedTuple):
-    """A row of the page."""
-
     group: str
     text: str
     module: str
@@ -220,7 +218,6 @@ class Renderer:
             yield from ((keyword.value, where) for keyword in call.keywords if keyword.arg == name)
 
     def _render_results(self, name: str, depth: int) -> list[str]:
-        """Return the texts that a function of the module returns."""
         texts: list[str] = []
         for function in self._module.functions[name]:
             for node in ast.walk(function):
@@ -255,7 +252,6 @@ def list_parameters(function: Function) -> list[str]:
 
 
 def is_number(node: ast.expr) -> bool:
-    """Check whether an expression is a number."""
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
 
 
@@ -265,7 +261,6 @@ def is_none(node: ast.expr) -> bool:
 
 
 def is_error(call: ast.Call) -> bool:
-    """Check whether a call makes an exception."""
     return bool(_EXCEPTION.fullmatch(get_name(call.func)))
 
 
@@ -280,7 +275,6 @@ def is_in(name: str, value: ast.expr) -> bool:
 
 
 def find_values(tree: ast.AST, name: str) -> Iterator[ast.expr]:
-    """Yield what is assigned to a variable."""
     nodes = tree.body if isinstance(tree, ast.Module) else ast.walk(tree)
     for node in nodes:
         match node:
@@ -328,7 +322,6 @@ def find_reaching(block: Sequence[ast.stmt], use: ast.Name) -> tuple[list[ast.ex
 
 
 def list_blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of a compound statement."""
     parts = (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
     for part in parts:
         names = ("body", "orelse", "finalbody")
@@ -367,12 +360,10 @@ def has_words(text: str) -> bool:
 
 
 def unique(texts: Iterable[str]) -> list[str]:
-    """Return the texts without repetitions."""
     return list(dict.fromkeys(texts))
 
 
 def collect(name: str, source: str) -> Iterator[Entry]:
-    """Yield the messages of one module."""
     module = Module(name, ast.parse(source))
     renderer = Renderer(module)
     for called, calls in module.calls.items():
@@ -458,7 +449,6 @@ def find_level(node: ast.expr, around: Around) -> str:
 
 
 def build_page() -> str:
-    """Return the text of the page."""
     entries = set[Entry]()
     for path in (ROOT / "webop").rglob("*.py"):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")

@@ -123,7 +123,6 @@ def _format_default(default: Any) -> str:
 
 @functools.cache
 def read_texts(section: type) -> dict[str, str]:
-    """Return the texts below the attributes of a class."""
     body = _parse(section).body
     texts = {}
     for item, following in itertools.pairwise(body):

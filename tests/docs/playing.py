@@ -66,8 +66,6 @@ class Step(NamedTuple):
 
 @dataclass
 class Entry:
-    """A line that was typed."""
-
     terminal: int
     line: str
     output: str
@@ -111,7 +109,6 @@ class Player:
                 self._find_log(step)
 
     def write(self, step: Step) -> None:
-        """Write or change a file."""
         file = self.folder / step.title
         file.parent.mkdir(parents=True, exist_ok=True)
         is_change = file.exists() and file.suffix == ".py"
@@ -214,7 +211,6 @@ class Player:
 
 
 def read_steps(page: Path) -> Iterator[Step]:
-    """Yield what a page says, in order."""
     text, end = page.read_text(encoding="utf-8"), 0
     for match in [*_BLOCK.finditer(text), None]:
         prose = text[end : match.start() if match else len(text)]
@@ -241,7 +237,6 @@ def to_pattern(shown: str) -> re.Pattern[str]:
 
 
 def is_like(printed: str, shown: str) -> bool:
-    """Return whether a page shows all that was printed."""
     return bool(to_pattern(shown).fullmatch(printed.strip()))
 
 

@@ -81,8 +81,6 @@ _EXEMPT = "prose: ok"
 
 
 class Finding(NamedTuple):
-    """A place, the words, and what to do about them."""
-
     path: str
     line: int
     words: str
@@ -101,7 +99,6 @@ class Passage(NamedTuple):
 
 
 def check(path: Path) -> list[Finding]:
-    """Return the findings in one file, in their order."""
     text = path.read_text(encoding="utf-8")
     passages = read_markdown(text) if path.suffix == ".md" else read_python(text)
     name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
@@ -238,7 +235,6 @@ def _shorten(sentence: str) -> str:
 
 
 def find_files() -> list[Path]:
-    """Return all files that are checked."""
     pages = [ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     pages = [page for page in pages if page.name not in _GENERATED]
     return [*sorted(pages), *sorted((ROOT / "webop").rglob("*.py"))]

@@ -69,7 +69,6 @@ class Drawing:
     parts: list[str] = field(default_factory=list)
 
     def add_title(self, title: str) -> None:
-        """Begin a terminal."""
         self.parts.append(f'<rect class="bar" y="{self.y}" width="480" height="22"/>')
         self.parts.append(f'<text class="title" x="{_MARGIN}" y="{self.y + 15}">{title}</text>')
         self.y += 26
@@ -94,7 +93,6 @@ class Drawing:
 
 
 def draw(entries: list[Entry]) -> str:
-    """Return the picture."""
     drawing = Drawing()
     for number in sorted({entry.terminal for entry in entries}):
         drawing.add_title(f"Terminal {number + 1}")
@@ -141,7 +139,6 @@ def read_picture(picture: str) -> list[Entry]:
 
 
 def find_quick_start(transcript: list[Entry]) -> list[Entry]:
-    """Return the lines of the quick start."""
     lines = [entry.line for entry in transcript]
     end = len(lines) - lines[::-1].index(LAST)
     return transcript[lines.index(FIRST) : end]

@@ -133,7 +133,6 @@ def _format_default(section: Section, name: str) -> str:
 
 
 def build_metrics(_: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of the table of all metrics."""
     yield "| metric | type | labels | meaning |"
     yield "|---|---|---|---|"
     for name, kind, labels, text, _read in DEFINITIONS:
@@ -144,7 +143,6 @@ def build_metrics(_: Iterable[str]) -> Iterator[str]:
 
 
 def build_commands(_: Iterable[str]) -> Iterator[str]:
-    """Yield the lines about all commands."""
     settings: Any = webop_command.context_settings
     context = click.Context(webop_command, info_name="webop", **settings)
     for name in webop_command.list_commands(context):
@@ -204,7 +202,6 @@ _BUILDERS = {
 
 
 def main() -> None:
-    """Write the pages."""
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         page.write_text(fill(text), encoding="utf-8")

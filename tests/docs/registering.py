@@ -60,7 +60,6 @@ def adapt(code: str, framework: str) -> str:
 
 
 def run(job: dict[str, Any], framework: str) -> dict[str, Any]:
-    """Run all snippets of a job."""
     module = importlib.import_module(framework)
     report = {}
     for name, code in job["snippets"].items():

@@ -129,7 +129,6 @@ def test_docstrings_become_markdown(text: str, markdown: str) -> None:
 
 @pytest.fixture(scope="module")
 def package() -> Any:
-    """The package as the site shows it."""
     return griffe.load("webop", extensions=griffe.load_extensions(Reference()))
 
 

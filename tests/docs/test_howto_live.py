@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kit.operators import Kind
 from tests.kit.pages import DOCS, find_blocks
 from webop.errors import ClusterError
 from webop.testing import OperatorRunner, eventually
@@ -18,30 +19,30 @@ if TYPE_CHECKING:
     from webop.testing import LocalCluster
 
 
-def build_crd(kind: str) -> dict[str, Any]:
-    singular = kind.lower()
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{singular}s.example.com"},
-        "spec": {
-            "group": "example.com",
-            "scope": "Namespaced",
-            "names": {"kind": kind, "plural": f"{singular}s", "singular": singular},
-            "versions": [{**version, "schema": {"openAPIV3Schema": schema}}],
-        },
-    }
-
-
-CRD = build_crd("Database")
+DATABASES = Kind("example.com", "databases", "Database")
 DATABASE = {
     "apiVersion": "example.com/v1",
     "kind": "Database",
     "metadata": {"name": "main"},
     "spec": {"secretName": "password"},
 }
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, webop_operator: Callable[..., OperatorRunner]
+) -> Callable[[str], OperatorRunner]:
+    """Return a function that prepares the operator of some source."""
+
+    def prepare(source: str) -> OperatorRunner:
+        (tmp_path / "handlers.py").write_text(source)
+        return webop_operator(tmp_path / "handlers.py")
+
+    return prepare
+
+
+def read_sources(page: str) -> list[str]:
+    return [block.code for block in find_blocks(DOCS / page) if block.language == "python"]
 
 
 def build_secret(password: str) -> dict[str, Any]:
@@ -54,21 +55,17 @@ def build_secret(password: str) -> dict[str, Any]:
 
 
 def test_a_changed_secret_is_handled_for_the_database_that_names_it(
-    tmp_path: Path,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    webop_operator: Callable[..., OperatorRunner],
+    webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
-    source = next(b.code for b in find_blocks(DOCS / "howto_related.md") if b.language == "python")
-    (tmp_path / "handlers.py").write_text(source)
-    webop_cluster.apply(CRD)
+    source, *_ = read_sources("howto_related.md")
+    webop_cluster.apply(DATABASES.build_crd())
     webop_cluster.apply(DATABASE, namespace=webop_namespace)
     webop_cluster.apply(build_secret("one"), namespace=webop_namespace)
 
     def count_calls() -> int:
         return len(re.findall("Setting a password of", runner.output))
 
-    with webop_operator(tmp_path / "handlers.py") as runner:
+    with start(source) as runner:
         eventually(lambda: count_calls() == 1, "the Secret is used")
         webop_cluster.apply(build_secret("another"), namespace=webop_namespace)
         eventually(lambda: count_calls() == 2, "the change is handled")
@@ -76,20 +73,16 @@ def test_a_changed_secret_is_handled_for_the_database_that_names_it(
 
 
 def test_a_deletion_is_denied_and_then_delayed(
-    tmp_path: Path,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    webop_operator: Callable[..., OperatorRunner],
+    webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
-    blocks = find_blocks(DOCS / "howto_deletion.md")
-    delay, block = (each.code for each in blocks if each.language == "python")
+    delay, block = read_sources("howto_deletion.md")
     source = delay.replace('"main": "busy"', '"other": "busy"') + block.replace("9443", "0")
-    (tmp_path / "handlers.py").write_text(source)
+    blocks = find_blocks(DOCS / "howto_deletion.md")
     _, *denial = next(b.code for b in blocks if b.language == "console").splitlines()
     name, where = "orders", f"--namespace={webop_namespace}"
-    webop_cluster.apply(CRD)
+    webop_cluster.apply(DATABASES.build_crd())
     metadata = {"name": name, "labels": {"protected": "yes"}}
 
     def read_finalizers() -> Any:
@@ -103,7 +96,7 @@ def test_a_deletion_is_denied_and_then_delayed(
             return " ".join(denial) in str(exc)
         return False
 
-    with webop_operator(tmp_path / "handlers.py") as runner:
+    with start(source) as runner:
         webop_cluster.apply({**DATABASE, "metadata": metadata}, namespace=webop_namespace)
         eventually(read_finalizers, "the finalizer is there")
         eventually(is_denied, "the deletion is denied")
@@ -114,14 +107,10 @@ def test_a_deletion_is_denied_and_then_delayed(
 
 
 def test_a_deleted_child_comes_back(
-    tmp_path: Path,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    webop_operator: Callable[..., OperatorRunner],
+    webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
-    source = next(b.code for b in find_blocks(DOCS / "howto_children.md") if b.language == "python")
-    (tmp_path / "handlers.py").write_text(source)
-    webop_cluster.apply(build_crd("Website"))
+    source, *_ = read_sources("howto_children.md")
+    webop_cluster.apply(Kind("example.com", "websites", "Website").build_crd())
     website = {**DATABASE, "kind": "Website", "spec": {"text": "Hello"}}
     child = "v1", "ConfigMap", "main-content", webop_namespace
 
@@ -129,7 +118,7 @@ def test_a_deleted_child_comes_back(
         body = webop_cluster.get(*child)
         return body if body and body["metadata"]["uid"] != former else None
 
-    with webop_operator(tmp_path / "handlers.py") as runner:
+    with start(source) as runner:
         webop_cluster.apply(website, namespace=webop_namespace)
         first = eventually(read_child, "the child is there")
         assert first["data"] == {"index.html": "Hello"}
@@ -139,23 +128,17 @@ def test_a_deleted_child_comes_back(
 
 
 def test_a_condition_says_why_a_handler_failed(
-    tmp_path: Path,
-    webop_cluster: LocalCluster,
-    webop_namespace: str,
-    webop_operator: Callable[..., OperatorRunner],
+    webop_cluster: LocalCluster, webop_namespace: str, start: Callable[[str], OperatorRunner]
 ) -> None:
-    source = next(
-        b.code for b in find_blocks(DOCS / "howto_conditions.md") if b.language == "python"
-    )
-    (tmp_path / "handlers.py").write_text(source)
-    webop_cluster.apply(CRD)
+    source, *_ = read_sources("howto_conditions.md")
+    webop_cluster.apply(DATABASES.build_crd())
 
     def read_reason(name: str) -> Any:
         body = webop_cluster.get("example.com/v1", "Database", name, webop_namespace)
         (condition,) = (body or {})["status"]["conditions"]
         return condition["status"], condition["reason"]
 
-    with webop_operator(tmp_path / "handlers.py") as runner:
+    with start(source) as runner:
         for name, size in (("small", 1), ("large", 200)):
             database = {**DATABASE, "metadata": {"name": name}, "spec": {"size": size}}
             webop_cluster.apply(database, namespace=webop_namespace)

@@ -19,7 +19,6 @@ pytestmark = pytest.mark.timeout(1200)
 
 
 def read_session(text: str) -> list[tuple[str, str]]:
-    """Return the commands of a session, with their outputs."""
     parts = re.split(r"^\$ (.*)\n", text, flags=re.MULTILINE)[1:]
     return list(zip(parts[::2], parts[1::2], strict=True))
 

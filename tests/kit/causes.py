@@ -63,6 +63,17 @@ def build_body(
     return body if spec is None else {**body, "spec": spec}
 
 
+def _describe(body: Body) -> Json:
+    """Return what all causes have."""
+    return {
+        "logger": logging.getLogger("test"),
+        "memo": Memo(),
+        "resource": RESOURCE,
+        "body": body,
+        "patch": Patch(body=body),
+    }
+
+
 def build_change(
     new: Json, old: Json | None = None, *, initial: bool = False, reason: Reason | None = None
 ) -> ChangeCause:
@@ -80,11 +91,7 @@ def build_change(
         initial=initial,
     )
     return ChangeCause(
-        logger=logging.getLogger("test"),
-        memo=Memo(),
-        resource=RESOURCE,
-        body=body,
-        patch=Patch(body=body),
+        **_describe(body),
         old=before,
         new=after,
         reason=reason or detected,
@@ -93,14 +100,8 @@ def build_change(
 
 
 def build_event(new: Json) -> EventCause:
-    """Return the cause of a raw event."""
-    body = Body(new)
     return EventCause(
-        logger=logging.getLogger("test"),
-        memo=Memo(),
-        resource=RESOURCE,
-        body=body,
-        patch=Patch(body=body),
+        **_describe(Body(new)),
         type="MODIFIED",
         event={"type": "MODIFIED", "object": new},  # type: ignore[typeddict-item]
     )
@@ -109,14 +110,9 @@ def build_event(new: Json) -> EventCause:
 def build_review(
     new: Json, operation: str = "CREATE", subresource: str | None = None
 ) -> WebhookCause:
-    """Return the cause of an admission request."""
     body = Body(new)
     return WebhookCause(
-        logger=logging.getLogger("test"),
-        memo=Memo(),
-        resource=RESOURCE,
-        body=body,
-        patch=Patch(body=body),
+        **_describe(body),
         old=None,
         new=body,
         operation=operation,
@@ -130,7 +126,6 @@ def build_review(
 
 
 def select_ids(registry: webop.OperatorRegistry, cause: ChangeCause) -> list[str]:
-    """Return who is called for a change, in order."""
     handlers = ResourceHandlers(registry.select_resource_handlers())
     return [handler.id for handler in handlers.select_changes(cause)]
 
@@ -141,6 +136,5 @@ def is_in_scope(registry: webop.OperatorRegistry, cause: ChangeCause) -> bool:
 
 
 def select_event_ids(registry: webop.OperatorRegistry, cause: EventCause) -> list[str]:
-    """Return who is called for a raw event."""
     handlers = ResourceHandlers(registry.select_resource_handlers())
     return [handler.id for handler in handlers.events if matches(handler, cause)]

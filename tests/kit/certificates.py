@@ -13,8 +13,6 @@ from cryptography.x509.oid import NameOID
 
 
 class Pair(NamedTuple):
-    """A certificate and its key, in PEM."""
-
     cert: str
     key: str
 

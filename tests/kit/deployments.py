@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-_RBAC = "rbac.authorization.k8s.io/v1"
 _FASTER = """\
 import webop
 
@@ -39,8 +38,6 @@ def hurry(settings: webop.OperatorSettings, **_):
 
 @dataclass(frozen=True)
 class Deployed:
-    """What is in a file that ``webop manifests`` has made."""
-
     documents: list[Json]
     folder: Path  # of the handlers
 
@@ -49,7 +46,6 @@ class Deployed:
 
     @property
     def account(self) -> tuple[str, str]:
-        """The namespace and the name of the service account."""
         (account,) = self.find("ServiceAccount")
         return account["metadata"]["namespace"], account["metadata"]["name"]
 
@@ -61,7 +57,6 @@ class Deployed:
 
 
 def load(file: Path, folder: Path) -> Deployed:
-    """Read the manifests of the handlers in a folder."""
     return Deployed([one for one in yaml.safe_load_all(file.read_text()) if one], folder)
 
 
@@ -88,7 +83,6 @@ class Admin:
 
 @contextlib.asynccontextmanager
 async def administer(cluster: LocalCluster) -> AsyncIterator[Admin]:
-    """Give requests of the administrator."""
     async with open_http(cluster) as client:
         yield Admin(client)
 

@@ -37,8 +37,6 @@ class Line:
 
 @dataclass
 class Report:
-    """What a run has come to."""
-
     code: int
     output: str
     errors: str
@@ -49,15 +47,12 @@ class Report:
         return [line for line in self.lines if line.level == level and title in line.title]
 
     def find(self, subject: str, title: str = "") -> Line:
-        """Return the one finding about a subject."""
         found = [line for line in self.lines if line.subject == subject and title in line.title]
         assert len(found) == 1, f"{len(found)} findings about {subject!r} in {self.output}"
         return found[0]
 
 
 class Doctor:
-    """Runs ``webop doctor`` against a cluster."""
-
     def __init__(self, workshop: Workshop, cluster: LocalCluster | None) -> None:
         self.workshop = workshop
         self._variables = {} if cluster is None else {"KUBECONFIG": str(cluster.kubeconfig)}

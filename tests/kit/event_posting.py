@@ -92,7 +92,6 @@ class Recorder:
 
 @contextlib.asynccontextmanager
 async def post(settings: webop.OperatorSettings, recorder: Recorder) -> AsyncIterator[None]:
-    """Have a poster at work."""
     poster = Poster(settings)
     current_poster.set(poster)
     task = asyncio.create_task(poster.run(cast("Client", recorder)))

@@ -14,18 +14,14 @@ V1BETA1 = "client.authentication.k8s.io/v1beta1"
 
 @dataclass(frozen=True)
 class PluginFolder:
-    """A folder with a plugin and the kubeconfig that names it."""
-
     folder: Path
 
     @property
     def kubeconfig(self) -> Path:
-        """The kubeconfig."""
         return self.folder / "config"
 
     @property
     def runs(self) -> int:
-        """How many times the plugin was run."""
         log = self.folder / "runs"
         return len(log.read_text().splitlines()) if log.exists() else 0
 
@@ -56,7 +52,6 @@ class PluginFolder:
 
 
 def build_kubeconfig(user: dict[str, Any] | None = None, **cluster: Any) -> dict[str, Any]:
-    """Return a kubeconfig with one context."""
     context = {"cluster": "cl", "user": "us", "namespace": "ns"}
     return {
         "apiVersion": "v1",

@@ -94,7 +94,6 @@ class FakeCluster:
             self.apply(name)
 
     def apply(self, name: str, **spec: Any) -> dict[str, Any]:
-        """Create or change an object."""
         kind = "MODIFIED" if name in self.objects else "ADDED"
         self.objects[name] = self._build(name, spec)
         self._record(kind, self.objects[name])
@@ -274,7 +273,6 @@ class Mirror:
             await self._changed.wait_for(condition)
 
     async def catch_up(self, cluster: FakeCluster) -> None:
-        """Wait until the memory equals the cluster."""
         await self.wait_for(lambda: self.versions == get_versions(cluster.objects))
 
 

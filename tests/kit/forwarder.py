@@ -30,7 +30,6 @@ class Connection:
     is_frozen: bool = False
 
     def abort(self) -> None:
-        """Reset both."""
         self.writer.transport.abort()
         self.server_writer.transport.abort()
 
@@ -69,7 +68,6 @@ class Forwarder:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         is_plain = self._tls is None and self._server_tls is not None
         return f"{'http' if is_plain else 'https'}://127.0.0.1:{self.port}"
 
@@ -88,7 +86,6 @@ class Forwarder:
             await asyncio.gather(*tasks)
 
     def cut(self) -> None:
-        """Reset all connections."""
         for connection in list(self.connections):
             connection.abort()
 
@@ -114,7 +111,6 @@ class Forwarder:
             await self.send(connection, connection.writer, data)
 
     async def send(self, connection: Connection, writer: asyncio.StreamWriter, data: bytes) -> None:
-        """Pass a piece on."""
         if not connection.is_frozen:
             writer.write(data)
             await writer.drain()

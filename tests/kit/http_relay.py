@@ -94,7 +94,6 @@ class Relay:
         return httpx.Response(200, content=orjson.dumps(answer | {"items": shown}))
 
     async def pass_watch_on(self, request: httpx.Request) -> AsyncIterator[bytes]:
-        """Send what the API server sends to a watch."""
         async for data in _read(await self._send(request, stream=True)):
             yield data
 
@@ -136,7 +135,6 @@ def fail(status: int, headers: dict[str, str] | None = None, **details: Any) -> 
 
 @contextlib.asynccontextmanager
 async def relay(cluster: LocalCluster, *, keeps_user: bool = False) -> AsyncIterator[Relay]:
-    """Run a relay to a cluster."""
     async with open_http(cluster, timeout=None) as upstream:
         upstream.headers["Accept-Encoding"] = "identity"
         relayed = Relay(upstream, keeps_user=keeps_user)

@@ -11,7 +11,6 @@ from webop.client.http.transport import Request, TransportError, TransportFactor
 
 
 def answer_by(handler: Callable[[httpx.Request], Any]) -> TransportFactory:
-    """Have a function answer all requests."""
     return lambda info: HTTPXTransport(httpx.MockTransport(handler), info.server)
 
 
@@ -43,7 +42,6 @@ class HTTPXTransport:
             raise TransportError(str(exc) or repr(exc)) from exc
 
     async def aclose(self) -> None:
-        """Close it."""
         await self._transport.aclose()
 
 
@@ -67,5 +65,4 @@ class HTTPXAnswer:
         return b""
 
     async def aclose(self) -> None:
-        """Close the stream."""
         await self._stream.aclose()

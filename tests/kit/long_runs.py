@@ -21,12 +21,10 @@ _ROOT = Path(__file__).parents[2]
 
 
 def option(default: float, text: str) -> Any:
-    """Declare an option of a run, in a dataclass of all of them."""
     return dataclasses.field(default=default, metadata={"help": text})
 
 
 def build_parser(name: str, description: str | None, options: type) -> argparse.ArgumentParser:
-    """Return the command line for a dataclass of options."""
     parser = argparse.ArgumentParser(prog=f"python -m tests.soak.{name}", description=description)
     for field in dataclasses.fields(options):
         parser.add_argument(

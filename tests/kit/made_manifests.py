@@ -50,7 +50,6 @@ def make(file: Path) -> str:
 
 
 def _remove_modules(folder: Path) -> dict[str, ModuleType]:
-    """Forget the imported modules of a folder, and return them."""
     found = {
         name: module
         for name, module in sys.modules.items()

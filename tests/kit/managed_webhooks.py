@@ -104,7 +104,6 @@ class Site:
         return found == [validating, mutating]
 
     async def wait_for_names(self, validating: str = "", mutating: str = "") -> None:
-        """Wait until just these webhooks are configured."""
         what = f"{validating!r} and {mutating!r} in {self.name}"
         await eventually(lambda: self.has_names(validating, mutating), what)
 

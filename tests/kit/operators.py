@@ -61,7 +61,6 @@ def get_connection(cluster: LocalCluster, server: str | None = None) -> Connecti
 
 
 def build_tls(ca_data: str) -> ssl.SSLContext:
-    """Return what trusts a cluster."""
     return ssl.create_default_context(cadata=base64.b64decode(ca_data).decode())
 
 
@@ -78,14 +77,12 @@ def open_http(cluster: LocalCluster, **options: Any) -> httpx.AsyncClient:
 
 @contextlib.asynccontextmanager
 async def connect(cluster: LocalCluster) -> AsyncIterator[Client]:
-    """Give a client of the administrator."""
     vault = Vault({"test": get_connection(cluster)})
     async with Client(vault, NetworkingSettings()) as client:
         yield client
 
 
 async def wait_served(client: Client, resource: Resource) -> None:
-    """Wait until a definition, once it is in the cluster, is served."""
     # The server asks for a second (429), but is ready after some hundredths of one.
     early = (APIConflictError, APINotFoundError, APITooManyRequestsError)
     await eventually(lambda: _backdate(client, resource), f"{resource} there", ignoring=early)
@@ -143,12 +140,10 @@ class Kind:
 
     @property
     def resource(self) -> Resource:
-        """The resource as the client needs it."""
         return Resource(self.group, "v1", self.plural, kind=self.kind, namespaced=True)
 
     @property
     def crd_name(self) -> str:
-        """The name of the definition."""
         return f"{self.plural}.{self.group}"
 
     def build_crd(self) -> Json:
@@ -184,7 +179,6 @@ class Kind:
         await self.wait_served(client)
 
     async def wait_served(self, client: Client) -> None:
-        """Wait until the definition, once it is in the cluster, is served."""
         await wait_served(client, self.resource)
 
     async def undefine(self, client: Client) -> None:
@@ -241,17 +235,14 @@ class Objects:
         await self.wait_gone(name)
 
     async def get(self, name: str) -> Json:
-        """Read an object."""
         return await self.client.get(self.resource, self.namespace, name)
 
     async def patch(self, name: str, patch: Json, subresource: str | None = None) -> Json:
-        """Apply a merge patch."""
         patched = await self.client.patch(self.resource, self.namespace, name, patch, subresource)
         assert patched is not None, f"{name} is gone"
         return patched
 
     async def delete(self, name: str) -> None:
-        """Ask for the deletion."""
         await self.client.delete(self.resource, self.namespace, name)
 
     async def pass_fence(self) -> None:
@@ -265,7 +256,6 @@ class Objects:
         await self.wait_handled(name)
 
     async def exists(self, name: str) -> bool:
-        """Tell whether there is such an object."""
         try:
             await self.get(name)
         except APINotFoundError:
@@ -275,7 +265,6 @@ class Objects:
     async def wait(
         self, name: str, condition: Callable[[Json], Any], timeout: float = PATIENCE
     ) -> Json:
-        """Wait until an object is as it should be, and return it."""
         look = functools.partial(self.get, name)
         body: Json = await eventually(look, f"{name} as expected", timeout, check=condition)
         return body
@@ -285,13 +274,11 @@ class Objects:
         return await self.wait(name, is_handled)
 
     async def wait_gone(self, name: str, timeout: float = PATIENCE) -> None:
-        """Wait until there is no such object."""
         look = functools.partial(self.exists, name)
         await eventually(look, f"the end of {name}", timeout, check=operator.not_)
 
 
 def get_annotations(body: Json) -> Json:
-    """Return the annotations of an object."""
     annotations: Json = body["metadata"].get("annotations") or {}
     return annotations
 
@@ -321,8 +308,6 @@ def is_handled(body: Json) -> bool:
 
 @dataclass
 class Calls:
-    """What handlers have been called with, in order."""
-
     items: list[Json] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -355,11 +340,9 @@ class Calls:
         return [c for c in self.items if c["name"] == name and handler in (None, c["handler"])]
 
     def handlers(self, name: str) -> list[str]:
-        """Return who was called about an object, in order."""
         return [call["handler"] for call in self.of(name)]
 
     async def wait(self, name: str, handler: str | None = None, count: int = 1) -> list[Json]:
-        """Wait until there are so many calls about an object, and return them."""
         what = f"call {count} of {handler or 'a handler'} for {name} (so far: {self.items})"
         await eventually(lambda: len(self.of(name, handler)) >= count, what)
         return self.of(name, handler)
@@ -367,12 +350,9 @@ class Calls:
 
 @dataclass
 class Running:
-    """An operator at work."""
-
     tasks: Collection[asyncio.Task[None]]
 
     async def stop(self) -> None:
-        """Stop it gracefully, and wait for the end."""
         for task in self.tasks:
             task.cancel()
         await asyncio.wait(self.tasks)

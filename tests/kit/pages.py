@@ -24,8 +24,6 @@ _SHELLS = frozenset({"bash", "sh", "shell", "console"})
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of code."""
-
     name: str
     language: str
     code: str
@@ -45,7 +43,6 @@ class Block:
 
 
 def find_pages() -> list[Path]:
-    """Return the README and all pages."""
     return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 

@@ -77,7 +77,6 @@ class PeeringObject:
 
     @property
     def resource(self) -> Resource:
-        """Its kind."""
         resource = CLUSTER_PEERINGS if self.namespace is None else PEERINGS
         return replace(resource, group=self.group)
 
@@ -94,29 +93,24 @@ class PeeringObject:
             await self.write(identity, record)
 
     async def delete(self) -> None:
-        """Delete it."""
         await self.client.delete(self.resource, self.namespace, self.name)
 
     async def read(self) -> Json:
-        """Return the records by identities."""
         raw = await self.client.get(self.resource, self.namespace, self.name)
         records: Json = raw.get("status") or {}
         return records
 
     async def write(self, identity: str, record: Any) -> None:
-        """Write, or remove, the record of somebody."""
         patch = {"status": {identity: record}}
         subresource = "status" if self.has_status else None
         await self.client.patch(self.resource, self.namespace, self.name, patch, subresource)
 
     async def wait(self, condition: Callable[[Json], Any], what: str = "the condition") -> Json:
-        """Wait until the records are as they should be, and return them."""
         records: Json = await eventually(self.read, what, check=condition)
         return records
 
 
 def build_record(priority: int, lifetime: float = 3600, **more: Any) -> Json:
-    """Return a record of somebody who is alive."""
     lastseen = datetime.now(UTC).isoformat()
     return {"priority": priority, "lifetime": int(lifetime), "lastseen": lastseen, **more}
 
@@ -137,13 +131,11 @@ class Boss:
         self.log = log
 
     async def pause(self) -> None:
-        """Make it pause, and wait until it does."""
         before = self.log.text.count("Pausing")
         await self.shared.write("boss", build_record(100))
         await eventually(lambda: self.log.text.count("Pausing") > before, "the pause")
 
     async def resume(self) -> None:
-        """Let it resume, and wait until it does."""
         before = self.log.text.count("Resuming")
         await self.shared.write("boss", None)
         await eventually(lambda: self.log.text.count("Resuming") > before, "the end of it")

@@ -34,8 +34,6 @@ def clean(logger, **_):
 
 
 class Command:
-    """A running command with all of its output."""
-
     def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
         self.process = process
         self._log = log
@@ -46,8 +44,6 @@ class Command:
         return self._log.read_text()
 
     async def wait_for(self, text: str) -> None:
-        """Wait until a text is written."""
-
         def is_written() -> bool:
             is_over = self.process.returncode is not None
             assert text in self.output or not is_over, self._explain(text)
@@ -59,7 +55,6 @@ class Command:
         return f"{text!r} in the output:\n{self.output}\n"
 
     async def wait_for_exit(self) -> int:
-        """Wait until the process ends, and return its code."""
         try:
             async with asyncio.timeout(PATIENCE):
                 return await self.process.wait()
@@ -67,12 +62,10 @@ class Command:
             raise AssertionError(f"It does not end. Output:\n{self.output}") from None
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stop it by a signal, and return its exit code."""
         self.process.send_signal(number)
         return await self.wait_for_exit()
 
     async def kill(self) -> None:
-        """Kill it if it still runs."""
         if self.process.returncode is None:
             self.process.kill()
             await self.process.wait()
@@ -87,7 +80,6 @@ class Workshop:
         self._environment = {**kept, "HOME": str(folder), "PYTHONUNBUFFERED": "1"}
 
     def write(self, code: str) -> Path:
-        """Write a file with handlers."""
         path = self.folder / "my_handlers.py"
         path.write_text(code)
         return path

@@ -97,18 +97,14 @@ def read_patch(response: Mapping[str, Any]) -> list[Json]:
 
 @dataclass
 class Site:
-    """A running app, and a client of it."""
-
     http: httpx.AsyncClient
 
     async def post(self, review: object, path: str = "/", **headers: str) -> httpx.Response:
-        """Post a review as it is."""
         return await self.http.post(path, content=json.dumps(review), headers=headers)
 
     async def review(
         self, new: Json | None = None, old: Json | None = None, *, path: str = "/", **request: Any
     ) -> Json:
-        """Post a review of an object, and return the response to it."""
         answer = await self.post(build_review(new, old, **request), path)
         assert answer.status_code == 200, answer.text
         body: Json = answer.json()
@@ -117,7 +113,6 @@ class Site:
         return response
 
     async def get(self, path: str) -> httpx.Response:
-        """Get a page."""
         return await self.http.get(path)
 
 
@@ -135,11 +130,9 @@ class Lifespan:
         await self._sent.put(message)
 
     def begin(self, phase: str) -> None:
-        """Tell the app to start or to stop."""
         self._requests.put_nowait({"type": f"lifespan.{phase}"})
 
     async def finish(self) -> Json:
-        """Wait for what the app answers."""
         async with asyncio.timeout(10):
             return await self._sent.get()
 
@@ -151,7 +144,6 @@ class Lifespan:
 
 @contextlib.asynccontextmanager
 async def serve(**options: Unpack[AppOptions]) -> AsyncIterator[Site]:
-    """Run an app."""
     app = webop.create_app(**options)
     async with LifespanManager(app), connect(app) as http:
         yield Site(http)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +21,6 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0
 
 @dataclass
 class Scrape:
-    """What was scraped at one moment."""
-
     text: str
     families: dict[str, Metric]
 
@@ -38,7 +35,6 @@ class Scrape:
 
     @property
     def names(self) -> set[str]:
-        """The names of all samples."""
         return {sample.name for family in self.families.values() for sample in family.samples}
 
 
@@ -65,13 +61,6 @@ async def scrape_until(
     return found
 
 
-def find_port() -> int:
-    """Return a port that is free."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-    return port
-
-
 @contextlib.asynccontextmanager
 async def operate(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Run an operator that needs no cluster, and give a client."""
@@ -92,5 +81,4 @@ async def operate(**options: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def wait_listening(http: httpx.AsyncClient, url: str) -> None:
-    """Wait until somebody listens."""
     await eventually(lambda: http.get(url), f"Somebody at {url}", ignoring=httpx.ConnectError)

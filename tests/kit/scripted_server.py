@@ -29,8 +29,6 @@ class HalfChunkError(Exception):
 
 
 class Connection:
-    """What a script has: one accepted connection."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
@@ -51,7 +49,6 @@ class Connection:
             await asyncio.sleep(0)
 
     async def read_request(self) -> httpx.Request:
-        """Read a request as one of httpx."""
         head, content = await self.read()
         first, *lines = head.strip().split("\r\n")
         method, target, _ = first.split(" ")
@@ -110,16 +107,13 @@ class ScriptedServer:
 
     @property
     def open(self) -> int:
-        """The number of open connections."""
         return len(self._writers)
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return f"{'http' if self._context is None else 'https'}://127.0.0.1:{self.port}"
 
     async def start(self, *, receive_buffer: int = 0) -> None:
-        """Listen."""
         sock = socket.create_server(("127.0.0.1", 0))
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
@@ -129,7 +123,6 @@ class ScriptedServer:
         self.port = sock.getsockname()[1]
 
     def cut(self) -> None:
-        """Reset all connections."""
         for writer in self._writers.values():
             writer.transport.abort()
 

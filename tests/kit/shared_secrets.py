@@ -64,14 +64,12 @@ class Secrets:
         return self.stored[name]
 
     def annotate(self, name: str, **annotations: str) -> None:
-        """Annotate a Secret as ``kubectl annotate --overwrite`` does."""
         document = copy.deepcopy(self.stored[name])
         present = document["metadata"].setdefault("annotations", {})
         present.update({key.replace("_", "."): value for key, value in annotations.items()})
         self.put(name, document)
 
     def get_data(self, key: str, name: str = SECRET) -> bytes:
-        """Return a part of a Secret."""
         return base64.b64decode(self.stored[name]["data"][key])
 
     def count_writes(self) -> int:
@@ -98,15 +96,12 @@ class Secrets:
 
 @dataclass
 class Replica:
-    """A server that runs, with what it has advertised."""
-
     hosting: Hosting
     port: int
     configs: list[webop.WebhookClientConfig] = field(default_factory=list)
     recorder: Recorder = field(default_factory=Recorder)
 
     def get_bundle(self) -> bytes:
-        """Return the latest bundle that it has advertised."""
         return base64.b64decode(self.configs[-1]["caBundle"] or "")
 
 
@@ -130,7 +125,6 @@ class Trust:
             self.told.append((time.monotonic(), union))
 
     async def confirm(self, bundle: bytes) -> None:
-        """Wait until the configuration trusts all of a bundle."""
         while not self.told[-1][1].issuperset(split_certificates(bundle)):
             await asyncio.sleep(0.01)
         await asyncio.sleep(random.uniform(0, 0.05))

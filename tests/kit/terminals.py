@@ -28,8 +28,6 @@ os.execvp("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"])
 
 
 class Terminal:
-    """A terminal with a shell."""
-
     def __init__(self, folder: Path, environment: dict[str, str], *, columns: int = 100) -> None:
         ours, theirs = os.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, columns, 0, 0))
@@ -81,7 +79,6 @@ class Terminal:
 
     @property
     def is_free(self) -> bool:
-        """Whether the last line has ended."""
         self._take()
         return self._code is not None
 

@@ -37,11 +37,9 @@ class Timeline:
         self.note("ended")
 
     def of(self, what: str) -> list[float]:
-        """Return when something has happened."""
         return [moment for name, moment in self.moments if name == what]
 
     def list_names(self) -> list[str]:
-        """Return what has happened, in order."""
         return [name for name, _ in self.moments]
 
     def measure_gaps(self, what: str) -> list[float]:

@@ -28,8 +28,6 @@ _TLS = build_certificate_self_signed(["localhost"])
 
 @dataclass
 class StandIn:
-    """The executable, and what is known about its runs."""
-
     folder: Path
 
     @property
@@ -38,7 +36,6 @@ class StandIn:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """What it has been called with, in order."""
         path = self.folder / "calls"
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]
@@ -56,7 +53,6 @@ class StandIn:
         (self.folder / "mood").write_text(mood)
 
     def build(self, **options: Any) -> webop.WebhookNgrokTunnel:
-        """Make a tunnel that uses it."""
         chosen = {"port": 0, "token": GOOD_TOKEN, "binary": self.binary, **options}
         return webop.WebhookNgrokTunnel(**chosen)
 

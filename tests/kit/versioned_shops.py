@@ -89,18 +89,15 @@ def downgrade_alpha(new: ShopV2) -> ShopAlpha:
     return ShopAlpha(spec=AlphaSpec(url=f"http://{new.spec.host}:{new.spec.port}"))
 
 
-def declare(registry: OperatorRegistry) -> None:
-    """Declare the converters."""
-    webop.on.convert(ShopV1, to=ShopV2, registry=registry)(upgrade)
-    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(downgrade)
+def declare(registry: OperatorRegistry, up: Any = upgrade, down: Any = downgrade) -> None:
+    webop.on.convert(ShopV1, to=ShopV2, registry=registry)(up)
+    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(down)
     webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)
     webop.on.convert(ShopV2, to=ShopAlpha, registry=registry)(downgrade_alpha)
 
 
 @dataclass
 class Shops:
-    """The shops of a namespace, in all versions."""
-
     client: Client
     namespace: str
 
@@ -110,7 +107,6 @@ class Shops:
         return f"{path}/{name}" if name else path
 
     async def create(self, version: str, name: str, spec: Json, **metadata: Any) -> Json:
-        """Create a shop."""
         body = {
             "apiVersion": f"{GROUP}/{version}",
             "kind": "Shop",
@@ -121,12 +117,10 @@ class Shops:
         return created
 
     async def get(self, version: str, name: str) -> Json:
-        """Read a shop."""
         found: Json = await self.client.request("GET", self.locate(version, name))
         return found
 
     async def list(self, version: str) -> list[Json]:
-        """Read all shops."""
         found = await self.client.request("GET", self.locate(version))
         items: list[Json] = found["items"]
         return items
@@ -137,7 +131,6 @@ class Shops:
         return found
 
     async def change_definition(self, patch: Json) -> None:
-        """Change the definition."""
         await self.client.patch(CRDS, None, NAME, patch)
 
     async def wait_converted(self, version: str = "v1") -> None:

@@ -36,7 +36,6 @@ class InlineExecutorLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Return a future that is done."""
         future = self.create_future()
         try:
             future.set_result(func(*args))
@@ -64,8 +63,6 @@ class AdvancingLoop(asyncio.SelectorEventLoop):
 
 
 def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test on a loop of virtual time."""
-
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:

@@ -5,45 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.managed_webhooks import KINDS, Site, open_site
-from tests.kit.operators import Kind, define_kinds
+from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
 from webop.admission.configurations.agreement import PREFIX
 from webop.admission.configurations.management import ConfigurationManager
-from webop.client.api import Client
 from webop.handlers.model import WebhookType
 from webop.runtime.operator import Operator, OperatorOptions
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 SERVICE = "https://localhost:1"  # where nobody answers: what is configured is refused
 
 
-def define_crews(cluster: LocalCluster, prefix: str, count: int) -> Iterator[Kind]:
-    """Define a kind for each of the crews of a module."""
-    return define_kinds(
-        cluster,
-        (Kind(f"{prefix}{number}.webop.dev", f"{prefix}s", prefix) for number in range(count)),
-    )
-
-
 @contextlib.asynccontextmanager
-async def open_crew(
-    cluster: LocalCluster, client: Client, namespace: str, kind: Kind
-) -> AsyncIterator[Crew]:
-    """Give what a test has to itself; in the end, nothing is left of it."""
-    async with open_site(cluster, client, namespace, kind) as site:
-        crew = Crew(site)
-        yield crew
-        for member in crew.members:
-            await member.kill()
+async def open_crew(site: Site) -> AsyncIterator[Crew]:
+    crew = Crew(site)
+    yield crew
+    for member in crew.members:
+        await member.kill()
 
 
 @dataclass
@@ -63,7 +46,6 @@ class Member:
         return self
 
     async def leave(self, *, is_asked: bool = True) -> None:
-        """Exit gracefully."""
         await self.manager.withdraw(is_asked=is_asked)
         await self.kill()
 
@@ -79,8 +61,6 @@ class Member:
 
 @dataclass
 class Crew:
-    """The replicas of a test."""
-
     site: Site
     members: list[Member] = field(default_factory=list)
 
@@ -120,7 +100,6 @@ class Crew:
         return member
 
     async def start(self, *names: str, **options: Any) -> Member:
-        """Start a replica, and wait until it is in place."""
         return await self.begin(*names, **options).wait_applied()
 
     async def is_clean(self) -> bool:
@@ -137,7 +116,6 @@ class Crew:
         await self.site.client.patch(KINDS[which], None, self.site.name, patch)
 
     async def is_allowed(self, name: str) -> bool:
-        """Tell whether an object passes."""
         answer = await self.site.create(name, {}, "?dryRun=All")
         return answer.status_code == 201
 

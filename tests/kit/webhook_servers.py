@@ -41,8 +41,6 @@ REQUEST = HEAD + BODY
 
 @dataclass
 class Call:
-    """What the function was called with."""
-
     request: Mapping[str, Any]
     webhook: str | None
     headers: Mapping[str, str]
@@ -94,7 +92,6 @@ def trust(
 async def post(
     url: str, context: ssl.SSLContext | None = None, *, auth: tuple[str, str] | None = None
 ) -> httpx.Response:
-    """Send the review to a server."""
     async with httpx.AsyncClient(verify=context or False, auth=auth, trust_env=False) as client:
         return await client.post(url, json=REVIEW)
 
@@ -163,7 +160,6 @@ async def connect(
 
 
 async def read_head(reader: asyncio.StreamReader) -> str:
-    """Read the status line and the headers of a response."""
     return (await reader.readuntil(b"\r\n\r\n")).decode()
 
 
@@ -195,7 +191,6 @@ async def listen(
 
 
 def save(pair: KeyPair, folder: Path, stem: str = "server") -> tuple[Path, Path]:
-    """Write a certificate and its key to files."""
     certfile, pkeyfile = folder / f"{stem}-cert.pem", folder / f"{stem}-key.pem"
     certfile.write_bytes(pair.cert)
     pkeyfile.write_bytes(pair.key)

@@ -24,13 +24,11 @@ def batons(webop_cluster: LocalCluster) -> Kind:
 
 @pytest.fixture
 def baton_objects(client: Client, batons: Kind, webop_namespace: str) -> Objects:
-    """The batons in the namespace of the test."""
     return Objects(client, batons, webop_namespace)
 
 
 @pytest.fixture
 def relay(tmp_path: Path, webop_cluster: LocalCluster, baton_objects: Objects) -> Relay:
-    """The runs of the operators of the test."""
     if not has_peer():
         pytest.skip("Kopf is not installed: it comes with the extra 'dev'.")
     return Relay(tmp_path, webop_cluster.kubeconfig, baton_objects)

@@ -163,7 +163,6 @@ class Relay:
         return sorted(call["handler"] for call in self.read_calls(name, turn))
 
     async def wait_for_call(self, name: str, handler: str, turn: int) -> None:
-        """Wait until a handler is called in a turn."""
         await eventually(
             lambda: handler in self.list_handlers(name, turn),
             f"A call of {handler} for {name} in turn {turn}",

@@ -72,7 +72,6 @@ for key, options in {COMBINATIONS!r}.items():
 
 @pytest.fixture(scope="session")
 def kinds(webop_cluster: LocalCluster) -> dict[str, Kind]:
-    """One kind for each side."""
     sides = (KOPF, WEBOP)
     made = [Kind(f"{side}.webop.dev", f"{side}things", f"{side.title()}Thing") for side in sides]
     return dict(zip(sides, define_kinds(webop_cluster, made), strict=True))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.kit.operators import DIFFBASE, FINALIZER, Json, Objects, get_annotations
+from tests.kit.operators import DIFFBASE, FINALIZER, Objects, get_annotations
 from tests.kopf.relay import (
     ALL_SWAPS,
-    KOPF,
     SWAPS,
-    WEBOP,
     Relay,
     Swap,
     get_records,
@@ -22,7 +18,7 @@ from tests.kopf.relay import (
 )
 
 
-@pytest.mark.feature("CON-01", "CON-03", "CON-04", "ERR-19", "CFG-37", "CFG-68")
+@pytest.mark.feature("CON-01", "CON-03", "CON-04", "ERR-19", "CFG-37", "CFG-68", "D-33")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
 async def test_only_what_is_pending_is_called_by_the_other_and_not_too_early(
     relay: Relay, baton_objects: Objects, swap: Swap
@@ -102,46 +98,6 @@ async def interrupted(**kwargs):
     (call,) = relay.read_calls("one", turn=2)
     assert (call["handler"], call["retry"]) == ("interrupted", 0)
     assert set(get_annotations(body)) == {DIFFBASE}
-
-
-def has_retries(body: Json, count: int) -> bool:
-    records = get_records(body)
-    return (
-        has_records(body, finished="success")
-        and records.get("pending", {}).get("retries", 0) >= count
-    )
-
-
-@pytest.mark.feature("CON-04", "ERR-19", "CFG-68")
-async def test_an_object_can_go_through_many_hands(relay: Relay, baton_objects: Objects) -> None:
-    relay.write("""
-@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
-def finished(**kwargs):
-    note('finished', kwargs)
-
-@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
-def pending(**kwargs):
-    note('pending', kwargs)
-    if TURN < 3:
-        raise kopf.TemporaryError('not here', delay=0.2)
-""")
-    known = 0
-    await baton_objects.create("one", {"x": 1})
-    for side in (KOPF, WEBOP):
-        async with relay.run(side) as command:
-            is_further = partial(has_retries, count=known + 1)
-            await baton_objects.wait("one", is_further)
-            await command.stop(signal.SIGKILL)
-        known = get_records(await baton_objects.get("one"))["pending"]["retries"]
-    async with relay.run(KOPF):
-        await baton_objects.wait_handled("one")
-
-    assert relay.list_handlers("one").count("finished") == 1
-    # An attempt that was interrupted by the kill is not counted.
-    numbers = [call["retry"] for call in relay.read_calls("one") if call["handler"] == "pending"]
-    assert numbers == sorted(numbers)
-    assert set(numbers) == set(range(numbers[-1] + 1))
-    assert numbers[-1] >= known
 
 
 @pytest.mark.feature("CON-04", "CON-05", "HND-16")

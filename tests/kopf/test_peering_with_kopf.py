@@ -63,7 +63,6 @@ class Story:
             self.calls.note("created", kwargs)
 
     def operate(self, priority: int) -> Any:
-        """Run webop here."""
         settings = build_settings(peering={"lifetime": _LIFETIME})
         return operate(
             get_connection(self._cluster),
@@ -84,7 +83,6 @@ class Story:
         assert result.exit_code == 0, result.output
 
     async def run_kopf(self, *args: str) -> None:
-        """Run another command of Kopf."""
         process = await asyncio.create_subprocess_exec(
             os.environ.get("WEBOP_PEER_PYTHON", sys.executable),
             *("-m", "kopf", *args, "-n", self.objects.namespace, "--peering=mine", "--quiet"),

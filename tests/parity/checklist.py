@@ -25,15 +25,12 @@ TESTS = FOLDER.parent
 
 @dataclass(frozen=True)
 class Feature:
-    """One row of the checklist."""
-
     id: str
     group: str
     text: str
 
 
 def load_features() -> list[Feature]:
-    """Return the rows in their order."""
     with (FOLDER / "features.tsv").open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         return [Feature(**row) for row in reader]
@@ -56,7 +53,6 @@ def read_marks(items: Iterable[pytest.Item]) -> dict[str, set[str]]:
 
 
 def get_ids(item: pytest.Item) -> list[str]:
-    """Return the rows that a test shows."""
     return sorted({feature for mark in item.iter_markers("feature") for feature in mark.args})
 
 

@@ -58,7 +58,6 @@ class Row:
 
     @property
     def state(self) -> State:
-        """The state in short."""
         outcomes = set(self.tests.values())
         if not outcomes:
             return State.EXPLAINED if self.reason else State.MISSING

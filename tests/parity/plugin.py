@@ -28,7 +28,6 @@ _RANKS = {"passed": 0, "skipped": 1, "failed": 2}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
     group = parser.getgroup("parity")
     group.addoption("--parity", metavar="FILE", type=Path, help="write the page of parity there")
     group.addoption(
@@ -51,8 +50,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 class Recorder:
-    """What the tests of this run have shown so far."""
-
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.outcomes: dict[str, dict[str, object]] = {}

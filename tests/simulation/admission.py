@@ -148,7 +148,6 @@ class Admission:
         registry: webop.OperatorRegistry,
         settings: webop.OperatorSettings,
     ) -> None:
-        """Give webhooks to a replica."""
         self.versions[process] = self.version
         self._lags[process] = self._rng.uniform(0.0, 3.0)
         server = self.servers[process] = Server(process.identity)
@@ -252,7 +251,6 @@ class Admission:
             await asyncio.sleep(_PROBING)
 
     def is_ready(self, process: ReplicaProcess) -> bool:
-        """Tell what the readiness probe of a replica says."""
         is_alive = process.is_running and not process.is_paused
         is_listening = self.servers[process].fn is not None
         return is_alive and is_listening and not process.operator.list_obstacles()
@@ -366,8 +364,6 @@ def _fail(problem: str) -> Refusal:
 
 
 def _declare(registry: webop.OperatorRegistry, version: int, plan: AdmissionPlan) -> None:
-    """Declare the admission handlers of a version of the operator."""
-
     async def refuse(mark: str, spec: Any) -> None:
         await asyncio.sleep(plan.seconds)
         if spec.get(mark):

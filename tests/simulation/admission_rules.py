@@ -149,7 +149,6 @@ class AdmissionJudge:
         }
 
     def _is_refused(self, attempt: Attempt) -> bool:
-        """Tell whether all versions that are around refuse it."""
         is_new = attempt.plural != PLURAL or (attempt.mark, attempt.method) == ("unfit", "PATCH")
         if not is_new:
             return True
@@ -169,7 +168,6 @@ class AdmissionJudge:
         return was_rough and self._world.loop.time() < process.ended_at + 2 * lifetime
 
     def _was_rough(self, since: float, until: float) -> bool:
-        """Tell whether there was any trouble in a time."""
         return any(since <= loss <= until for loss in self._losses) or any(
             step.kind in _ROUGH and step.at <= until and step.at + step.seconds >= since
             for step in self._world.plan.steps

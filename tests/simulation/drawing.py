@@ -24,7 +24,6 @@ _STACKED = ("create", "update", "resume")
 
 
 def draw_plan(seed: int, theme_name: str | None = None) -> Plan:
-    """Make a plan of a seed, of a given theme or of any."""
     rng = random.Random(seed)
     drawn = rng.choice(("mixed", "mixed", *DRAWN))
     name = theme_name or drawn

@@ -13,7 +13,6 @@ NAMES = ("one", "two", "three")
 
 
 def draw_fate(rng: random.Random, theme: Theme, length: float, replicas: int) -> Iterator[Step]:
-    """Draw some steps of fate."""
     for _ in range(rng.randint(0, 5)):
         at, seconds = rng.uniform(0, length), rng.choice((0.3, 2.0, rng.uniform(1, 40)))
         replica = rng.randrange(replicas)

@@ -114,7 +114,6 @@ class Judge:
         self.writes: Counter[str] | None = None
 
     def complain(self, problem: str) -> None:
-        """Note what is wrong."""
         if problem not in self.violations:
             self.world.tell(f"VIOLATION: {problem}")
             self.violations.append(problem)
@@ -169,7 +168,6 @@ class Judge:
         self.complain(f"impatience: {identity} reads {path} before {until:.3f}")
 
     def _list_active_changes(self) -> list[Call]:
-        """List the running calls for changes of objects."""
         active = itertools.chain.from_iterable(self.active.values())
         return [call for call in active if call.plan.kind in STATE_KINDS]
 
@@ -446,7 +444,6 @@ class Judge:
         return last.begin < own.end <= call.begin - own.delay + 0.01
 
     def judge_end(self, call: Call) -> None:
-        """Take note of what is done."""
         if call in self.active[call.uid]:
             self.active[call.uid].remove(call)
         self._ended[call.process.identity, call.name] = self.world.loop.time()
@@ -579,7 +576,6 @@ class Judge:
                 self._counts[user, body["metadata"]["uid"], key] = count
 
     def note_value(self, process: ReplicaProcess, uid: str, key: str, value: int) -> None:
-        """Note what a timer wants to be written."""
         self.values[process.identity, uid, key].append((self.world.loop.time(), value))
 
     def _find_value(self, identity: str, uid: str, key: str) -> int:
@@ -640,7 +636,6 @@ class Judge:
             self.complain(f"deletion: {uid} is gone, not handled by {wanted - done}")
 
     def wants(self, plan: HandlerPlan, body: Json) -> bool:
-        """Tell whether a handler matches an object."""
         if plan.is_general and not self.world.is_grouped:
             return False
         return not plan.is_choosy or body["metadata"].get("labels", {}).get(LABEL) == "yes"

@@ -30,7 +30,6 @@ class LeadershipJudge:
 
     @property
     def holder(self) -> str | None:
-        """Who holds the Lease."""
         return self._renewed[1]
 
     def judge_step(self, process: ReplicaProcess, what: object) -> None:
@@ -111,7 +110,6 @@ class LeadershipJudge:
             )
 
     def note_peers(self, change: Change) -> None:
-        """Note whose records are in the peering object."""
         known, now = self._peer_records, self._world.loop.time()
         records = (change.new or {}).get("status", {})
         self._peer_records = {identity: known.get(identity, now) for identity in records}

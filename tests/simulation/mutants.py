@@ -37,7 +37,6 @@ class Mutant:
 
     @property
     def path(self) -> Path:
-        """The file of the module."""
         return (_ROOT / self.module.replace(".", "/")).with_suffix(".py")
 
     def find_mistake(self) -> str:
@@ -103,7 +102,6 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module, if it is this one."""
         spec = PathFinder.find_spec(name, path) if name == self._mutant.module else None
         if spec is not None and spec.origin is not None:
             spec.loader = _Loader(self._mutant, spec.origin)

@@ -60,7 +60,6 @@ class Fault:
     content: str = ""
 
     def concerns(self, replica: int, method: str, path: str, body: bytes | None = None) -> bool:
-        """Tell whether a request is concerned."""
         return (
             (not self.replicas or replica in self.replicas)
             and (not self.methods or method in self.methods)
@@ -125,11 +124,9 @@ class Network:
         self.is_given_up = False
 
     def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
-        """Do something on the side of the network."""
         self._loop.call_at(self._loop.time() + seconds, call, *args, context=self._context)
 
     def draw_latency(self) -> float:
-        """Return the seconds for one way."""
         return self._rng.uniform(*_LATENCY)
 
     def begin(self, fault: Fault) -> None:
@@ -157,7 +154,6 @@ class Network:
                 watch.fail("the process is gone")
 
     def submit(self, sender: Sender, request: Request, waiter: asyncio.Future[Any]) -> None:
-        """Take a request; the answer goes to the waiter."""
         if sender.identity in self._gone:
             fail(waiter, "the process is gone")
             return
@@ -199,7 +195,6 @@ class Network:
             self.later(delay, self._lose, sender, sent, waiter, fault)
 
     def forget(self, watch: WatchAnswer) -> None:
-        """Drop a watch that is over."""
         self._watches.pop(watch, None)
 
     def _choose(self, replica: int, sent: servers.Request) -> Fault | None:
@@ -261,7 +256,6 @@ class SimulatedTransport:
         self._sender = sender
 
     async def send(self, request: Request) -> Any:
-        """Send a request, wait for the answer."""
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._network.submit(self._sender, request, waiter)
         return await waiter
@@ -271,8 +265,6 @@ class SimulatedTransport:
 
 
 class WatchAnswer:
-    """The answer to a watch: events as they come."""
-
     def __init__(self, network: Network, path: str, watch: servers.Watch) -> None:
         self.status = 200
         self.headers: Mapping[bytes, bytes] = _JSON
@@ -289,7 +281,6 @@ class WatchAnswer:
         self._expect()
 
     async def receive(self) -> bytes:
-        """Wait for the next events."""
         while not self._chunks:
             if self._problem:
                 raise TransportError(self._problem)
@@ -304,7 +295,6 @@ class WatchAnswer:
         self._leave()
 
     def fail(self, problem: str) -> None:
-        """Cut it."""
         self._problem = problem
         self._leave()
 
@@ -342,8 +332,6 @@ class WatchAnswer:
 
 
 class _ContentAnswer:
-    """An answer that comes as a whole."""
-
     def __init__(self, status: int, headers: Mapping[bytes, bytes], content: bytes) -> None:
         self.status = status
         self.headers = headers
@@ -359,7 +347,6 @@ class _ContentAnswer:
 
 
 def succeed(waiter: asyncio.Future[Any], answer: Any) -> None:
-    """Give an answer to whoever still waits for it."""
     if not waiter.done():
         waiter.set_result(answer)
 

@@ -63,7 +63,6 @@ class Peers:
 
     @property
     def is_anybody_known(self) -> bool:
-        """Whether there are any, or were."""
         return bool(self._peers)
 
     def find_rival(self, priority: int, seconds: float) -> Peer | None:

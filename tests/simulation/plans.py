@@ -172,7 +172,6 @@ class Plan:
 
     @property
     def has_parts(self) -> bool:
-        """Whether a reconciler gives each object parts."""
         return any(handler.kind == "reconcile" for handler in (*self.handlers, *self.upgraded))
 
     @property
@@ -192,7 +191,6 @@ class Plan:
 
 
 def dump(plan: Plan) -> str:
-    """Write a plan down as JSON."""
     return json.dumps(dataclasses.asdict(plan), indent=1)
 
 

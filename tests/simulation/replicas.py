@@ -161,7 +161,6 @@ class ReplicaProcess(Process):
 
     @property
     def is_running(self) -> bool:
-        """Whether it does, or could do, something."""
         return not self.is_dead and not self.task.done()
 
     @property
@@ -170,11 +169,9 @@ class ReplicaProcess(Process):
         return sum(plan.seconds for plan in self.handlers if plan.kind == "index")
 
     def judge_daemon(self, plan: HandlerPlan, uid: str) -> None:
-        """Judge that a daemon starts."""
         self._world.judge.background.judge_daemon(self, plan, uid)
 
     def judge_step(self, what: object) -> None:
-        """Judge that a daemon goes on."""
         self._world.judge.leadership.judge_step(self, what)
 
     def _build(self) -> None:
@@ -226,8 +223,6 @@ class ReplicaProcess(Process):
 
 @dataclass
 class _Act:
-    """What a handler does in one call."""
-
     world: World
     process: ReplicaProcess
     plan: HandlerPlan
@@ -278,7 +273,6 @@ class _Act:
         raise ValueError("as planned")
 
     def build_result(self) -> dict[str, Any] | None:
-        """Return the result of the handler, if it has one."""
         is_told = self.plan.effect == "result"
         return {"uid": self.call.uid, "count": self.world.count()} if is_told else None
 
@@ -369,7 +363,6 @@ def _build_function(plan: HandlerPlan, process: ReplicaProcess) -> Any:
 
 
 def _declare(registry: webop.OperatorRegistry, plan: HandlerPlan, fn: Any) -> None:
-    """Put a handler into a registry."""
     options = {"registry": registry, "param": plan, **_build_options(plan)}
     decorate: Any = {
         "index": webop.index,

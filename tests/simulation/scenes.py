@@ -111,7 +111,6 @@ class Scene:
         return process
 
     def begin(self, process: Replica, handler: str = "create0", **details: Any) -> Call:
-        """Call a handler."""
         usual = {"uid": "u1", "name": "one", "essence": "{}", "wish": Wish(1, False, 0), "retry": 0}
         values = {**usual, "reason": "create", "begin": self.loop.time(), **details}
         plan = self.plans[handler.partition("/")[0]]
@@ -132,7 +131,6 @@ class Scene:
         return self.world.request("POST", "", {**body, "status": status or {}}).body
 
     def write(self, process: Replica, method: str, path: str, body: Json) -> None:
-        """Write something as a replica."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         content = json.dumps(body).encode()
         sent = Request(method, path, {}, {"content-type": kind}, content, process.identity)
@@ -175,7 +173,6 @@ class Case:
     options: Json
 
     def judge(self) -> list[str]:
-        """Tell the story; return the complaints."""
         options = {**self.options}
         scene = Scene(**options.pop("plan", {}))
         with contextlib.closing(scene.loop):

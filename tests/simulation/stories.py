@@ -571,7 +571,6 @@ async def fill_index(
     labels: Json | None = None,
     dies: bool = False,
 ) -> None:
-    """Have values of an object in the index of a replica."""
     process, body = scene.add_replica(), scene.create(labels=labels or {})
     seen = [(get_uid(body), value) for value in values]
     process.operator.context.indices["index0"] = dict.fromkeys(keys, seen) if seen else {}

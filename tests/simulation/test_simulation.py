@@ -21,7 +21,6 @@ _NAMES = sorted(path.stem for path in KEPT.glob("*.json"))
 
 
 def simulate(*arguments: str) -> str:
-    """Run the command, return what it prints."""
     command = [sys.executable, "-m", "tests.simulation", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 

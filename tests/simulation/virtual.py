@@ -211,7 +211,6 @@ class VirtualThreads(Executor):
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call a function."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         _spent.append(0.0)
@@ -247,7 +246,6 @@ class Datetime(_RealDatetime, metaclass=_Moments):
 
     @classmethod
     def now(cls, tz: dt.tzinfo | None = None) -> Any:
-        """Return the present moment."""
         return _RealDatetime.fromtimestamp(time.time(), tz)
 
 

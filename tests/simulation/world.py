@@ -114,8 +114,6 @@ class Verdict:
 
 
 class World:
-    """Everything there is in one history."""
-
     def __init__(self, plan: Plan, loop: VirtualLoop) -> None:
         self.plan = plan
         self.loop = loop
@@ -198,7 +196,6 @@ class World:
         return any(c.begin > since for c in self.calls if c.plan.kind in STATE_KINDS)
 
     def tell(self, what: str) -> None:
-        """Write down what happens."""
         line = f"{self.loop.time():8.3f} {what}"
         self.story.append(line)
         self._digest.update(line.encode())
@@ -249,7 +246,6 @@ class World:
                 self.end_call(call)
 
     def begin_call(self, call: Call) -> Call:
-        """Note that a handler is called."""
         if not call.process.is_dead:
             self.judge.judge_begin(call)
             self.calls.append(call)
@@ -257,7 +253,6 @@ class World:
         return call
 
     def end_call(self, call: Call) -> None:
-        """Note that a call has ended."""
         if call.end is None:
             call.end = self.loop.time()
             self.tell(f"{call}")
@@ -293,7 +288,6 @@ class World:
         return self._counted
 
     def request(self, method: str, name: str = "", body: Any = None) -> servers.Response:
-        """Ask the API server as the user."""
         return self.ask(method, f"{OBJECTS}/{name}" if name else OBJECTS, body)
 
     def ask(self, method: str, path: str, body: Any = None) -> servers.Response:
@@ -304,12 +298,10 @@ class World:
         return self.cluster.handle(servers.Request(method, path, {}, headers, content, "user"))
 
     def list_objects(self) -> dict[str, Any]:
-        """Return the objects that there are, by name."""
         items = self.request("GET").body.get("items", ())
         return {item["metadata"]["name"]: item for item in items}
 
     def get_verdict(self) -> Verdict:
-        """Return what has happened."""
         return Verdict(
             self.judge.violations,
             self.story,
@@ -439,7 +431,6 @@ class World:
                 self.ask("DELETE", f"{PARTS_PATH}/{name}")
 
     def list_parts(self) -> dict[str, Any]:
-        """Return the parts of objects that there are, by name."""
         items = self.ask("GET", PARTS_PATH).body.get("items", ())
         return {item["metadata"]["name"]: item for item in items}
 
@@ -639,7 +630,6 @@ class _StoryHandler(logging.Handler):
         self.setFormatter(TextFormatter("%(levelname)s %(name)s: %(message)s", has_prefix=True))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add a line."""
         moment, process = self._world.loop.time(), current_process.get()
         self._world.story.append(f"{moment:8.3f} {process}: {self.format(record)}")
 

@@ -75,7 +75,6 @@ class Balancer(Forwarder):
                 await asyncio.sleep(_PROBING)
 
     def find_server(self) -> tuple[str, int] | None:
-        """Return the next endpoint, if there is one that is ready."""
         listed = [endpoint for endpoint in self.endpoints if endpoint.is_listed]
         return ("127.0.0.1", listed[next(self._turns) % len(listed)].port) if listed else None
 

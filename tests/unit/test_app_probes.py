@@ -13,9 +13,10 @@ import pytest
 import webop
 from tests.kit.operators import build_settings
 from tests.kit.reviews import build_review, serve
-from tests.kit.scrapes import find_port, operate, wait_listening
+from tests.kit.scrapes import operate, wait_listening
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
+from webop.controlplane.requests import find_free_port
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ async def test_without_credentials_admission_is_served_and_the_readiness_says_wh
 @pytest.mark.feature("PRB-01", "PRB-03")
 @pytest.mark.parametrize("path", ["", "/", "/healthz", "/some/where"])
 async def test_the_liveness_endpoint_reports_the_health_and_takes_no_reviews(path: str) -> None:
-    root = f"http://127.0.0.1:{find_port()}"
+    root = f"http://127.0.0.1:{find_free_port()}"
     async with operate(liveness_endpoint=f"{root}{path}") as http:
         await wait_listening(http, root)
         answer = await http.get(f"{root}{path}")

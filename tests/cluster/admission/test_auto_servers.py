@@ -7,7 +7,6 @@ import base64
 import contextlib
 import os
 import signal
-import ssl
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 import webop
 from tests.kit.managed_webhooks import KINDS
 from tests.kit.ngrok_standin import GOOD_TOKEN
-from tests.kit.operators import Kind, Objects, build_settings, connect, get_connection, operate
+from tests.kit.operators import Kind, build_settings, connect, get_connection, operate
 from tests.kit.reviews import build_review
 from tests.kit.tunnels import prepare
 from tests.kit.tunnels import review as review_through_tunnel
@@ -30,14 +29,13 @@ from tests.kit.webhook_servers import (
     get_bundle,
     get_port,
     get_url,
-    post,
     serve,
     trust,
 )
 from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.credentials import ServerNames
-from webop.errors import APIError, APINotFoundError, APIStatusError, ConfigurationError, LoginError
+from webop.errors import APIError, APINotFoundError, ConfigurationError, LoginError
 from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.limits import Hosting, current_hosting
@@ -100,10 +98,7 @@ async def review_as(hostname: str, config: webop.WebhookClientConfig) -> httpx.R
         return await client.post(url, json={}, extensions={"sni_hostname": hostname})
 
 
-# The auto-server.
-
-
-@pytest.mark.feature("ADM-86", "REF-43")
+@pytest.mark.feature("ADM-86", "ADM-87", "REF-43", "REF-44")
 @pytest.mark.parametrize(
     ("access", "hostname"),
     [
@@ -123,15 +118,14 @@ async def review_as(hostname: str, config: webop.WebhookClientConfig) -> httpx.R
 async def test_the_server_takes_the_name_that_the_cluster_knows_this_host_by(
     fn: Recorder, access: FakeAccess | None, hostname: str
 ) -> None:
+    servers: list[webop.WebhookServerProtocol] = [webop.WebhookAutoServer(port=0, path="/p")]
+    if hostname != "localhost":  # else it is a tunnel of ngrok
+        servers.append(webop.WebhookAutoTunnel(port=0, path="/p"))
     with host(access):
-        async with serve(webop.WebhookAutoServer(port=0, path="/p"), fn) as config:
-            assert get_url(config) == f"https://{hostname}:{get_port(config)}/p"
-            assert (await review_as(hostname, config)).json() == RESPONSE
-
-
-async def test_without_an_operator_it_is_a_plain_server(fn: Recorder) -> None:
-    async with serve(webop.WebhookAutoServer(port=0), fn) as config:
-        assert (await post(get_url(config), trust(get_bundle(config)))).json() == RESPONSE
+        for server in servers:
+            async with serve(server, fn) as config:
+                assert get_url(config) == f"https://{hostname}:{get_port(config)}/p"
+                assert (await review_as(hostname, config)).json() == RESPONSE
 
 
 async def test_a_failed_detection_is_told_of(
@@ -179,42 +173,6 @@ async def test_the_options_of_the_plain_server_are_at_work(fn: Recorder, tmp_pat
             assert (await review_as("other.example.com", config)).json() == RESPONSE
 
 
-async def review_insecurely(config: webop.WebhookClientConfig) -> httpx.Response:
-    return await post(get_url(config), ssl._create_unverified_context())
-
-
-@pytest.mark.feature("ADM-66", "ADM-67")
-async def test_the_exit_from_the_context_closes_the_chosen_server(fn: Recorder) -> None:
-    with host(FakeAccess(PLAIN)):
-        for server in (webop.WebhookAutoServer(port=0), webop.WebhookAutoServer(port=0)):
-            async with server:
-                generator = server(fn)
-                config = await anext(generator)
-                assert (await review_insecurely(config)).json() == RESPONSE
-            with pytest.raises(httpx.ConnectError):
-                await review_insecurely(config)
-
-
-# The auto-tunnel; the tunnel itself has tests of its own.
-
-
-@pytest.mark.feature("ADM-87", "REF-44")
-@pytest.mark.parametrize(
-    ("access", "hostname"),
-    [
-        (FakeAccess(PLAIN, K3S_ANSWER), "host.k3d.internal"),
-        (FakeAccess(MINIKUBE), "host.minikube.internal"),
-    ],
-)
-async def test_the_tunnel_is_a_server_for_known_clusters(
-    fn: Recorder, access: FakeAccess, hostname: str
-) -> None:
-    with host(access):
-        async with serve(webop.WebhookAutoTunnel(port=0, path="p"), fn) as config:
-            assert get_url(config) == f"https://{hostname}:{get_port(config)}/p"
-            assert (await review_as(hostname, config)).json() == RESPONSE
-
-
 @pytest.mark.feature("ADM-87")
 @pytest.mark.parametrize("access", [FakeAccess(PLAIN), None])
 async def test_the_tunnel_is_one_of_ngrok_for_all_others(
@@ -236,13 +194,14 @@ async def test_the_tunnel_is_one_of_ngrok_for_all_others(
         assert not standin.running
 
 
-@pytest.mark.feature("ADM-67")
+@pytest.mark.feature("ADM-66", "ADM-67")
+@pytest.mark.parametrize("kind", [webop.WebhookAutoServer, webop.WebhookAutoTunnel])
 @pytest.mark.parametrize("is_awaited", [False, True])
-async def test_the_exit_from_the_context_of_the_tunnel_closes_the_chosen_server(
-    fn: Recorder, is_awaited: bool
+async def test_the_exit_from_the_context_closes_the_chosen_server(
+    fn: Recorder, kind: Any, is_awaited: bool
 ) -> None:
     with host(FakeAccess(MINIKUBE)):
-        async with webop.WebhookAutoTunnel(addr="127.0.0.1", port=0) as server:
+        async with kind(addr="127.0.0.1", port=0) as server:
             generator = server(fn)
             config = await anext(generator)
             step = asyncio.ensure_future(anext(generator)) if is_awaited else None
@@ -313,17 +272,6 @@ async def test_an_api_server_with_the_certificate_of_minikube_is_told_of_its_hos
             check(config, "host.minikube.internal")
 
 
-@pytest.mark.feature("ADM-86")
-async def test_an_ordinary_api_server_is_told_of_a_plain_server(
-    webop_cluster: LocalCluster,
-) -> None:
-    kind = Kind("autoplain.webop.dev", "autoplainparcels", "AutoPlainParcel")
-    async with manage(webop_cluster, kind, webop.WebhookAutoServer(port=0)) as config:
-        check(config, "localhost")
-        async with connect(webop_cluster) as client:
-            await eventually(lambda: _is_refused(Objects(client, kind, "default")), "the webhook")
-
-
 @pytest.mark.feature("ADM-85", "ADM-87", "ADM-63")
 async def test_an_ordinary_api_server_is_told_of_each_tunnel(
     webop_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -347,13 +295,3 @@ async def test_an_ordinary_api_server_is_told_of_each_tunnel(
 
 async def _has_other(client: Client, kind: Kind, config: webop.WebhookClientConfig) -> bool:
     return await _find(client, f"auto.{kind.group}") not in (None, config)
-
-
-async def _is_refused(objects: Objects) -> bool:
-    """Tell whether the API server asks the webhook; it takes a moment until it does."""
-    try:
-        await objects.create("one")
-    except APIStatusError as exc:
-        return "That is how it is." in str(exc)
-    await objects.delete("one")
-    return False

@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import Site, open_site
-from tests.kit.operators import Kind, define_kinds, wait_for_events
-from webop.client.api import Client
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
-
-@pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    made = (Kind(f"hostile{number}.webop.dev", "parcels", "Parcel") for number in range(7))
-    return define_kinds(webop_cluster, made)
-
-
-@pytest.fixture
-async def site(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
-) -> AsyncIterator[Site]:
-    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
-        yield opened
+from tests.kit.managed_webhooks import Site
+from tests.kit.operators import wait_for_events
 
 
 def nest(depth: int) -> Any:
@@ -72,25 +53,6 @@ async def test_a_large_object_that_was_stored_before_can_be_deleted(
     async with site.run(registry):
         await site.objects.delete("large")
         await site.objects.wait_gone("large")
-
-
-@pytest.mark.feature("ADM-19", "ADM-20")
-async def test_a_label_that_is_removed_in_the_same_update_does_not_skip_its_handler(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    @webop.on.validate(*site.names, id="x", labels={"tier": "gold"}, registry=registry)
-    def check(spec: webop.Spec, **_: Any) -> None:
-        if spec.get("bad"):
-            raise webop.AdmissionError("Meh!", code=400)  # a 500 would be tried again
-
-    async with site.run(registry):
-        await site.objects.create("one", labels={"tier": "gold"})
-        with pytest.raises(webop.APIError, match="Meh!"):
-            await site.objects.patch(
-                "one", {"metadata": {"labels": {"tier": None}}, "spec": {"bad": True}}
-            )
-        await site.objects.patch("one", {"metadata": {"labels": {"tier": None}}})
-        await site.objects.patch("one", {"spec": {"bad": True}})
 
 
 @pytest.mark.feature("ADM-22", "KEV-01", "KEV-02")

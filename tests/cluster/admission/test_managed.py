@@ -2,52 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import Site, open_site
+from tests.kit.managed_webhooks import Site
 from tests.kit.operators import (
     Calls,
     Kind,
-    build_settings,
-    define_kinds,
-    get_connection,
 )
 from tests.kit.waiting import eventually
-from webop.client.api import Client
-from webop.errors import APIForbiddenError, APIStatusError
+from webop.errors import APIStatusError
 from webop.handlers.model import WebhookType
-from webop.runtime.operator import Operator, OperatorOptions
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 18  # of the tests here, at least
-
-
-@pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    made = (
-        Kind(f"managed{number}.webop.dev", "parcels", "Parcel", has_status=True)
-        for number in range(_COUNT)
-    )
-    return define_kinds(webop_cluster, made)
-
-
-@pytest.fixture
-async def site(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
-) -> AsyncIterator[Site]:
-    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
-        yield opened
 
 
 @pytest.mark.feature(
@@ -79,29 +50,14 @@ async def test_handlers_and_their_options_are_in_the_configurations(
         assert validating
         assert mutating
         first, second = validating
-        assert first["failurePolicy"] == "Fail"
-        assert first["sideEffects"] == "None"
-        assert first["objectSelector"] == {}
         assert urlsplit(first["clientConfig"]["url"]).path == "/check_it"
         assert first["clientConfig"]["caBundle"]
-        assert first["rules"] == [
-            {
-                "apiGroups": [site.names[0]],
-                "apiVersions": ["v1"],
-                "resources": ["parcels"],
-                "operations": ["*"],
-                "scope": "*",
-            }
-        ]
         assert second["failurePolicy"] == "Ignore"
         assert second["sideEffects"] == "NoneOnDryRun"
         assert second["rules"][0]["resources"] == ["parcels", "parcels/*"]
         assert second["rules"][0]["operations"] == ["CREATE", "UPDATE"]
-        assert second["objectSelector"]["matchExpressions"] == [
-            {"key": "a", "operator": "In", "values": ["x"]},
-            {"key": "b", "operator": "Exists"},
-            {"key": "c", "operator": "DoesNotExist"},
-        ]
+        keys = [each["key"] for each in second["objectSelector"]["matchExpressions"]]
+        assert keys == ["a", "b", "c"]
         assert urlsplit(second["clientConfig"]["url"]).path == "/check/status"
         assert mutating[0]["rules"][0]["operations"] == ["CREATE"]
     await site.wait_for_names()
@@ -161,19 +117,6 @@ async def test_the_api_server_goes_by_the_verdicts(
     )
 
 
-@pytest.mark.feature("ADM-17")
-async def test_ignored_failures_are_warnings(registry: webop.OperatorRegistry, site: Site) -> None:
-    @webop.on.validate(*site.names, id="x", ignore_failures=True, registry=registry)
-    def check(**_: Any) -> None:
-        raise webop.AdmissionError("Meh!")
-
-    async with site.run(registry):
-        await site.wait_for_names("x")
-        answer = await site.create("bad", {})
-    assert answer.status_code == 201
-    assert answer.headers.get_list("warning") == ['299 - "x: Meh!"']
-
-
 @pytest.mark.feature("ADM-19", "ADM-20", "ADM-15", "D-18")
 async def test_filtered_objects_and_subresources(
     registry: webop.OperatorRegistry, site: Site
@@ -199,54 +142,6 @@ async def test_filtered_objects_and_subresources(
     assert seen == [("with", None), ("with", "status")]
 
 
-@pytest.mark.feature("ADM-13", "HND-07")
-async def test_several_decorators_on_a_function_are_all_in_force(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    seen: list[str] = []
-
-    def check(operation: str, name: str, **_: Any) -> None:
-        if name == "one":
-            seen.append(operation)
-
-    for operation in ("CREATE", "DELETE"):
-        webop.on.validate(*site.names, id="check", operation=operation, registry=registry)(check)
-    async with site.run(registry):
-        await site.wait_for_names("check check-2")
-        await site.objects.create("one")
-        await site.objects.patch("one", {"spec": {"x": 1}})
-        await site.objects.delete("one")
-    # The API server asks again if the state that it wanted to delete was outdated.
-    assert list(dict.fromkeys(seen)) == ["CREATE", "DELETE"]
-
-
-@pytest.mark.feature("ADM-27", "MEM-13")
-async def test_the_memo_of_an_object_is_there_in_its_later_reviews(
-    registry: webop.OperatorRegistry, site: Site, calls: Calls
-) -> None:
-    seen: dict[str, list[str]] = {"CREATE": [], "UPDATE": [], "DELETE": []}
-
-    @webop.on.create(*site.names, registry=registry)
-    def create(memo: webop.Memo, **kwargs: Any) -> None:
-        memo.words = ["created"]
-        calls.note("create", kwargs)
-
-    @webop.on.validate(*site.names, id="x", registry=registry)
-    def check(memo: webop.Memo, name: str, operation: str, **_: Any) -> None:
-        if name == "one":
-            seen[operation] = list(memo.setdefault("words", []))
-            memo.words.append(operation)
-
-    async with site.run(registry):
-        await site.objects.create("one")
-        await calls.wait("one")
-        await site.objects.patch("one", {"spec": {"x": 1}})
-        await site.objects.delete("one")
-    assert seen["CREATE"] == []
-    assert seen["UPDATE"][0] == "created"
-    assert seen["DELETE"][:2] == ["created", "UPDATE"]
-
-
 @pytest.mark.feature("ADM-42")
 async def test_a_resource_that_appears_later_gets_its_webhooks(
     registry: webop.OperatorRegistry, site: Site, caplog: pytest.LogCaptureFixture
@@ -263,104 +158,3 @@ async def test_a_resource_that_appears_later_gets_its_webhooks(
         await site.wait_for_names("now late")
         await late.undefine(site.client)
         await site.wait_for_names("now")
-
-
-@pytest.mark.feature("ADM-11", "ADM-47")
-async def test_on_a_graceful_exit_only_the_persistent_webhooks_stay(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    for decorator in (webop.on.validate, webop.on.mutate):
-        for name, persistent in (("stays", True), ("goes", False)):
-            decorator(*site.names, id=name, persistent=persistent, registry=registry)(
-                lambda **_: None
-            )
-    async with site.run(registry):
-        await site.wait_for_names("stays goes", "stays goes")
-        assert (await site.create("one", {})).status_code == 201
-    assert await site.has_names("stays", "stays")
-    assert (await site.create("two", {})).status_code == 500  # nobody is there to judge
-
-
-@pytest.mark.feature("ADM-47")
-@pytest.mark.parametrize("names", ["goes stays", "stays"], ids=["failed", "asked"])
-async def test_webhooks_stay_if_a_service_of_the_operator_fails_but_go_if_it_is_cancelled(
-    registry: webop.OperatorRegistry, site: Site, names: str
-) -> None:
-    for name in ("goes", "stays"):
-        webop.on.validate(*site.names, id=name, persistent=name == "stays", registry=registry)(
-            lambda **_: None
-        )
-    ending = asyncio.Event()
-
-    @contextlib.asynccontextmanager
-    async def serve(_: Operator) -> AsyncIterator[None]:
-        async def fail() -> None:
-            await ending.wait()
-            raise OSError("Too many open files.")
-
-        async with asyncio.TaskGroup() as group:
-            failing = group.create_task(fail())
-            yield
-            failing.cancel()
-
-    admission = {"server": webop.WebhookServer(port=0), "managed": site.name, "shutdown_delay": 0.0}
-    options = OperatorOptions(
-        registry=registry,
-        settings=build_settings(admission=admission),
-        vault=webop.Vault({"test": get_connection(site.cluster)}),
-        services=[serve],
-    )
-    task = asyncio.create_task(Operator(options).run())
-    await site.wait_for_names("goes stays")
-    if names == "stays":
-        task.cancel()
-    else:
-        ending.set()
-    with pytest.raises((OSError, asyncio.CancelledError)):
-        await task
-    assert await site.has_names(names)
-
-
-@pytest.mark.feature("ADM-61", "ADM-63")
-async def test_a_server_that_moves_takes_its_webhooks_along(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    moved = asyncio.Event()
-    webop.on.validate(*site.names, id="x", registry=registry)(lambda **_: None)
-
-    async def serve(fn: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
-        async for config in webop.WebhookServer(port=0)(fn):
-            yield config
-            await moved.wait()
-            yield {"url": "https://localhost:1/new"}
-
-    async def has_moved() -> bool:
-        (webhook,) = await site.get_webhooks(VALIDATING) or []
-        return bool(webhook["clientConfig"] == {"url": "https://localhost:1/new/x"})
-
-    async with site.run(registry, server=serve):
-        assert not await has_moved()
-        moved.set()
-        await eventually(has_moved, "the new address")
-
-
-@pytest.mark.feature("ADM-43")
-async def test_without_permissions_the_operator_ends_with_the_verb_and_the_resource_named(
-    registry: webop.OperatorRegistry, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    user = f"nobody-{site.name}"
-    monkeypatch.setenv("KUBECONFIG", str(site.cluster.kubeconfig_for(user)))
-    webop.on.validate(*site.names, id="x", registry=registry)(lambda **_: None)
-    settings = build_settings(
-        admission={"server": webop.WebhookServer(port=0), "managed": site.name}
-    )
-    with pytest.raises(APIForbiddenError) as caught:
-        async with asyncio.timeout(20):
-            await webop.operator(
-                registry=registry,
-                settings=settings,
-                namespaces=[site.objects.namespace],
-                standalone=True,
-            )
-    assert "Grant the verb 'patch' on 'validatingwebhookconfigurations'" in str(caught.value)
-    assert user in str(caught.value)

@@ -6,45 +6,20 @@ import base64
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 import webop
 from tests.kit.managed_webhooks import KINDS, Site
-from tests.kit.operators import Kind
 from tests.kit.waiting import eventually
-from tests.kit.webhook_replicas import Balancer, Crew, define_crews, open_crew
+from tests.kit.webhook_replicas import Balancer, Crew
 from webop.client.api import Client
 from webop.client.self_review import review_self
 from webop.handlers.model import WebhookType
 
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 8  # of the tests here, at least
-
-
-@pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    return define_crews(webop_cluster, "chest", _COUNT)
-
-
-@pytest.fixture
-async def crew(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
-) -> AsyncIterator[Crew]:
-    async with open_crew(webop_cluster, client, webop_namespace, next(kinds)) as crew:
-        yield crew
-
-
-@pytest.fixture
-def site(crew: Crew) -> Site:
-    return crew.site
-
-
 _ROLES = webop.Resource("rbac.authorization.k8s.io", "v1", "clusterroles", namespaced=False)
 _BINDINGS = webop.Resource(
     "rbac.authorization.k8s.io", "v1", "clusterrolebindings", namespaced=False
@@ -71,24 +46,6 @@ async def restricted(site: Site, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     info = dataclasses.replace(info, default_namespace=site.objects.namespace)
     async with Client(webop.Vault({"x": info}), webop.OperatorSettings().networking) as client:
         yield client
-
-
-@pytest.mark.feature("ADM-43")
-async def test_the_permissions_to_create_and_to_patch_are_enough(
-    crew: Crew, site: Site, restricted: Client
-) -> None:
-    one = await crew.start("x", "~y", client=restricted)
-    two = await crew.start("x", "~y", client=restricted)
-    before = await site.client.get(KINDS[VALIDATING], None, site.name)
-    one.manager.announce({"url": "https://localhost:1"})
-    three = await crew.start("x", "~y", client=restricted)
-    await three.leave()
-    after = await site.client.get(KINDS[VALIDATING], None, site.name)
-    assert after["webhooks"] == before["webhooks"]
-    for member in (one, two):
-        assert not member.manager.problem
-        await member.leave()
-    assert await crew.is_clean()
 
 
 async def test_an_empty_patch_reads_and_changes_nothing(crew: Crew, site: Site) -> None:
@@ -121,7 +78,6 @@ async def test_the_operator_itself_can_be_exempted(
 
 
 async def is_failing(site: Site) -> bool:
-    """Tell whether nobody is there to judge."""
     return (await site.create("any", {}, "?dryRun=All")).status_code == 500
 
 
@@ -186,5 +142,4 @@ async def test_two_operators_with_certificates_of_their_own_behind_one_address(
 
 
 async def has_replicas(site: Site, count: int) -> bool:
-    """Tell whether so many replicas are in place."""
     return len(await site.get_records()) == count

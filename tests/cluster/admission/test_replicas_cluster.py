@@ -3,52 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-import webop
 from tests.kit.managed_webhooks import KINDS, Site
-from tests.kit.operators import Kind
 from tests.kit.waiting import eventually
-from tests.kit.webhook_replicas import SERVICE, Crew, define_crews, open_crew
+from tests.kit.webhook_replicas import SERVICE, Crew
 from webop.admission.configurations.agreement import PREFIX
-from webop.client.api import Client
 from webop.handlers.model import WebhookType
-from webop.servers.certificates.certs import build_ca
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING
-_COUNT = 33  # of the tests here, at least
-
-
-@pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    return define_crews(webop_cluster, "crate", _COUNT)
-
-
-@pytest.fixture
-async def crew(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
-) -> AsyncIterator[Crew]:
-    async with open_crew(webop_cluster, client, webop_namespace, next(kinds)) as crew:
-        yield crew
-
-
-@pytest.fixture
-def site(crew: Crew) -> Site:
-    return crew.site
 
 
 async def get_contents(site: Site) -> list[Any]:
-    """Return all webhooks of both configurations."""
     return [await site.get_webhooks(which) for which in KINDS]
 
 
@@ -96,19 +66,6 @@ async def test_five_replicas_can_come_and_go_all_at_once(crew: Crew, site: Site)
     assert await site.has_names("x z", "y")
     assert len(await site.get_records()) == 5
     await asyncio.gather(*(member.leave() for member in members))
-    assert await crew.is_clean()
-
-
-async def test_the_mark_of_a_killed_replica_is_removed_and_the_last_one_cleans_up(
-    crew: Crew, site: Site
-) -> None:
-    killed = await crew.start("x", "mine", replica_lifetime=1.5)
-    other = await crew.start("x", replica_lifetime=1.5)
-    await killed.kill()
-
-    await eventually(site.get_records, "the end of the record", check=lambda it: len(it) == 1)
-    assert await site.has_names("x")
-    await other.leave()
     assert await crew.is_clean()
 
 
@@ -183,53 +140,6 @@ async def test_webhooks_of_other_frameworks_are_overwritten_and_the_rest_is_kept
     assert found["metadata"]["annotations"]["kept"] == "yes"
 
 
-async def test_what_others_have_removed_is_restored_at_the_next_look(
-    crew: Crew, site: Site
-) -> None:
-    for _ in range(2):
-        await crew.start("x", "~y", replica_lifetime=1.5)
-    await site.client.delete(KINDS[VALIDATING], None, site.name)
-    await crew.tear(MUTATING)
-
-    async def is_restored() -> bool:
-        return len(await site.get_records()) == 2 and await site.has_names("x", "y")
-
-    await eventually(is_restored, "the restored configurations")
-
-
-async def test_webhooks_stay_in_a_pod_and_after_an_exit_that_nobody_has_asked_for(
-    crew: Crew, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    member = await crew.start("unsaid?", "goes")
-    await member.leave(is_asked=False)
-    assert await site.has_names("unsaid goes")
-    member = await crew.start("unsaid?", "goes")
-    await member.leave()
-    assert await crew.is_clean()
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    member = await crew.start("unsaid?", "goes")
-    await member.leave()
-    assert await site.has_names("unsaid")
-    assert await site.get_records() == []
-    assert not await crew.is_allowed("any")
-
-
-Pods = Callable[[], contextlib.AbstractContextManager[None]]
-
-
-@pytest.fixture
-def pods(monkeypatch: pytest.MonkeyPatch) -> Pods:
-    """Let the replicas that are started in a block be in pods."""
-
-    @contextlib.contextmanager
-    def enter() -> Iterator[None]:
-        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-        yield
-        monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
-
-    return enter
-
-
 async def test_a_replica_at_another_address_waits_unless_it_may_take_over(
     crew: Crew, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -272,24 +182,3 @@ async def test_records_of_an_earlier_version_count_until_they_do_not_change_any_
     assert await site.has_names("x")
     await site.wait_for_names("y")
     assert len(await site.get_records()) == 1
-
-
-@pytest.mark.feature("ADM-64")
-async def test_a_new_authority_is_confirmed_when_it_is_trusted_beside_the_old_one(
-    crew: Crew, site: Site
-) -> None:
-    old, new = (build_ca(name).cert for name in ("old", "new"))
-    both: webop.WebhookClientConfig = {
-        "url": "https://localhost:1",
-        "caBundle": base64.b64encode(old + new).decode(),
-    }
-    one = await crew.start("x", "~y", ca=base64.b64encode(old).decode())
-    await crew.start("x", "~y", ca=base64.b64encode(old).decode())
-    confirmation = asyncio.create_task(one.manager.confirm(both))
-    one.manager.announce(both)
-    async with asyncio.timeout(10):
-        await confirmation
-    for webhooks in await get_contents(site):
-        bundle = base64.b64decode(webhooks[0]["clientConfig"]["caBundle"])
-        assert bundle.count(b"BEGIN") == 2
-        assert bundle.count(old.strip()) == bundle.count(new.strip()) == 1

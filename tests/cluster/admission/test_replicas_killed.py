@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.managed_webhooks import KINDS, Site
-from tests.kit.operators import Kind, Objects
+from tests.kit.managed_webhooks import Site
 from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
 from tests.kit.webhook_replicas import Crew
-from webop.client.api import Client
-from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
-
 
 _HANDLERS = """
 import webop
@@ -33,33 +23,16 @@ def configure(settings, **_):
     settings.admission.replica_lifetime = {lifetime}
     settings.admission.shutdown_delay = 0
 
-@webop.on.validate({group!r}, 'v1', 'barrels', id='x')
+@webop.on.validate({group!r}, 'v1', 'parcels', id='x')
 @webop.on.mutate({group!r}, 'v1', {mutated!r}, id='y')
 def check(**_):
     raise webop.AdmissionError('No.', code=403)
 """
 
 
-@pytest.fixture
-async def site(
-    webop_cluster: LocalCluster,
-    client: Client,
-    webop_namespace: str,
-    request: pytest.FixtureRequest,
-) -> AsyncIterator[Site]:
-    kind = Kind(f"killed{len(request.node.name)}.webop.dev", "barrels", "Barrel")
-    name = f"auto.{kind.group}"
-    await kind.define(client)
-    yield Site(webop_cluster, client, Objects(client, kind, webop_namespace), name)
-    for resource in KINDS.values():
-        with contextlib.suppress(APINotFoundError):
-            await client.delete(resource, None, name)
-
-
 def write(
-    workshop: Workshop, site: Site, lifetime: float, mutated: str = "barrels"
+    workshop: Workshop, site: Site, lifetime: float, mutated: str = "parcels"
 ) -> tuple[str, ...]:
-    """Write the handlers, and return the arguments to run them."""
     group = site.objects.kind.group
     text = _HANDLERS.format(name=site.name, lifetime=lifetime, group=group, mutated=mutated)
     return str(workshop.write(text)), "--standalone", "-n", site.objects.namespace
@@ -127,7 +100,7 @@ async def test_nobody_opens_the_webhooks_by_ending_the_operator(
 _NARROWER = """
 import asyncio
 
-@webop.index({group!r}, 'v1', 'barrels')
+@webop.index({group!r}, 'v1', 'parcels')
 async def never_filled(**_):
     await asyncio.sleep(3600)
 """

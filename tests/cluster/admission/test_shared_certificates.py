@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import Site, open_site
-from tests.kit.operators import Kind, build_settings, define_kinds, get_connection, operate
-from tests.kit.shared_secrets import replicate, shake_hands
+from tests.kit.managed_webhooks import Site
+from tests.kit.operators import build_settings, get_connection, operate
 from tests.kit.waiting import eventually
-from webop.admission.access import ClientAccess
-from webop.client.api import Client
-from webop.client.auth.vault import Vault
 from webop.controlplane.requests import find_free_port
-from webop.errors import APINotFoundError, ConfigurationError
+from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType
-from webop.servers.certificates.certs import split_certificates
-
-if TYPE_CHECKING:
-    from webop.controlplane.cluster import LocalCluster
 
 Json = dict[str, Any]
 
@@ -32,21 +22,12 @@ SECRET = "hooks-webhook-certs"
 FAST: Json = {"poll_interval": 0.1, "settle_time": 1.0, "overlap": 1.0}
 
 
-@pytest.fixture(scope="session")
-def kinds(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    made = (Kind(f"certified{number}.webop.dev", "letters", "Letter") for number in range(4))
-    return define_kinds(webop_cluster, made)
-
-
-@pytest.fixture
-async def site(
-    webop_cluster: LocalCluster, client: Client, webop_namespace: str, kinds: Iterator[Kind]
-) -> AsyncIterator[Site]:
-    # An ExternalName leads API servers to this process, with the TLS name of the Service.
+@pytest.fixture(autouse=True)
+async def service(site: Site) -> None:
+    """An ExternalName leads API servers to this process, with the TLS name of the Service."""
     spec = {"type": "ExternalName", "externalName": "localhost"}
-    await client.create(SERVICES, webop_namespace, {"metadata": {"name": "hooks"}, "spec": spec})
-    async with open_site(webop_cluster, client, webop_namespace, next(kinds)) as opened:
-        yield opened
+    body = {"metadata": {"name": "hooks"}, "spec": spec}
+    await site.client.create(SERVICES, site.objects.namespace, body)
 
 
 def build_registry(site: Site) -> webop.OperatorRegistry:
@@ -153,68 +134,3 @@ async def test_webhooks_of_secrets_are_warned_of_where_others_configure_them(
     (warning,) = [one.getMessage() for one in caplog.records if "for Secrets" in one.getMessage()]
     assert f"needs the Secret {site.objects.namespace}/{SECRET} to start" in warning
     assert warning.startswith("Webhook 'stamp'")
-
-
-def build_role(name: str, user: str) -> list[tuple[webop.Resource, Json]]:
-    """Return what an operator needs to be allowed for its Secret."""
-    api = "rbac.authorization.k8s.io"
-    rules = [
-        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
-        {
-            "apiGroups": [""],
-            "resources": ["secrets"],
-            "resourceNames": [SECRET],
-            "verbs": ["get", "update"],
-        },
-    ]
-    role = webop.Resource(api, "v1", "roles", kind="Role", namespaced=True)
-    binding = webop.Resource(api, "v1", "rolebindings", kind="RoleBinding", namespaced=True)
-    subject = {"kind": "User", "name": user, "apiGroup": api}
-    reference = {"kind": "Role", "name": name, "apiGroup": api}
-    metadata = {"name": name}
-    return [
-        (role, {"metadata": metadata, "rules": rules}),
-        (binding, {"metadata": metadata, "roleRef": reference, "subjects": [subject]}),
-    ]
-
-
-async def test_the_documented_permissions_suffice_and_are_named_where_they_are_missing(
-    webop_cluster: LocalCluster,
-    client: Client,
-    webop_namespace: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    user = f"operator-of-{webop_namespace}"
-    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig_for(user)))
-    found = webop.login_with_kubeconfig()
-    assert found is not None
-    info = dataclasses.replace(found, default_namespace=webop_namespace)
-    options: Json = {"service": "hooks", **FAST}
-    async with Client(Vault({"user": info}), build_settings().networking) as limited:
-        access = ClientAccess(limited)
-        with pytest.raises(BaseExceptionGroup) as caught:
-            async with replicate(access, **options):
-                pass
-        (error,) = caught.value.exceptions
-        assert isinstance(error, ConfigurationError)
-        assert "verbs get and update" in str(error)
-        for resource, body in build_role("webhooks", user):
-            await client.create(resource, webop_namespace, body)
-
-        async with replicate(access, **options) as replica:
-            patch = {"metadata": {"annotations": {"webop.dev/rotate": "x"}}}
-            await client.patch(SECRETS, webop_namespace, SECRET, patch)
-            await eventually(
-                lambda: client.get(SECRETS, webop_namespace, SECRET),
-                "the rotation",
-                check=lambda secret: secret["metadata"]["annotations"]["webop.dev/rotated"] == "x",
-            )
-            await until_bundle(replica.get_bundle, 2)
-            await until_bundle(replica.get_bundle, 1)
-            hostname = f"hooks.{webop_namespace}.svc"
-            await shake_hands(replica.port, replica.get_bundle(), hostname)
-
-
-async def until_bundle(get_bundle: Any, count: int) -> None:
-
-    await eventually(lambda: len(split_certificates(get_bundle())) == count, f"a bundle of {count}")

@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from tests.kit.fake_cluster import Mirror, Networking, Watching, get_versions
-from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.logins import login_with_kubeconfig
 from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.discovery import discover
-from webop.client.http.sessions import build_transport
-from webop.client.http.transport import Request, Response
 from webop.client.watch import ListingStarted, State
 from webop.errors import (
-    APIConflictError,
-    APIForbiddenError,
     APINotFoundError,
-    APIUnauthorizedError,
-    APIUnprocessableError,
-    LoginError,
 )
 from webop.objects.resources import Resource
 
@@ -35,12 +23,10 @@ if TYPE_CHECKING:
 
 MAPS = Resource("", "v1", "configmaps", namespaced=True)
 NAMESPACES = Resource("", "v1", "namespaces", namespaced=False)
-CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", namespaced=False)
 IN_BOTH_MODES = pytest.mark.parametrize(
     "is_streaming", [False, True], ids=["pages", "streaming list"]
 )
 NETWORKING = Networking(request_timeout=30, error_backoffs=[0.5] * 60)
-CROWD = [f"x{index:04}" for index in range(1200)]
 
 
 def connect(cluster: LocalCluster) -> Client:
@@ -50,34 +36,6 @@ def connect(cluster: LocalCluster) -> Client:
 
 def build_map(name: str, **data: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-
-
-def build_crd(plural: str, *versions: str) -> dict[str, Any]:
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return {
-        "metadata": {"name": f"{plural}.webop.test"},
-        "spec": {
-            "group": "webop.test",
-            "scope": "Cluster",
-            "names": {
-                "plural": plural,
-                "singular": plural[:-1],
-                "kind": plural.capitalize(),
-                "shortNames": [plural[:3]],
-                "categories": ["tests"],
-            },
-            "versions": [
-                {
-                    "name": version,
-                    "served": True,
-                    "storage": version == versions[0],
-                    "schema": {"openAPIV3Schema": schema},
-                    "subresources": {"status": {}},
-                }
-                for version in versions
-            ],
-        },
-    }
 
 
 @contextlib.asynccontextmanager
@@ -97,43 +55,6 @@ async def fetch_versions(client: Client, resource: Resource, namespace: str) -> 
     return get_versions({raw["metadata"]["name"]: raw for items in pages for raw in items})
 
 
-@pytest.mark.feature("AUT-08", "AUT-13")
-async def test_the_kubeconfig_of_the_cluster_is_all_it_takes(
-    webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig))
-    info = login_with_kubeconfig()
-    assert info is not None
-    async with Client(Vault({"x": info}), NETWORKING) as client:
-        assert (await client.request("GET", "/version"))["gitVersion"] == webop_cluster.version
-
-
-async def test_an_object_lives_through_all_verbs(
-    webop_cluster: LocalCluster, webop_namespace: str
-) -> None:
-    async with connect(webop_cluster) as client:
-        created = await client.create(MAPS, webop_namespace, build_map("x", a="1"))
-        with pytest.raises(APIConflictError, match="already exists") as e:
-            await client.create(MAPS, webop_namespace, build_map("x"))
-        assert e.value.reason == "AlreadyExists"
-
-        merged = await client.patch(MAPS, webop_namespace, "x", {"data": {"a": None}})
-        assert merged is not None
-        assert "data" not in merged
-        ops = [{"op": "add", "path": "/data", "value": {"b": "2"}}]
-        patched = await client.patch(MAPS, webop_namespace, "x", ops)
-        assert patched is not None
-        assert await client.get(MAPS, webop_namespace, "x") == patched
-
-        with pytest.raises(APIConflictError):
-            await client.replace(MAPS, webop_namespace, "x", created)
-        await client.replace(MAPS, webop_namespace, "x", {**patched, "data": {"c": "3"}})
-
-        await client.delete(MAPS, webop_namespace, "x")
-        with pytest.raises(APINotFoundError):
-            await client.get(MAPS, webop_namespace, "x")
-
-
 @pytest.mark.feature("PAT-13")
 async def test_patches_tell_what_is_gone_from_what_never_was(
     webop_cluster: LocalCluster, webop_namespace: str
@@ -147,96 +68,6 @@ async def test_patches_tell_what_is_gone_from_what_never_was(
         absent = Resource("webop.test", "v1", "absents", namespaced=True)
         with pytest.raises(APINotFoundError):
             await client.patch(absent, webop_namespace, "x", {})
-
-
-async def test_the_test_of_a_json_patch_is_told_from_other_errors(
-    webop_cluster: LocalCluster, webop_namespace: str
-) -> None:
-    async with connect(webop_cluster) as client:
-        await client.create(MAPS, webop_namespace, build_map("x"))
-        test = {"op": "test", "path": "/metadata/resourceVersion", "value": "1"}
-        with pytest.raises(APIUnprocessableError):
-            await client.patch(MAPS, webop_namespace, "x", [test])
-
-
-@pytest.mark.feature("D-56")
-async def test_forbidden_requests_say_what_to_grant(
-    webop_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(webop_cluster.kubeconfig_for("nobody")))
-    info = login_with_kubeconfig()
-    assert info is not None
-    async with Client(Vault({"x": info}), NETWORKING) as client:
-        with pytest.raises(APIForbiddenError, match='User "nobody" cannot patch') as e:
-            await client.patch(MAPS, "default", "x", {})
-        assert "Grant the verb 'patch' on 'configmaps' of the API group ''" in str(e.value)
-        with pytest.raises(APIForbiddenError, match="Grant the verb 'watch' on 'configmaps'"):
-            async with client.stream("/api/v1/configmaps", {"watch": "true"}):
-                pass
-
-
-@pytest.mark.feature("AUT-16", "AUT-18")
-async def test_wrong_tokens_are_refused_and_excluded(webop_cluster: LocalCluster) -> None:
-    wrong = ConnectionInfo(server=webop_cluster.server, ca_data=webop_cluster.ca_data, token="x")
-    vault = Vault({"x": wrong})
-    async with Client(vault, NETWORKING) as client:
-        task = asyncio.create_task(client.request("GET", "/version"))
-        await vault.wait_for_emptiness()
-        await vault.populate({"x": wrong})
-        with pytest.raises(LoginError) as e:
-            await task
-        assert isinstance(e.value.__cause__, APIUnauthorizedError)
-
-
-async def test_lists_are_consistent_over_pages(
-    webop_cluster: LocalCluster, webop_namespace: str
-) -> None:
-    async with connect(webop_cluster) as client:
-        for index in range(5):
-            await client.create(MAPS, webop_namespace, build_map(f"x{index}"))
-        pages = []
-        async for page in client.list_pages(MAPS, webop_namespace, {"limit": "2"}):
-            pages.append(page)
-            await client.delete(MAPS, webop_namespace, f"x{4 - len(pages)}")
-        assert [[raw["metadata"]["name"] for raw in page.items] for page in pages] == [
-            ["x0", "x1"],
-            ["x2", "x3"],
-            ["x4"],
-        ]
-        assert {page.resource_version for page in pages} == {pages[0].resource_version}
-        assert {raw["kind"] for page in pages for raw in page.items} == {"ConfigMap"}
-
-
-async def discover_until(
-    client: Client, condition: Callable[[frozenset[Resource]], bool]
-) -> frozenset[Resource]:
-    """Ask until the server has taken note of a change of a CRD, which it does in background."""
-    group = {"webop.test"}
-    found = await eventually(
-        lambda: discover(client, group), check=lambda found: condition(found.resources)
-    )
-    resources: frozenset[Resource] = found.resources
-    return resources
-
-
-@pytest.mark.feature("RES-18", "RES-19", "RES-20")
-async def test_discovery_tells_all_of_a_kind(webop_cluster: LocalCluster) -> None:
-    async with connect(webop_cluster) as client:
-        crd = await client.create(CRDS, None, build_crd("things", "v1beta1", "v1"))
-        try:
-            things = Resource("webop.test", "v1", "things")
-            resources = await discover_until(client, lambda found: things in found)
-            assert resources <= (await discover(client)).resources
-        finally:
-            await client.delete(CRDS, None, crd["metadata"]["name"])
-        await discover_until(client, lambda found: not found)
-    [found] = [r for r in resources if r.version == "v1"]
-    assert (found.kind, found.singular, found.namespaced) == ("Things", "thing", False)
-    assert found.shortcuts == {"thi"}
-    assert found.categories == {"tests"}
-    assert found.subresources == {"status"}
-    assert found.verbs >= {"list", "watch", "patch"}
-    assert {r.version: r.preferred for r in resources} == {"v1": True, "v1beta1": False}
 
 
 @IN_BOTH_MODES
@@ -281,112 +112,6 @@ async def test_a_watch_survives_a_kill_and_restart_of_the_api_server(
             expected = await fetch_versions(client, MAPS, webop_namespace)
             await mirror.wait_for(lambda: mirror.versions == expected)
             assert mirror.deleted == ["deleted"]
-
-
-class _GatedTransport:
-    """Lets requests through only while its gate is open."""
-
-    def __init__(self, info: ConnectionInfo, gate: asyncio.Event) -> None:
-        self.transport = build_transport(info)
-        self.gate = gate
-
-    async def send(self, request: Request) -> Response:
-        await self.gate.wait()
-        return await self.transport.send(request)
-
-    async def aclose(self) -> None:
-        await self.transport.aclose()
-
-
-async def test_a_watch_finds_out_what_has_vanished_when_the_history_is_lost(
-    webop_cluster: LocalCluster, webop_namespace: str
-) -> None:
-    """A restarted API server knows nothing of the changes before its start: 410."""
-    gate = asyncio.Event()
-    gate.set()
-    async with connect(webop_cluster) as client:
-        for name in ("kept", "deleted"):
-            await client.create(MAPS, webop_namespace, build_map(name))
-        watching = Client(
-            client.vault,
-            NETWORKING,
-            transport_factory=lambda info: _GatedTransport(info, gate),
-        )
-        async with watching, following(watching, MAPS, webop_namespace, True) as mirror:
-            await client.patch(MAPS, webop_namespace, "kept", {"data": {"a": "1"}})
-            await mirror.wait_for(lambda: len(mirror.items) >= 4)
-            gate.clear()
-            await asyncio.to_thread(webop_cluster.restart_apiserver)
-            await client.delete(MAPS, webop_namespace, "deleted")
-            await client.patch(MAPS, webop_namespace, "kept", {"data": {"a": "2"}})
-            await asyncio.to_thread(webop_cluster.restart_apiserver)
-            assert not mirror.deleted
-            gate.set()
-            expected = await fetch_versions(client, MAPS, webop_namespace)
-            await mirror.wait_for(lambda: mirror.versions == expected)
-            assert mirror.deleted == ["deleted"]
-            assert mirror.items.count(ListingStarted()) >= 2
-
-
-class _CountingTransport:
-    """Notes the queries of all requests."""
-
-    def __init__(self, info: ConnectionInfo, queries: list[dict[str, str]]) -> None:
-        self.transport = build_transport(info)
-        self.queries = queries
-
-    async def send(self, request: Request) -> Response:
-        self.queries.append(dict(parse_qsl(urlsplit(request.target).query)))
-        return await self.transport.send(request)
-
-    async def aclose(self) -> None:
-        await self.transport.aclose()
-
-
-@pytest.fixture(scope="module")
-def crowded(webop_cluster: LocalCluster) -> Iterator[str]:
-    """A namespace with three pages of objects; the tests leave it with the same names."""
-    namespace = webop_cluster.create_namespace()
-
-    async def fill() -> None:
-        async with connect(webop_cluster) as client:
-            for name in CROWD:
-                await client.create(MAPS, namespace, build_map(name))
-
-    asyncio.run(fill())
-    yield namespace
-    webop_cluster.delete_namespace(namespace)
-
-
-@pytest.mark.feature("EVT-02", "EVT-03")
-async def test_both_ways_of_listing_bring_the_same_objects(
-    webop_cluster: LocalCluster, crowded: str
-) -> None:
-    is_off = webop_cluster.version.startswith("v1.33.")  # has streaming lists, but not by default
-    async with connect(webop_cluster) as client:
-        found, queries = [], []
-        for is_streaming in (False, True):
-            sent: list[dict[str, str]] = []
-            counting = Client(
-                client.vault,
-                NETWORKING,
-                transport_factory=partial(_CountingTransport, queries=sent),
-            )
-            async with (
-                counting,
-                following(counting, MAPS, crowded, is_streaming) as mirror,
-            ):
-                await mirror.wait_for(lambda: mirror.status.state is State.WATCHING)
-                await client.patch(MAPS, crowded, "x0000", {"data": {"a": "1"}})
-                await mirror.wait_for(lambda: len(mirror.items) == len(CROWD) + 3)
-                await client.patch(MAPS, crowded, "x0000", {"data": {"a": None}})
-                assert bool(counting.paging_groups) == (is_streaming and is_off)
-            found.append({k: v for k, v in mirror.objects.items() if k != "x0000"})
-            queries.append(sent)
-        assert found[0] == found[1]
-        lists = [query for query in queries[0] if "watch" not in query]
-        assert [query["limit"] for query in lists] == ["500"] * 3
-        assert "sendInitialEvents" in queries[1][0]
 
 
 async def test_a_server_without_streaming_lists_is_asked_for_pages() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.controlplane.fake_executables import KUBERNETES_GO_MOD, Recorder
 from webop.controlplane.build import build_binaries, build_go_mod
 from webop.controlplane.versions import PINNED_VERSION, PINNED_VERSIONS
-from webop.errors import ClusterError, SourceError
+from webop.errors import ClusterError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,11 +96,3 @@ def test_a_failed_build_names_its_log_and_shows_the_end_of_it(
     (log,) = (cache / "logs").glob("build-1.36.3-*.log")
     assert str(log) in str(failure.value)
     assert "undefined: gravity" in log.read_text()
-
-
-def test_without_network_the_build_is_no_source_and_says_so(
-    go: Path, tmp_path: Path, recorder: Recorder
-) -> None:
-    (go / "no-network").touch()
-    with pytest.raises(SourceError, match="Cannot reach Go's module proxy"):
-        build_binaries(_NAMES, "1.36.3", target=tmp_path, progress=recorder)

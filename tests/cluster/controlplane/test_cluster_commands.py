@@ -90,11 +90,3 @@ def test_mistakes_are_told_without_a_traceback(
     result = _run(*arguments)
     assert result.exit_code == 1
     assert message in result.stderr
-
-
-def test_the_help_tells_how_to_use_it() -> None:
-    text = _run("--help").stdout
-    assert 'eval "$(webop cluster env)"' in text
-    assert "KUBEBUILDER_ASSETS" in text
-    for command in ("start", "stop", "status", "env", "list"):
-        assert _run(command, "--help").exit_code == 0

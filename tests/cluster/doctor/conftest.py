@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def patients(webop_cluster: LocalCluster) -> Iterator[Kind]:
-    """Kinds for the tests."""
     made = (Kind(f"patient{number}.webop.dev", "patients", "Patient") for number in range(32))
     return define_kinds(webop_cluster, made)
 
@@ -28,12 +27,10 @@ def patients(webop_cluster: LocalCluster) -> Iterator[Kind]:
 async def site(
     webop_cluster: LocalCluster, client: Client, webop_namespace: str, patients: Iterator[Kind]
 ) -> AsyncIterator[Site]:
-    """What an operator has to itself."""
     async with open_site(webop_cluster, client, webop_namespace, next(patients)) as opened:
         yield opened
 
 
 @pytest.fixture
 def doctor(workshop: Workshop, webop_cluster: LocalCluster) -> Doctor:
-    """The command, as the administrator of the cluster."""
     return Doctor(workshop, webop_cluster)

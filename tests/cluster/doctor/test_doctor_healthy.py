@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import webop
-from tests.kit.doctor_runs import Doctor, configure
+from tests.kit.doctor_runs import Doctor
 from tests.kit.managed_webhooks import Site
 from webop.controlplane.requests import find_free_port
 
@@ -136,50 +136,6 @@ async def test_the_operators_own_account_needs_no_more_than_the_operator(
         "unknown", "Permissions of jane"
     )
     assert (line.level, "subjectaccessreviews" in line.text) == ("note", True)
-
-
-async def test_objects_and_namespaces_are_chosen_as_the_webhook_wants_them(
-    registry: webop.OperatorRegistry, site: Site, doctor: Doctor
-) -> None:
-    namespace = site.objects.namespace
-    await site.objects.create("other")
-    seen = []
-
-    def check(name: Any, labels: Any, namespace: Any, **_: Any) -> None:
-        seen.append((name, dict(labels), namespace))
-
-    webop.on.validate(
-        *site.names,
-        id="check",
-        labels={"size": "large"},
-        namespace_selector={"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        registry=registry,
-    )(check)
-    async with site.run(registry):
-        created = await doctor.examine("--managed", site.name)
-        await site.objects.create("one", labels={"size": "large"})
-        seen.clear()
-        updated = await doctor.examine("--managed", site.name)
-    subject = f"check.{site.name}"
-    assert created.find(subject).text == f"called by a CREATE of patients in {namespace}"
-    assert updated.find(subject).text == f"called by an UPDATE of patients {namespace}/one"
-    assert seen == [("one", {"size": "large"}, namespace)]
-
-
-async def test_a_webhook_for_all_kinds_is_tried_with_one_that_can_be_listed(
-    site: Site, doctor: Doctor
-) -> None:
-    namespace = site.objects.namespace
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["*"], "operations": ["*"]}
-    await configure(
-        site,
-        {"url": "https://localhost:9/hook"},
-        rules=[{**rule, "scope": "Namespaced"}],
-        namespaceSelector={"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-        failurePolicy="Ignore",
-    )
-    report = await doctor.examine("--managed", site.name, "-n", namespace)
-    assert "succeeds in any case" in report.find(f"check.{site.name}").text, report.output
 
 
 async def test_an_operator_without_webhooks_is_not_told_to_manage_some(doctor: Doctor) -> None:

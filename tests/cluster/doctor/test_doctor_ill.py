@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import datetime as dt
 import signal
-import ssl
 from typing import Any
 
 import pytest
 
 import webop
-from tests.kit.doctor_runs import Doctor, build_record, configure, wait_in_force
+from tests.kit.doctor_runs import Doctor, configure, wait_in_force
 from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
 from webop.controlplane.requests import find_free_port
 from webop.handlers.model import WebhookType
-from webop.keymaterial import load_key_material
 from webop.servers.certificates.certs import (
     build_ca,
-    build_certificate_self_signed,
 )
 
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
-SECRET = "hooks-webhook-certs"
-SECRETS = webop.Resource("", "v1", "secrets", kind="Secret", namespaced=True)
 
 OPERATOR = """
 import webop
@@ -64,35 +57,6 @@ async def test_an_operator_that_was_killed_is_found_out_at_once(site: Site, doct
     assert text.output.endswith("1 failure, 1 warning, 9 ok.\n"), text.output
 
 
-async def test_a_configuration_that_nobody_keeps_is_found_by_the_marks(
-    site: Site, doctor: Doctor
-) -> None:
-    config = {"url": f"https://localhost:{find_free_port()}/hook"}
-    body = await configure(site, config, [])
-    record = build_record(body["webhooks"], age=3600)
-    patch = {"metadata": {"annotations": {"replica.webop.dev/1": record.encode()}}}
-    await site.client.patch(KINDS[WebhookType.VALIDATING], None, site.name, patch)
-    report = await doctor.examine("--managed", site.name, "--no-probe")
-    assert report.code == 1
-    line = report.find("replicas")
-    assert line.level == "failure"
-    when = dt.datetime.fromisoformat(record.renewed)
-    assert line.text.startswith(f"none has been alive since {when:%Y-%m-%d %H:%M:%S} UTC")
-    assert "60 min ago" in line.text
-    assert "requests fail" in line.text
-    assert f"webop webhooks remove {site.name}" in line.remedy
-    assert f"check.{site.name}" not in [line.subject for line in report.lines]  # no probe
-
-
-async def test_what_nobody_needs_an_answer_of_is_no_failure(site: Site, doctor: Doctor) -> None:
-    config = {"url": f"https://localhost:{find_free_port()}/hook"}
-    await configure(site, config, [], failurePolicy="Ignore")
-    report = await doctor.examine("--managed", site.name)
-    assert report.code == 0, report.output
-    assert report.find("replicas").level == "warning"
-    assert "failurePolicy Ignore" in report.find(f"check.{site.name}").text
-
-
 async def test_a_bundle_of_another_authority_is_found_from_here_and_from_there(
     registry: webop.OperatorRegistry, site: Site, doctor: Doctor
 ) -> None:
@@ -117,65 +81,6 @@ async def test_a_bundle_of_another_authority_is_found_from_here_and_from_there(
         "failure",
         "the caBundle does not trust the certificate",
     )
-
-
-async def test_an_expired_certificate_is_found_from_here_and_from_there(
-    site: Site, doctor: Doctor
-) -> None:
-    pair = build_certificate_self_signed(["localhost"], days=0)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_key_material(context, pair.cert, pair.key)
-
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.close()
-
-    async with await asyncio.start_server(answer, "localhost", 0, ssl=context) as server:
-        port = server.sockets[0].getsockname()[1]
-        url = f"https://localhost:{port}/hook"
-        await configure(site, {"url": url, "caBundle": encode(pair.cert)})
-        await wait_in_force(site)
-        report = await doctor.examine("--managed", site.name)
-    assert report.code == 1
-    assert "expired" in report.find("caBundle").text
-    assert "has expired" in report.find("certificate").text
-    assert "has expired" in report.find(f"check.{site.name}").text
-
-
-async def test_a_service_that_is_not_there_is_named(site: Site, doctor: Doctor) -> None:
-    service = {"name": "nowhere", "namespace": site.objects.namespace, "path": "/hook"}
-    await configure(site, {"service": service})
-    said = await wait_in_force(site)
-    report = await doctor.examine("--managed", site.name)
-    assert report.code == 1, said
-    assert "the Service does not exist" in report.find("address").text
-    assert report.find(f"check.{site.name}").text.startswith("the Service does not exist")
-
-
-async def test_a_service_without_pods_is_found_from_there_and_not_from_outside(
-    site: Site, doctor: Doctor
-) -> None:
-    namespace = site.objects.namespace
-    spec = {"ports": [{"port": 443}], "selector": {"app": "operator"}}
-    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
-    service = {"name": "hooks", "namespace": namespace}
-    await configure(site, {"service": service}, timeoutSeconds=1)
-    await wait_in_force(site)
-    report = await doctor.examine("--managed", site.name)
-    assert "kubectl exec" in report.find("address").remedy
-    assert report.find(f"check.{site.name}").level == "failure"
-    pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1"}  # where the name of the Service has a meaning
-    report = await doctor.examine("--managed", site.name, "--no-probe", **pod)
-    assert "cannot be reached from here" in report.find("address").text
-
-
-async def test_a_service_with_another_port_is_found(site: Site, doctor: Doctor) -> None:
-    namespace = site.objects.namespace
-    spec = {"ports": [{"port": 8443}]}
-    await site.client.create(SERVICES, namespace, {"metadata": {"name": "hooks"}, "spec": spec})
-    await configure(site, {"service": {"name": "hooks", "namespace": namespace}})
-    await wait_in_force(site)
-    report = await doctor.examine("--managed", site.name)
-    assert report.find(f"check.{site.name}").text.startswith("the Service has no such port")
 
 
 async def test_what_an_account_lacks_is_listed_with_the_rules_to_add(

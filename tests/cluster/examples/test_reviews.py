@@ -1,152 +1,102 @@
-"""Run the example under uvicorn without a cluster, and post reviews as curl does."""
+"""The webhooks of the example, asked as API servers ask them, with no cluster."""
 
 from __future__ import annotations
 
-import base64
 import json
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.kit.waiting import wait_until
+from tests.kit.cli_runner import forgetting_modules
+from tests.kit.reviews import Site, read_patch, serve
 
-_ROOT = Path(__file__).parents[3]
-_EXAMPLE = _ROOT / "examples" / "ephemeral_volume_claims"
-_DEADLINE = 30.0
-
-
-@dataclass
-class Server:
-    """A uvicorn process with the example."""
-
-    url: str
-    log: Path
-
-    def post(self, path: str, review: dict[str, Any]) -> dict[str, Any]:
-        """Post a review as curl does, with the content type of forms, and return the response."""
-        answer = httpx.post(
-            f"{self.url}/{path}",
-            content=json.dumps(review),
-            headers={"Content-Type": "application/x-www-form-urlencoded"},
-            trust_env=False,
-        )
-        assert answer.status_code == 200, answer.text
-        response: dict[str, Any] = answer.json()["response"]
-        assert response["uid"] == review["request"]["uid"]
-        return response
+_EXAMPLE = Path(__file__).parents[3] / "examples" / "ephemeral_volume_claims"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    home = tmp_path_factory.mktemp("home")
-    log = home / "uvicorn.log"
-    dropped = ("WEBOP_", "EVC_", "KUBE")
-    environment = {name: v for name, v in os.environ.items() if not name.startswith(dropped)}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "webop.app:app", "--port", "0"],
-            cwd=_ROOT,
-            env={
-                **environment,
-                "HOME": str(home),
-                "WEBOP_MODULES": "examples/ephemeral_volume_claims/handlers.py",
-            },
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        yield Server(_wait_for_url(process, log), log)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(_DEADLINE)
-    assert "Traceback" not in log.read_text()
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    modules = [str(_EXAMPLE / "handlers.py")]
+    with forgetting_modules(_EXAMPLE):
+        async with serve(modules=modules) as served:
+            yield served
 
 
-def _wait_for_url(process: subprocess.Popen[bytes], log: Path) -> str:
-    def find() -> re.Match[str] | None:
-        assert process.poll() is None, log.read_text()
-        return re.search(r"running on (http://\S+)", log.read_text())
-
-    return str(wait_until(find, log.read_text)[1])
-
-
-def build_review(
-    size: object, *, old_size: object = None, operation: str = "CREATE"
-) -> dict[str, Any]:
-    review: dict[str, Any] = json.loads((_EXAMPLE / "review.json").read_text())
-    request = review["request"]
-    request["operation"] = operation
-    request["object"]["spec"] = {} if size is None else {"size": size}
-    if operation == "UPDATE":
-        request["oldObject"] = {**request["object"], "spec": {"size": old_size}}
-    return review
-
-
-def read_patch(response: dict[str, Any]) -> list[dict[str, Any]]:
-    assert response["allowed"]
-    return json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
-
-
-@pytest.mark.feature("ADM-01", "ADM-08", "ADM-09", "ADM-88")
-def test_a_claim_without_a_size_is_given_the_default_size(server: Server) -> None:
+async def ask(site: Site, path: str, size: object, old_size: object = None) -> dict[str, Any]:
+    """Post a review of a creation, or of an update if there is an older size."""
     review = json.loads((_EXAMPLE / "review.json").read_text())
-    assert read_patch(server.post("default-size", review)) == [
-        {"op": "add", "path": "/spec/size", "value": "1G"}
-    ]
+    request = review["request"]
+    request["object"]["spec"] = {} if size is None else {"size": size}
+    if old_size is not None:
+        request["operation"] = "UPDATE"
+        request["oldObject"] = {**request["object"], "spec": {"size": old_size}}
+    return await post(site, path, review)
 
 
-def test_a_claim_without_any_spec_is_given_one(server: Server) -> None:
-    review = build_review(None)
-    del review["request"]["object"]["spec"]
-    assert read_patch(server.post("default-size", review)) == [
+async def post(site: Site, path: str, review: dict[str, Any]) -> dict[str, Any]:
+    answer = await site.post(review, path)
+    assert answer.status_code == 200, answer.text
+    response: dict[str, Any] = answer.json()["response"]
+    return response
+
+
+@pytest.mark.feature("ADM-01", "ADM-08", "ADM-09")
+@pytest.mark.parametrize(
+    ("size", "old_size", "patch"),
+    [
+        (None, None, [{"op": "add", "path": "/spec/size", "value": "1G"}]),
+        (None, "5G", [{"op": "add", "path": "/spec/size", "value": "5G"}]),
+        ("2G", None, []),
+    ],
+    ids=["the default", "the one of before", "its own"],
+)
+async def test_a_claim_gets_a_size(
+    site: Site, size: object, old_size: object, patch: list[object]
+) -> None:
+    assert read_patch(await ask(site, "default-size", size, old_size)) == patch
+
+
+async def test_a_claim_without_any_spec_is_given_one(site: Site) -> None:
+    review = json.loads((_EXAMPLE / "review.json").read_text())
+    review["request"]["object"].pop("spec", None)
+    assert read_patch(await post(site, "default-size", review)) == [
         {"op": "add", "path": "/spec", "value": {"size": "1G"}}
     ]
 
 
-def test_a_claim_that_is_stripped_of_its_size_keeps_it(server: Server) -> None:
-    review = build_review(None, old_size="5G", operation="UPDATE")
-    assert read_patch(server.post("default-size", review)) == [
-        {"op": "add", "path": "/spec/size", "value": "5G"}
-    ]
-
-
-def test_a_claim_with_a_size_is_left_as_it_is(server: Server) -> None:
-    assert read_patch(server.post("default-size", build_review("2G"))) == []
-
-
-@pytest.mark.feature("ADM-02")
-@pytest.mark.parametrize("size", ["1G", "500Mi", "1.5Ti", "1Pi", 1_000_000_000, "2e9", None])
-def test_possible_sizes_are_admitted(server: Server, size: object) -> None:
-    assert server.post("check-size", build_review(size))["allowed"]
-
-
 @pytest.mark.feature("ADM-02", "ADM-03")
 @pytest.mark.parametrize(
-    ("size", "reason"),
+    ("path", "size", "old_size", "reason"),
     [
-        ("plenty", "spec.size: 'plenty' is not a quantity, such as 500Mi, 1G or 1.5Ti."),
-        ("", "spec.size: '' is not a quantity, such as 500Mi, 1G or 1.5Ti."),
-        ("0", "spec.size: '0' is out of range: above 0, 1Pi at most."),
-        ("-5G", "spec.size: '-5G' is out of range: above 0, 1Pi at most."),
-        ("2Pi", "spec.size: '2Pi' is out of range: above 0, 1Pi at most."),
+        *(
+            ("check-size", size, None, None)
+            for size in ("1G", "500Mi", "1.5Ti", "1Pi", 1_000_000_000, "2e9", None)
+        ),
+        ("check-size", "plenty", None, "'plenty' is not a quantity, such as 500Mi, 1G or 1.5Ti."),
+        ("check-size", "", None, "'' is not a quantity, such as 500Mi, 1G or 1.5Ti."),
+        *(
+            ("check-size", size, None, f"'{size}' is out of range: above 0, 1Pi at most.")
+            for size in ("0", "-5G", "2Pi")
+        ),
+        ("refuse-shrinking", "2G", "1G", None),
+        ("refuse-shrinking", "1G", "1G", None),
+        ("refuse-shrinking", "1000M", "1G", None),
+        ("refuse-shrinking", "1G", "1Gi", "volumes can only grow, not shrink from 1Gi to 1G."),
+        ("refuse-shrinking", "500M", "2G", "volumes can only grow, not shrink from 2G to 500M."),
+        # A wrong size from before does not stand in the way of other changes.
+        ("refuse-shrinking", "1G", "wrong", None),
+        ("refuse-shrinking", "plenty", "plenty", None),
+        ("check-size", "plenty", "plenty", None),
     ],
 )
-def test_impossible_sizes_are_refused_with_the_reason(
-    server: Server, size: str, reason: str
+async def test_sizes_are_admitted_or_refused_with_the_reason(
+    site: Site, path: str, size: object, old_size: object, reason: str | None
 ) -> None:
-    response = server.post("check-size", build_review(size))
-    assert not response["allowed"]
-    assert response["status"] == {"message": reason, "code": 422}
+    response = await ask(site, path, size, old_size)
+    assert response["allowed"] is (reason is None)
+    if reason is not None:
+        assert response["status"] == {"message": f"spec.size: {reason}", "code": 422}
 
 
 @pytest.mark.feature("ADM-07")
@@ -156,76 +106,24 @@ def test_impossible_sizes_are_refused_with_the_reason(
         ("2Ti", "spec.size: '2Ti' is large. You pay for it until you delete it."),
         ("5", "spec.size: '5' is only 5 bytes."),
         ("500m", "spec.size: '500m' is only 0.5 bytes ('m' stands for thousandths; use 'M' for"),
+        ("1Ti", ""),
     ],
 )
-def test_doubtful_sizes_are_admitted_with_a_warning(
-    server: Server, size: str, warning: str
+async def test_doubtful_sizes_are_admitted_with_a_warning(
+    site: Site, size: str, warning: str
 ) -> None:
-    response = server.post("check-size", build_review(size))
+    response = await ask(site, "check-size", size)
     assert response["allowed"]
-    (given,) = response["warnings"]
-    assert given.startswith(warning)
-
-
-def test_usual_sizes_draw_no_warning(server: Server) -> None:
-    assert not server.post("check-size", build_review("1Ti")).get("warnings")
+    given = response.get("warnings", [])
+    assert len(given) == bool(warning)
+    assert all(text.startswith(warning) for text in given)
 
 
 @pytest.mark.parametrize(
-    ("old_size", "size", "allowed"),
-    [
-        ("1G", "2G", True),
-        ("1G", "1G", True),
-        ("1G", "1000M", True),
-        ("1Gi", "1G", False),
-        ("2G", "500M", False),
-        ("wrong from before", "1G", True),
-    ],
+    ("file", "is_allowed"), [("review", True), ("doubtful", True), ("refused", False)]
 )
-def test_sizes_can_only_grow(server: Server, old_size: str, size: str, allowed: bool) -> None:
-    review = build_review(size, old_size=old_size, operation="UPDATE")
-    response = server.post("refuse-shrinking", review)
-    assert response["allowed"] is allowed
-    if not allowed:
-        wanted = f"spec.size: volumes can only grow, not shrink from {old_size} to {size}."
-        assert response["status"]["message"] == wanted
-
-
-def test_a_wrong_size_from_before_does_not_stand_in_the_way_of_other_changes(
-    server: Server,
-) -> None:
-    review = build_review("plenty", old_size="plenty", operation="UPDATE")
-    assert server.post("check-size", review)["allowed"]
-    assert server.post("refuse-shrinking", review)["allowed"]
-
-
-@pytest.mark.parametrize(
-    ("file", "allowed"), [("review", True), ("doubtful", True), ("refused", False)]
-)
-def test_the_reviews_of_the_example_go_to_all_handlers_at_once(
-    server: Server, file: str, allowed: bool
+async def test_the_reviews_of_the_example_go_to_all_handlers_at_once(
+    site: Site, file: str, is_allowed: bool
 ) -> None:
     review = json.loads((_EXAMPLE / f"{file}.json").read_text())
-    assert server.post("", review)["allowed"] is allowed
-
-
-def test_unknown_handlers_are_not_found(server: Server) -> None:
-    answer = httpx.post(f"{server.url}/no-such", json=build_review("1G"), trust_env=False)
-    assert answer.status_code == 404
-    assert "known: default-size, check-size, refuse-shrinking" in answer.text
-
-
-@pytest.mark.feature("PRB-01")
-def test_the_probe_is_answered_with_no_cluster_at_hand(server: Server) -> None:
-    answer = httpx.get(f"{server.url}/healthz", trust_env=False)
-    assert answer.status_code == 200
-    assert "now" in answer.json()
-
-
-def test_the_log_says_that_only_admission_is_served(server: Server) -> None:
-    expected = "Until the login succeeds, only admission and probes are served."
-    for _ in range(500):
-        if expected in server.log.read_text():
-            return
-        time.sleep(0.02)
-    raise AssertionError(server.log.read_text())
+    assert (await post(site, "", review))["allowed"] is is_allowed

@@ -17,9 +17,6 @@ from urllib.parse import urlsplit
 import aiohttp
 import httpx
 import pytest
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 import webop
 from tests.kit.exec_plugins import build_kubeconfig
@@ -87,7 +84,6 @@ async def account(client: Client, webop_namespace: str) -> Account:
 
 @pytest.fixture
 def handled(registry: webop.OperatorRegistry) -> list[str]:
-    """The names of the objects that were handled, in order."""
     names: list[str] = []
 
     @webop.on.create("widgets", registry=registry)
@@ -105,12 +101,9 @@ async def handle(objects: Objects, handled: list[str], name: str) -> None:
     assert name in handled
 
 
-def describe_cluster(cluster: LocalCluster) -> dict[str, Any]:
-    return {"server": cluster.server, "certificate-authority-data": cluster.ca_data}
-
-
 def write_kubeconfig(path: Path, cluster: LocalCluster, user: dict[str, Any]) -> None:
-    config = build_kubeconfig(user, **describe_cluster(cluster))
+    fields = {"server": cluster.server, "certificate-authority-data": cluster.ca_data}
+    config = build_kubeconfig(user, **fields)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(config))
     new.rename(path)
@@ -166,42 +159,6 @@ async def test_a_token_of_a_pod_that_is_revoked_is_replaced_by_the_next_one(
     assert all(found and 0 < found.expires_at - time.time() < 3600 for found in brought)
 
 
-@pytest.mark.feature("AUT-14", "AUT-22")
-async def test_a_token_file_that_rotates_is_read_again_before_anything_is_refused(
-    webop_cluster: LocalCluster,
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    handled: list[str],
-    account: Account,
-    info: ConnectionInfo,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    write_kubeconfig(tmp_path / "config", webop_cluster, {"tokenFile": "token"})
-    genuine = await account.issue("genuine")
-    now = int(time.time())
-    key = CredentialFiles(webop_cluster.folder).service_account_key.read_bytes()
-    # A tenth of its life before the end, it is read again: two seconds from now.
-    (tmp_path / "token").write_text(alter_token(genuine, key, iat=now - 34, exp=now + 6))
-    moments: list[float] = []
-
-    @webop.on.login(registry=registry)
-    def log_in(**kwargs: Any) -> ConnectionInfo | None:
-        moments.append(time.time())
-        return webop.login_with_kubeconfig(**kwargs)
-
-    vault = Vault()
-    async with operate(info, registry, vault=vault, namespaces=[objects.namespace]):
-        await handle(objects, handled, "before")
-        (tmp_path / "token").write_text(genuine)
-        await asyncio.sleep(max(0.0, now + 2.1 - time.time()))
-        await handle(objects, handled, "after")
-        assert repr(vault) == "<Vault: 1 valid, 0 refused>"
-    assert len(moments) == 2
-    assert moments[1] < now + 6
-
-
 @pytest.mark.feature("REF-76")
 async def test_a_session_of_aiohttp_that_is_refused_is_closed_and_replaced_by_the_next_one(
     webop_cluster: LocalCluster,
@@ -223,23 +180,6 @@ async def test_a_session_of_aiohttp_that_is_refused_is_closed_and_replaced_by_th
     async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
         await handle(objects, handled, "one")
     assert [session.closed for session in sessions] == [True, True]
-
-
-def alter_token(token: str, key: bytes, **claims: int) -> str:
-    """Return a token of the cluster with other claims, signed by it (RFC 7515, ES256)."""
-    header, payload, _ = token.split(".")
-    content = json.loads(base64.urlsafe_b64decode(payload + "=="))
-    content.update(claims, nbf=claims["iat"])
-    signed = f"{header}.{encode(json.dumps(content).encode())}"
-    private_key = serialization.load_pem_private_key(key, password=None)
-    assert isinstance(private_key, ec.EllipticCurvePrivateKey)
-    signature = private_key.sign(signed.encode(), ec.ECDSA(hashes.SHA256()))
-    numbers = b"".join(number.to_bytes(32) for number in decode_dss_signature(signature))
-    return f"{signed}.{encode(numbers)}"
-
-
-def encode(content: bytes) -> str:
-    return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 @pytest.mark.feature("AUT-13", "AUT-14", "AUT-18")
@@ -324,31 +264,6 @@ def provide(
         return info
 
 
-@pytest.mark.feature("AUT-17")
-async def test_the_work_waits_for_a_login_and_goes_on_after_it(
-    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
-) -> None:
-    gate, calls = asyncio.Event(), 0
-
-    @webop.on.login(registry=registry)
-    async def log_in(**_: Any) -> ConnectionInfo:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            await gate.wait()
-            return info
-        return dataclasses.replace(info, token="wrong")
-
-    async with operate(info, registry, vault=None, namespaces=[objects.namespace]):
-        await eventually(lambda: calls == 2)
-        await objects.create("x")
-        await asyncio.sleep(0.2)
-        assert not handled
-        gate.set()
-        await objects.wait_handled("x")
-    assert calls == 2
-
-
 @pytest.mark.feature("AUT-14", "AUT-17", "PRB-05")
 async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_event_loop(
     webop_cluster: LocalCluster,
@@ -406,19 +321,6 @@ async def test_logins_probes_and_the_lease_need_no_thread_of_handlers_or_of_the_
     assert holder["leaseTransitions"] == 0
     assert "lost" not in caplog.text
     assert sorted(begun) == names
-
-
-@pytest.mark.feature("AUT-18", "AUT-25")
-async def test_an_operator_ends_when_the_login_brings_what_was_refused(
-    registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo
-) -> None:
-    calls: list[str] = []
-    provide(registry, calls, "wrong", dataclasses.replace(info, token="wrong"))
-    with pytest.raises(webop.LoginError, match=r"HTTP 401.*were refused before.*on\.login"):
-        async with operate(info, registry, vault=None, namespaces=[objects.namespace]) as running:
-            await asyncio.wait(running.tasks, timeout=20)
-    assert len(calls) == 2
-    assert not handled
 
 
 async def test_an_app_without_credentials_ends_in_time_as_it_is_stopped_while_a_handler_runs(

@@ -31,7 +31,6 @@ def forward(
 
 @pytest.fixture
 def handled(registry: webop.OperatorRegistry) -> list[str]:
-    """The names of the objects that were handled, in order."""
     names: list[str] = []
 
     @webop.on.create("widgets", registry=registry)

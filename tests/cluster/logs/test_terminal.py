@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import io
 import logging
 import os
-import pty
 import re
+import shlex
 import signal
 import sys
-import termios
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +20,7 @@ import pytest
 import webop
 from tests.kit.operators import Objects
 from tests.kit.processes import Workshop
+from tests.kit.terminals import Terminal
 from tests.kit.waiting import eventually
 from webop.controlplane.requests import find_free_port
 from webop.logs import configure_terminal, preserve
@@ -70,84 +68,42 @@ for number in range(6):
 """
 
 
-class Terminal:
-    """A terminal of 100 columns, and what a command has written to it."""
-
-    def __init__(self, process: asyncio.subprocess.Process, handle: int) -> None:
-        self.process = process
-        self.text = ""
-        self._handle = handle
-
-    def read(self) -> None:
-        """Read what there is; the end of the command is an error here."""
-        try:
-            self.text += os.read(self._handle, 65536).decode().replace("\r\n", "\n")
-        except OSError:
-            asyncio.get_running_loop().remove_reader(self._handle)
-
-    async def wait_for(self, text: str) -> None:
-        """Wait until a text is written."""
-        await eventually(lambda: text in self.text, lambda: f"{text!r} in {self.text}")
-
-    def press_control_c(self) -> None:
-        """Stop the command as a user does."""
-        os.write(self._handle, b"\x03")
-
-
-@asynccontextmanager
-async def at_terminal(folder: Path, *args: str, **variables: str) -> AsyncIterator[Terminal]:
-    """Run ``webop run`` in a pseudo terminal."""
-    outer, inner = pty.openpty()
-    termios.tcsetwinsize(inner, (40, 100))
+@pytest.fixture
+def terminal(workshop: Workshop) -> Iterator[Terminal]:
+    """A terminal of 100 columns, with no cluster and no settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("WEBOP_", "KUBE", "NO_COLOR"))}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "webop", "run", *args),
-        stdin=inner,
-        stdout=inner,
-        stderr=inner,
-        cwd=folder,
-        env={**kept, "HOME": str(folder), "TERM": "xterm", **variables},
-        start_new_session=True,
-        preexec_fn=take_terminal,
-    )
-    os.close(inner)
-    terminal = Terminal(process, outer)
-    asyncio.get_running_loop().add_reader(outer, terminal.read)
-    try:
-        yield terminal
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        asyncio.get_running_loop().remove_reader(outer)
-        os.close(outer)
+    opened = Terminal(workshop.folder, {**kept, "HOME": str(workshop.folder)})
+    yield opened
+    if not opened.is_free:
+        opened.interrupt()
+    opened.close()
 
 
-def take_terminal() -> None:
-    """Make the standard input the terminal of this process, so that Ctrl-C reaches it."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+async def run(terminal: Terminal, *words: str | Path, until: str, **variables: str) -> None:
+    """Type ``webop run`` with variables; wait until it prints a text."""
+    line = [*(f"{key}={value}" for key, value in variables.items()), sys.executable, "-m", "webop"]
+    typed = " ".join([*line, "run", *(shlex.quote(str(word)) for word in words)])
+    await asyncio.to_thread(terminal.type, typed, until=until)
 
 
-def strip_colours(text: str) -> str:
-    return re.sub(r"\x1b\[[\d;]*m", "", text)
+async def stop(terminal: Terminal) -> None:
+    """Press Ctrl-C; the command must end well."""
+    assert await asyncio.to_thread(terminal.interrupt) == 0
 
 
 async def test_a_terminal_shows_a_banner_short_coloured_lines_and_the_end(
-    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
+    workshop: Workshop, terminal: Terminal, webop_cluster: LocalCluster, objects: Objects
 ) -> None:
     hook, probes = find_free_port(), find_free_port()
     path = workshop.write(HANDLERS.format(port=hook))
     options = ("-n", objects.namespace, "--standalone", f"--liveness=http://localhost:{probes}/x")
     kubeconfig = str(webop_cluster.kubeconfig)
-    async with at_terminal(workshop.folder, *options, str(path), KUBECONFIG=kubeconfig) as terminal:
-        await terminal.wait_for("Status")
-        await objects.create("one")
-        await objects.wait_handled("one")
-        await terminal.wait_for("'created' succeeded")
-        terminal.press_control_c()
-        assert await terminal.process.wait() == 0
-        await terminal.wait_for("Stopped after ")
-    text = strip_colours(terminal.text)
+    await run(terminal, *options, path, until="Status", KUBECONFIG=kubeconfig)
+    await objects.create("one")
+    await objects.wait_handled("one")
+    await eventually(lambda: "'created' succeeded" in terminal.text)
+    await stop(terminal)
+    text = terminal.text
     begin = text.index("webop 0.")
     server = webop_cluster.server
     assert text[begin:].splitlines()[1:6] == [
@@ -159,7 +115,7 @@ async def test_a_terminal_shows_a_banner_short_coloured_lines_and_the_end(
     ]
     said = f" INFO    [Widget {objects.namespace}/one] created one\\n\\u001b[31mforged\n"
     assert said in text
-    assert "\x1b[32mINFO   \x1b[0m" in terminal.text
+    assert "\x1b[32mINFO   \x1b[0m" in terminal.output
     assert re.search(r"Stopped after [\d.]+ s\.\n$", text)
 
 
@@ -168,22 +124,23 @@ async def test_a_terminal_shows_a_banner_short_coloured_lines_and_the_end(
     [("localhost", "localhost"), ("[0:0:0:0:0:0:0:1]", "[0:0:0:0:0:0:0:1]"), ("[::]", "[::1]")],
 )
 async def test_the_page_of_the_banner_can_be_opened_at_a_free_port_and_by_ipv6(
-    workshop: Workshop, host: str, shown: str
+    workshop: Workshop, terminal: Terminal, host: str, shown: str
 ) -> None:
-    options = ("-A", f"--status=http://{host}:0/ui", str(workshop.write(LONELY)))
-    async with at_terminal(workshop.folder, *options) as terminal, httpx.AsyncClient() as http:
-        await terminal.wait_for("/ui\n")
-        (url,) = re.findall(r"Status +(\S+)\n", strip_colours(terminal.text))
-        assert url.startswith(f"http://{shown}:")
+    options = ("-A", f"--status=http://{host}:0/ui", workshop.write(LONELY))
+    await run(terminal, *options, until="/ui\n")
+    (url,) = re.findall(r"Status +(\S+)\n", terminal.text)
+    assert url.startswith(f"http://{shown}:")
+    async with httpx.AsyncClient() as http:
         assert (await http.get(url)).status_code == 200
 
 
-async def test_a_banner_of_many_kinds_behind_a_service_has_short_lines(workshop: Workshop) -> None:
-    path, probes = str(workshop.write(CROWD)), f"--liveness=http://[::1]:{find_free_port()}/healthz"
-    async with at_terminal(workshop.folder, "-A", probes, path) as terminal:
-        await terminal.wait_for("/ui")
+async def test_a_banner_of_many_kinds_behind_a_service_has_short_lines(
+    workshop: Workshop, terminal: Terminal
+) -> None:
+    probes = f"--liveness=http://[::1]:{find_free_port()}/healthz"
+    await run(terminal, "-A", probes, workshop.write(CROWD), until="/ui")
     kinds = ", ".join(f"kind{number} (validate)" for number in range(4))
-    text = strip_colours(terminal.text)
+    text = terminal.text
     assert f"  Handlers  {kinds} and 2 more\n" in text
     assert "  Serving   check0, check1, check2, check3 and 2 more\n" in text
     assert "  Webhooks  the Service ns/hooks, port 443, not registered" in text
@@ -192,15 +149,12 @@ async def test_a_banner_of_many_kinds_behind_a_service_has_short_lines(workshop:
 
 @pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
 async def test_a_terminal_without_colours_shows_the_same_without_colours(
-    workshop: Workshop, variables: dict[str, str]
+    workshop: Workshop, terminal: Terminal, variables: dict[str, str]
 ) -> None:
-    path = str(workshop.write(LONELY))
-    async with at_terminal(workshop.folder, "-A", path, **variables) as terminal:
-        await terminal.wait_for("Status")
-        terminal.press_control_c()
-        assert await terminal.process.wait() == 0
-        await terminal.wait_for("Stopped after ")
-    assert "\x1b" not in terminal.text.replace("^C", "")
+    await run(terminal, "-A", workshop.write(LONELY), until="Status", **variables)
+    await stop(terminal)
+    assert "Stopped after " in terminal.text
+    assert "\x1b" not in terminal.output
     assert re.search(r"^\d\d:\d\d:\d\d INFO    configured$", terminal.text, re.MULTILINE)
     assert "  Cluster   not needed\n" in terminal.text
     assert "  Webhooks  none\n" in terminal.text
@@ -212,14 +166,14 @@ async def test_a_terminal_without_colours_shows_the_same_without_colours(
     ids=["option", "variable"],
 )
 async def test_a_format_that_was_chosen_is_kept_at_a_terminal(
-    workshop: Workshop, options: tuple[str, ...], variables: dict[str, str]
+    workshop: Workshop,
+    terminal: Terminal,
+    options: tuple[str, ...],
+    variables: dict[str, str],
 ) -> None:
-    path = str(workshop.write(LONELY))
-    async with at_terminal(workshop.folder, "-A", *options, path, **variables) as terminal:
-        await terminal.wait_for("The operator is running")
-        terminal.press_control_c()
-        assert await terminal.process.wait() == 0
-        terminal.read()
+    running = "The operator is running"
+    await run(terminal, "-A", *options, workshop.write(LONELY), until=running, **variables)
+    await stop(terminal)
     lines = [line for line in terminal.text.replace("^C", "").splitlines() if line]
     assert all(re.match(r"\[\d{4}-\d\d-\d\d [\d:,]+\] \S+ +\[", line) for line in lines), lines
 

@@ -127,7 +127,6 @@ class Evidence:
 
 @pytest.fixture(scope="module")
 def _database_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the Tenants of an example have their databases on."""
     folder = tmp_path_factory.mktemp("databases")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(_EXAMPLES / "database_per_tenant")
@@ -265,7 +264,6 @@ def describe(asked: httpx.Response) -> str:
 
 
 def find_names(deployed: Deployed, plural: str) -> set[str]:
-    """Return the names of the objects that rules are limited to."""
     return {name for one in list_rights(deployed) if one.resource == plural for name in one.names}
 
 
@@ -319,7 +317,6 @@ async def take_away(
 async def bind(
     admin: Admin, deployed: Deployed, right: Right, name: str, users: Iterable[str]
 ) -> None:
-    """Grant a right to users, by a role of that name."""
     kind, _, role = right.role.partition("/")
     (metadata,) = (
         one["metadata"] for one in deployed.find(kind) if one["metadata"]["name"] == role

@@ -2,12 +2,10 @@
 
 Each model becomes a CustomResourceDefinition. For each random object, both say whether it is valid;
 a valid one is also compared with what the API server makes of it, so that defaults are the same.
-More of them: ``python -m tests.cluster.models.agreement``.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import collections
 import datetime as dt
@@ -24,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model
 
 import webop
-from tests.kit.operators import CRDS, connect, wait_served
+from tests.kit.operators import CRDS, wait_served
 from webop.client.api import Client
 from webop.errors import APIStatusError, APIUnprocessableError
 from webop.models.crds import build_crds
@@ -76,7 +74,6 @@ class Maker:
     count: int = 0
 
     def make_type(self, depth: int = 0) -> tuple[Any, Make]:
-        """Return a type, and what makes values of it."""
         rng = self.rng
         simple: list[Callable[[], tuple[Any, Make]]] = [
             self._make_int,
@@ -118,7 +115,6 @@ class Maker:
         return rng.choice(simple)()
 
     def make_junk(self) -> Any:
-        """Return any JSON value."""
         rng = self.rng
         return rng.choice(
             [
@@ -129,7 +125,6 @@ class Maker:
         )
 
     def make_struct(self, depth: int = 0) -> tuple[Any, Make]:
-        """Return a class with some fields."""
         rng, fields, makers = self.rng, dict[str, Any](), dict[str, tuple[Make, bool]]()
         self.count += 1
         for number in range(rng.randint(1, 6 if depth == 0 else 3)):
@@ -242,8 +237,6 @@ class Maker:
 
 @dataclass
 class Report:
-    """What was compared."""
-
     models: int = 0
     refused: int = 0
     accepted: int = 0
@@ -285,7 +278,6 @@ def _classify_cause(spec: Any, cause: webop.AdmissionCause) -> str | None:
 
 
 async def compare(client: Client, namespace: str, seed: int, number: int) -> Report:
-    """Make a model and objects, and compare."""
     rng, report = random.Random(seed), Report(models=1)
     maker = Maker(rng)
     spec, make = maker.make_struct()
@@ -362,7 +354,6 @@ async def _compare_one(
 async def compare_many(
     client: Client, namespace: str, seeds: range, number: int, parallel: int = 4
 ) -> Report:
-    """Compare several models at a time."""
     total, slots = Report(), asyncio.Semaphore(parallel)
 
     async def compare_next(seed: int) -> None:
@@ -378,33 +369,3 @@ async def compare_many(
         for seed in seeds:
             group.create_task(compare_next(seed))
     return total
-
-
-def main() -> None:
-    """Run it on a local cluster."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=int, default=100)
-    parser.add_argument("--objects", type=int, default=60)
-    parser.add_argument("--first", type=int, default=0)
-    options = parser.parse_args()
-    from webop.testing import LocalCluster  # noqa: PLC0415 - it is slow
-
-    async def run() -> Report:
-        with LocalCluster() as cluster:
-            async with connect(cluster) as client:
-                seeds = range(options.first, options.first + options.models)
-                return await compare_many(client, "default", seeds, options.objects)
-
-    report = asyncio.run(run())
-    for line in report.differences[:60]:
-        print(line)
-    for name, count in report.known.most_common():
-        print(f"known: {count} x {name}")
-    print(
-        f"{report.models} models; both accept {report.accepted}, both refuse {report.refused}; "
-        f"{len(report.differences)} differences"
-    )
-
-
-if __name__ == "__main__":
-    main()

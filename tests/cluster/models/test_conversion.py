@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import threading
-from collections.abc import AsyncIterator, Callable
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import webop
 from tests.kit.doctor_runs import Doctor
-from tests.kit.managed_webhooks import KINDS
 from tests.kit.operators import Running, build_settings, operate, undefine
 from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import (
@@ -23,23 +19,16 @@ from tests.kit.versioned_shops import (
     NAME,
     NewSpec,
     OldSpec,
-    ShopAlpha,
     Shops,
     ShopV1,
     ShopV2,
     declare,
-    downgrade,
-    downgrade_alpha,
     open_shops,
-    upgrade,
-    upgrade_alpha,
 )
 from tests.kit.waiting import eventually
-from webop.admission.configurations.agreement import PREFIX
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
-from webop.errors import APIError, APINotFoundError, APIStatusError
-from webop.handlers.model import WebhookType
+from webop.errors import APIStatusError
 from webop.settings.groups import NetworkingSettings
 
 if TYPE_CHECKING:
@@ -58,8 +47,6 @@ def shops(shops: Shops) -> Shops:
 
 @pytest.fixture
 def run(info: ConnectionInfo) -> Run:
-    """Runs an operator that manages the conversion."""
-
     def run(registry: webop.OperatorRegistry, **admission: Any) -> Any:
         options = {"server": webop.WebhookServer(port=0, host="localhost"), "managed": MANAGED}
         settings = build_settings(admission={**options, **admission})
@@ -140,10 +127,7 @@ async def test_a_failure_names_the_object_and_the_reason(
         new.metadata.name, new.metadata.uid = "other", "1"
         return ShopV1(metadata=new.metadata, spec=OldSpec(address="x"))
 
-    webop.on.convert(ShopV1, to=ShopV2, registry=registry)(fail)
-    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(rename)
-    webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)
-    webop.on.convert(ShopV2, to=ShopAlpha, registry=registry)(downgrade_alpha)
+    declare(registry, up=fail, down=rename)
     async with run(registry):
         await shops.wait_converted("v1alpha1")
         namespace = shops.namespace
@@ -162,69 +146,6 @@ async def test_a_failure_names_the_object_and_the_reason(
     assert "boom" in caplog.text
 
 
-async def test_an_object_that_does_not_fit_its_model_is_named_with_its_field(
-    registry: webop.OperatorRegistry, shops: Shops, run: Run
-) -> None:
-    """As from an older schema, which allowed more."""
-    loose = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    declare(registry)
-    async with run(registry):
-        await shops.wait_converted()
-        definition = await shops.client.get(webop.Resource(*_CRDS), None, NAME)
-        versions = definition["spec"]["versions"]
-        (stored,) = (each for each in versions if each["storage"])
-        strict = stored["schema"]["openAPIV3Schema"]["properties"]["spec"]
-        stored["schema"]["openAPIV3Schema"]["properties"]["spec"] = loose
-        await shops.change_definition({"spec": {"versions": versions}})
-        async with asyncio.timeout(20):
-            while True:
-                with contextlib.suppress(APIError):
-                    await shops.create("v2", "one", {"host": "a", "port": 0})
-                    break
-                await asyncio.sleep(0.05)
-        stored["schema"]["openAPIV3Schema"]["properties"]["spec"] = strict
-        await shops.change_definition({"spec": {"versions": versions}})
-        text = f"Shop {shops.namespace}/one from v2 to v1: the object does not fit the model of v2"
-        with pytest.raises(APIStatusError, match=f"{text}: spec.port: .*greater than"):
-            await shops.get("v1", "one")
-
-
-_CRDS = ("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
-
-
-async def test_a_function_that_hangs_is_ended_and_named(
-    registry: webop.OperatorRegistry, shops: Shops, run: Run
-) -> None:
-    release = threading.Event()
-
-    def hang(old: ShopV1) -> ShopV2:
-        if old.metadata.name == "slow":
-            release.wait(30)
-        return upgrade(old)
-
-    async def sleep(new: ShopV2) -> ShopV1:
-        if new.metadata.name == "slow":
-            await asyncio.sleep(30)
-        return await downgrade(new)
-
-    webop.on.convert(ShopV1, to=ShopV2, registry=registry)(hang)
-    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(sleep)
-    webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)
-    webop.on.convert(ShopV2, to=ShopAlpha, registry=registry)(downgrade_alpha)
-    try:
-        async with run(registry, review_timeout=2.0):
-            await shops.wait_converted()
-            text = f"Shop {shops.namespace}/slow from v1 to v2: Converter .*hang.* did not end"
-            with pytest.raises(APIStatusError, match=text):
-                await shops.create("v1", "slow", {"address": "a"})
-            await shops.create("v2", "slow", {"host": "a"})
-            with pytest.raises(APIStatusError, match=r"sleep\(\) did not end within"):
-                await shops.get("v1", "slow")
-            await shops.create("v1", "quick", {"address": "a"})
-    finally:
-        release.set()
-
-
 async def test_an_unreachable_operator_loses_nothing(
     registry: webop.OperatorRegistry, shops: Shops, run: Run
 ) -> None:
@@ -240,32 +161,6 @@ async def test_an_unreachable_operator_loses_nothing(
     async with run(again):
         await shops.wait_converted()
         assert (await shops.get("v1", "one"))["spec"]["address"] == "a:81"
-
-
-async def test_the_conversion_waits_until_all_replicas_serve_it(
-    shops: Shops, run: Run, client: Client
-) -> None:
-    old, new = webop.OperatorRegistry(), webop.OperatorRegistry()
-    for registry in (old, new):
-        webop.on.validate("nothing.versions.webop.dev", id="v", registry=registry)(lambda **_: None)
-    declare(new)
-    served = partial(webop.WebhookServer, port=0, host="localhost")
-    address = "https://localhost:1"
-
-    async def share(fn: webop.WebhookFn) -> AsyncIterator[webop.WebhookClientConfig]:
-        async for config in served()(fn):
-            yield {**config, "url": address}
-
-    async with run(old, server=share, replica_lifetime=3.0) as running:
-        await eventually(partial(count_records, client, 1), "the first record")
-        async with run(new, server=share, replica_lifetime=3.0):
-            await eventually(partial(count_records, client, 2), "the second record")
-            await asyncio.sleep(0.5)  # nothing must happen
-            assert (await shops.read_conversion())["strategy"] == "None"
-            await running.stop()
-            await eventually(partial(is_converted, shops), "the conversion")
-            url = (await shops.read_conversion())["webhook"]["clientConfig"]["url"]
-            assert url == f"{address}/convert"
 
 
 HANDLERS = """
@@ -305,17 +200,3 @@ async def test_the_doctor_checks_the_conversion(
         assert found.level == "failure"
         assert "no server listens there" in found.text
     assert report.find("v2", title).level == "ok"
-
-
-async def is_converted(shops: Shops) -> bool:
-    return bool((await shops.read_conversion())["strategy"] == "Webhook")
-
-
-async def count_records(client: Client, wanted: int) -> bool:
-    """Tell whether there are so many records of replicas."""
-    try:
-        found = await client.get(KINDS[WebhookType.VALIDATING], None, MANAGED)
-    except APINotFoundError:
-        return False
-    annotations = found["metadata"].get("annotations") or {}
-    return sum(str(key).startswith(PREFIX) for key in annotations) == wanted

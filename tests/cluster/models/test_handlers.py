@@ -22,7 +22,6 @@ from tests.kit.operators import (
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo
 from webop.controlplane.cluster import LocalCluster
 from webop.models.crds import build_crds
 
@@ -43,14 +42,6 @@ class Boat(webop.Model):
     status: BoatStatus | None = None
 
 
-class OlderSpec(pydantic.BaseModel):
-    """What an older operator has allowed."""
-
-    size: Any = None
-    homePort: Any = None  # noqa: N815
-    color: Any = None
-
-
 @pytest.fixture(scope="module")
 def boats(webop_cluster: LocalCluster) -> Kind:
     """The kind, as its model says, but with an older schema, which allows more."""
@@ -67,7 +58,6 @@ def objects(client: Client, boats: Kind, webop_namespace: str) -> Objects:
 
 
 async def wait_stored(objects: Objects, name: str) -> Any:
-    """Wait until an object is stored as handled."""
     return await objects.wait(
         name, lambda body: any("last-handled" in k for k in get_annotations(body))
     )
@@ -254,57 +244,3 @@ async def test_a_former_state_that_does_not_fit_is_a_mapping(
         await objects.patch("one", {"spec": {"size": 4}})
         await eventually(lambda: seen)
     assert seen == [({"size": "large"}, BoatSpec(size=4))]
-
-
-async def test_timers_and_daemons_get_models(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[Any] = []
-
-    @webop.timer(Boat, interval=0.1, registry=registry)
-    async def tick(spec: BoatSpec, **_: Any) -> None:
-        seen.append(spec.size)
-
-    @webop.daemon(Boat, registry=registry)
-    async def watch(boat: Boat, stopped: Any, **_: Any) -> None:
-        seen.append(boat.metadata.name)
-        await stopped.wait()
-
-    async with run_operator():
-        await objects.create("one", {"size": 1})
-        await eventually(lambda: {1, "one"} <= {*seen})
-        await objects.patch("one", {"spec": {"size": 7}})
-        await eventually(lambda: 7 in seen)
-
-
-async def test_the_client_takes_and_returns_models(
-    info: ConnectionInfo,
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-) -> None:
-    got: list[Any] = []
-    namespace = objects.namespace
-
-    @webop.on.event(Boat, labels={"is": "parent"}, registry=registry)
-    async def copy(boat: Boat, client: webop.AsyncClient, **_: Any) -> None:
-        child = Boat(metadata=webop.Metadata(name="child", namespace=namespace), spec=boat.spec)
-        got.append(await client.create(child))
-        got.append(await client.get(Boat, "child", namespace=namespace))
-        got.append(await client.list(Boat, namespace=namespace, labels="!is"))
-        child.spec.size = 9
-        got.append(await client.apply(child, field_manager="tests", force=True))
-        got.append(await client.wait_for(Boat, "child", lambda obj: True, namespace=namespace))
-        await client.delete(Boat, "child", namespace=namespace)
-
-    async with run_operator():
-        await objects.create("one", {"size": 2}, labels={"is": "parent"})
-        await objects.wait_gone("child") if await objects.exists("child") else None
-        await eventually(lambda: len(got) == 5)
-    created, read, listed, applied, waited = got
-    assert isinstance(created, Boat)
-    assert created.spec == BoatSpec(size=2)
-    assert read.metadata.uid == created.metadata.uid
-    assert [each.metadata.name for each in listed] == ["child"]
-    assert applied.spec.size == 9
-    assert waited.metadata.name == "child"

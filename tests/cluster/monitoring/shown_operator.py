@@ -12,8 +12,8 @@ import httpx
 
 import webop
 from tests.kit.operators import Objects, RunOperator, build_settings
-from tests.kit.scrapes import find_port
 from tests.kit.waiting import eventually
+from webop.controlplane.requests import find_free_port
 
 Json = dict[str, Any]
 
@@ -56,21 +56,17 @@ class Outage:
 
 @dataclass
 class Shown:
-    """The status of a running operator."""
-
     http: httpx.AsyncClient
     url: str
     hook: int
 
     async def report(self) -> Json:
-        """Read the report."""
         answer = await self.http.get(f"{self.url}/status.json")
         assert answer.status_code == 200, answer.text
         report: Json = answer.json()
         return report
 
     async def wait(self, condition: Callable[[Json], Any]) -> Json:
-        """Read reports until one is as expected."""
         report: Json = await eventually(
             self.report, "the report", check=condition, ignoring=httpx.ConnectError
         )
@@ -80,7 +76,7 @@ class Shown:
 @contextlib.asynccontextmanager
 async def operate_visibly(run_operator: RunOperator, objects: Objects) -> AsyncIterator[Shown]:
     """Run an operator with a webhook server, a Lease and a status page, and wait until it acts."""
-    hook, url = find_port(), f"http://127.0.0.1:{find_port()}"
+    hook, url = find_free_port(), f"http://127.0.0.1:{find_free_port()}"
     settings = build_settings(
         leadership={"lease_name": "leader", "lease_namespace": objects.namespace},
         admission={"server": webop.WebhookServer(addr="127.0.0.1", port=hook)},

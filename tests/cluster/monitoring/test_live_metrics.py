@@ -16,7 +16,9 @@ import webop
 from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.pages import ROOT
 from tests.kit.reviews import post_review
-from tests.kit.scrapes import OPENMETRICS, Scrape, find_port, scrape, scrape_until
+from tests.kit.scrapes import OPENMETRICS, Scrape, scrape, scrape_until
+from webop.controlplane.requests import find_free_port
+from webop.coordination.requests import LEASES
 from webop.monitoring.metrics import DEFINITIONS
 
 MONITORING = ROOT / "manifests" / "monitoring"
@@ -29,8 +31,6 @@ _NAME = re.compile(r"\b(?:webop|rest_client|leader_election|process)_\w+")
 
 @pytest.fixture
 def busy(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:  # noqa: C901  a list
-    """Handlers of all kinds."""
-
     @webop.on.create("widgets", id="create", registry=registry)
     async def create(spec: Any, **_: Any) -> None:
         for item in spec.get("items", ()):
@@ -74,7 +74,7 @@ def busy(registry: webop.OperatorRegistry) -> webop.OperatorRegistry:  # noqa: C
 async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in_it(
     run_operator: RunOperator, objects: Objects
 ) -> None:
-    kind, hook = objects.resource.plural_name, find_port()
+    kind, hook = objects.resource.plural_name, find_free_port()
     server = webop.WebhookServer(addr="127.0.0.1", port=hook)
     lease = {"lease_name": "metrics", "lease_namespace": objects.namespace}
     settings = build_settings(
@@ -82,7 +82,7 @@ async def test_a_scrape_shows_what_the_operator_does_and_all_names_in_use_are_in
     )
     for number in range(40):  # more than there are slots
         await objects.create(f"widget-{number}", {})
-    url = f"http://127.0.0.1:{find_port()}/metrics"
+    url = f"http://127.0.0.1:{find_free_port()}/metrics"
     async with (
         run_operator(settings, metrics_endpoint=url),
         httpx.AsyncClient(trust_env=False) as http,
@@ -152,7 +152,7 @@ async def test_watches_that_end_and_that_fail_are_counted_apart(
 ) -> None:
     webop.on.event("widgets", registry=registry)(lambda **_: None)
     settings = build_settings(watching={"client_timeout": 1.2})
-    url = f"http://127.0.0.1:{find_port()}/metrics"
+    url = f"http://127.0.0.1:{find_free_port()}/metrics"
     kind = objects.resource.plural_name
     async with (
         run_operator(settings, metrics_endpoint=url),
@@ -169,19 +169,14 @@ async def test_a_replica_that_stands_by_is_scraped_as_such(
 ) -> None:
     webop.on.create("widgets", registry=registry)(lambda **_: None)
     lease = {"lease_name": "taken", "lease_namespace": objects.namespace}
-    body = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": "taken"},
-        "spec": {
-            "holderIdentity": "somebody",
-            "leaseDurationSeconds": 3600,
-            "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
-        },
+    spec = {
+        "holderIdentity": "somebody",
+        "leaseDurationSeconds": 3600,
+        "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
     }
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.namespace}/leases"
-    await objects.client.request("POST", path, body=body)
-    url = f"http://127.0.0.1:{find_port()}/metrics"
+    body = {"metadata": {"name": "taken"}, "spec": spec}
+    await objects.client.create(LEASES, objects.namespace, body)
+    url = f"http://127.0.0.1:{find_free_port()}/metrics"
     async with (
         run_operator(build_settings(leadership=lease), metrics_endpoint=url),
         httpx.AsyncClient(trust_env=False) as http,

@@ -21,8 +21,8 @@ import webop
 from tests.cluster.monitoring.shown_operator import Outage, Shown, operate_visibly
 from tests.kit.operators import Kind, Objects, RunOperator, connect, define_kinds, operate
 from tests.kit.reviews import post_review
-from tests.kit.scrapes import find_port
 from webop.client.auth.vault import ConnectionInfo
+from webop.controlplane.requests import find_free_port
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page
@@ -77,7 +77,6 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def client(webop_cluster: LocalCluster) -> AsyncIterator[Client]:
-    """A client of the administrator, in the loop of the browser."""
     async with connect(webop_cluster) as connected:
         yield connected
 
@@ -93,7 +92,6 @@ async def visit(browser: Browser, shown: Shown, **options: Any) -> Page:
 
 
 def find_row(page: Page, table: str, name: str) -> Locator:
-    """Return the row of a table that begins with a name."""
     row = page.locator(f"#{table}").get_by_role("row")
     return row.filter(has=page.get_by_role("rowheader", name=name, exact=True))
 
@@ -184,8 +182,8 @@ async def test_the_page_says_why_the_operator_is_not_ready(
     registry: webop.OperatorRegistry, browser: Browser
 ) -> None:
     webop.on.create("widgets", id="create", registry=registry)(lambda **_: None)
-    nobody = ConnectionInfo(server=f"http://127.0.0.1:{find_port()}")
-    url = f"http://127.0.0.1:{find_port()}"
+    nobody = ConnectionInfo(server=f"http://127.0.0.1:{find_free_port()}")
+    url = f"http://127.0.0.1:{find_free_port()}"
     options: Any = {"liveness_endpoint": f"{url}/healthz", "clusterwide": True, "beside": True}
     async with operate(nobody, registry, **options):
         page = await browser.new_page()
@@ -203,8 +201,6 @@ def databases(webop_cluster: LocalCluster) -> Kind:
 
 
 def declare_load(registry: webop.OperatorRegistry) -> None:
-    """Handlers of databases, some of which fail."""
-
     @webop.on.create("databases", id="create_database", registry=registry)
     async def create(name: str, **_: Any) -> None:
         await asyncio.sleep(random.uniform(0.01, 0.1))

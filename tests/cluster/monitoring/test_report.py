@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,8 @@ from tests.cluster.monitoring.shown_operator import Json, Outage, find, operate_
 from tests.kit.operators import Objects, RunOperator
 from tests.kit.pages import DOCS, find_blocks
 from tests.kit.reviews import post_review
-from tests.kit.scrapes import find_port, operate, wait_listening
-from webop.errors import ConfigurationError
+from tests.kit.scrapes import operate, wait_listening
+from webop.controlplane.requests import find_free_port
 from webop.monitoring.page import Page
 from webop.monitoring.recent import Recent
 from webop.monitoring.report import LIMIT, build_command
@@ -226,7 +225,7 @@ async def test_without_a_lease_an_operator_has_the_name_of_its_deployment(
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("POD_ID", pod)
-    url = f"http://127.0.0.1:{find_port()}"
+    url = f"http://127.0.0.1:{find_free_port()}"
     async with operate(liveness_endpoint=f"{url}/healthz") as http:
         await wait_listening(http, f"{url}/livez")
         report = (await http.get(f"{url}/status.json")).json()
@@ -322,7 +321,7 @@ def test_a_page_of_this_machine_answers_to_no_other_name(
 
 
 async def test_the_page_is_at_the_port_of_the_probes_only_if_no_other_machine_reaches_it() -> None:
-    private, public = find_port(), find_port()
+    private, public = find_free_port(), find_free_port()
     async with operate(
         liveness_endpoint=f"http://localhost:{private}/healthz",
         metrics_endpoint=f"http://0.0.0.0:{public}/metrics",
@@ -334,7 +333,7 @@ async def test_the_page_is_at_the_port_of_the_probes_only_if_no_other_machine_re
 
 
 async def test_the_page_can_be_asked_for_at_a_public_address_and_under_another_path() -> None:
-    url = f"http://127.0.0.1:{(port := find_port())}"
+    url = f"http://127.0.0.1:{(port := find_free_port())}"
     async with operate(
         status_endpoint=f"http://0.0.0.0:{port}/some/where/",
         liveness_endpoint=f"http://0.0.0.0:{port}/healthz",
@@ -350,7 +349,7 @@ async def test_the_page_can_be_asked_for_at_a_public_address_and_under_another_p
 
 
 async def test_the_page_is_given_to_nobody_but_itself() -> None:
-    url = f"http://127.0.0.1:{find_port()}"
+    url = f"http://127.0.0.1:{find_free_port()}"
     async with operate(liveness_endpoint=f"{url}/healthz") as http:
         await wait_listening(http, f"{url}/livez")
         for path in ("ui", "ui.js", "ui.css", "status.json"):
@@ -367,20 +366,9 @@ async def test_the_page_is_given_to_nobody_but_itself() -> None:
 
 
 async def test_an_operator_without_a_cluster_has_a_report_too() -> None:
-    url = f"http://127.0.0.1:{find_port()}"
+    url = f"http://127.0.0.1:{find_free_port()}"
     async with operate(liveness_endpoint=f"{url}/healthz") as http:
         await wait_listening(http, f"{url}/livez")
         report = (await http.get(f"{url}/status.json")).json()
     assert is_shaped(report)
     assert (report["lease"], report["kinds"]["items"]) == (None, [])
-
-
-async def test_a_port_of_the_page_that_is_in_use_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"Cannot listen on 127.0.0.1:{port}: .* use"):
-            await webop.operator(
-                registry=webop.OperatorRegistry(),
-                clusterwide=True,
-                status_endpoint=f"http://127.0.0.1:{port}/ui",
-            )

@@ -20,8 +20,6 @@ from webop.telemetry.tracing import set_up_tracing
 
 @dataclass
 class Spans:
-    """What a provider has exported so far."""
-
     provider: TracerProvider
     _exporter: InMemorySpanExporter
     _patch: pytest.MonkeyPatch
@@ -35,7 +33,6 @@ class Spans:
 
     @property
     def text(self) -> str:
-        """All that there is of them."""
         return "\n".join(span.to_json() for span in self)
 
     def list_undocumented(self) -> list[str]:
@@ -53,13 +50,11 @@ class Spans:
         ]
 
     def find(self, name: str, **attributes: Any) -> ReadableSpan:
-        """Return the only one."""
         found = self.select(name, **attributes)
         assert len(found) == 1, [span.name for span in self]
         return found[0]
 
     async def wait(self, name: str, count: int = 1, **attributes: Any) -> list[ReadableSpan]:
-        """Wait until there are so many."""
         await eventually(lambda: len(self.select(name, **attributes)) >= count, f"span {name}")
         return self.select(name, **attributes)
 
@@ -70,13 +65,11 @@ def read(span: ReadableSpan) -> dict[str, Any]:
 
 
 def get_id(span: ReadableSpan) -> int:
-    """Return the id of a span."""
     number: int = span.context.span_id
     return number
 
 
 def get_trace(span: ReadableSpan) -> int:
-    """Return the id of its trace."""
     number: int = span.context.trace_id
     return number
 
@@ -87,7 +80,6 @@ def get_parent(span: ReadableSpan) -> int | None:
 
 
 def is_failed(span: ReadableSpan) -> bool:
-    """Tell whether it ended in an error."""
     status: dict[str, Any] = json.loads(span.to_json())["status"]
     assert "description" not in status
     return bool(status["status_code"] == "ERROR")
@@ -105,6 +97,5 @@ def idle_spans() -> Iterator[Spans]:
 
 @pytest.fixture
 def spans(idle_spans: Spans) -> Spans:
-    """A provider that is configured."""
     idle_spans.configure()
     return idle_spans

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,9 @@ import httpx
 import pytest
 
 import webop
-from tests.kit.managed_webhooks import KINDS, Site
-from tests.kit.operators import Kind, Objects, connect
-from webop.errors import APINotFoundError
+from tests.kit.managed_webhooks import Site, open_site
+from tests.kit.operators import Kind
+from webop.client.api import Client
 from webop.testing import AdmissionClient, AdmissionResult
 
 if TYPE_CHECKING:
@@ -26,15 +25,12 @@ _OWN = ("uid", "creationTimestamp", "resourceVersion", "managedFields", "generat
 
 
 @pytest.fixture
-async def site(webop_cluster: LocalCluster, webop_namespace: str) -> AsyncIterator[Site]:
-    async with connect(webop_cluster) as client:
-        await _KIND.define(client)
-        objects = Objects(client, _KIND, webop_namespace)
-        found = Site(webop_cluster, client, objects, f"auto.{_KIND.group}")
-        yield found
-        for resource in KINDS.values():
-            with contextlib.suppress(APINotFoundError):
-                await client.delete(resource, None, found.name)
+async def site(
+    webop_cluster: LocalCluster, client: Client, webop_namespace: str
+) -> AsyncIterator[Site]:
+    await _KIND.define(client)
+    async with open_site(webop_cluster, client, webop_namespace, _KIND) as opened:
+        yield opened
 
 
 class Recorder:

@@ -134,36 +134,14 @@ async def test_patches_status_and_generations(place: Place) -> None:
     assert (found.spec.size, found.status.phase, found.metadata.generation) == (2, "B", 2)
 
 
-async def test_applied_fields_belong_to_their_manager(place: Place) -> None:
-    made = await place.apply(build(size=1, color="red", tags=["a"]), "one")
-    assert (made["spec"]["size"], made["spec"]["color"]) == (1, "red")
-    with pytest.raises(webop.APIConflictError) as caught:
-        await place.apply(build(size=2), "two")
-    assert 'conflict with "one"' in str(caught.value)
-    assert ".spec.size" in str(caught.value)
-    assert (await place.apply(build(size=1, tags=["b"]), "two"))["spec"]["tags"] == ["a", "b"]
-    assert "color" not in (await place.apply(build(size=1), "one"))["spec"]
-    assert (await place.get())["spec"]["tags"] == ["b"]
-    assert (await place.apply(build(size=3), "two", force=True))["spec"]["size"] == 3
-    with pytest.raises(webop.APIConflictError, match='conflict with "two"'):
-        await place.apply(build(size=4), "one")
-
-
-async def test_other_writes_own_fields_too(place: Place) -> None:
-    await place.apply(build(size=1), "one")
-    await place.patch({"spec": {"size": 5}})
-    with pytest.raises(webop.APIConflictError, match=r"\.spec\.size"):
-        await place.apply(build(size=1), "one")
-    assert (await place.apply(build(size=5), "one"))["spec"]["size"] == 5
-
-
-async def test_lists_with_keys_are_merged(place: Place) -> None:
-    await place.apply(build(size=1, ports=[{"name": "a", "port": 1}, {"name": "b"}]), "one")
-    made = await place.apply(build(size=1, ports=[{"name": "c", "port": 3}]), "two")
-    assert [port["name"] for port in made["spec"]["ports"]] == ["a", "b", "c"]
-    assert made["spec"]["ports"][1]["port"] == 80
-    made = await place.apply(build(size=1, ports=[{"name": "b"}]), "one")
-    assert [port["name"] for port in made["spec"]["ports"]] == ["b", "c"]
+async def test_models_are_taken_and_returned(client: webop.AsyncClient, place: Place) -> None:
+    here = place.namespace
+    tank = Tank(metadata=webop.Metadata(name="one", namespace=here), spec=TankSpec(size=1))
+    created = await client.create(tank)
+    assert isinstance(created, Tank)
+    tank.spec.size = 9
+    applied = await client.apply(tank, field_manager="tests", force=True)
+    assert (applied.metadata.uid, applied.spec.size) == (created.metadata.uid, 9)
 
 
 async def test_containers_of_deployments_are_merged(place: Place) -> None:

@@ -28,8 +28,6 @@ _PATIENCE = 5.0  # seconds, for events of the real server
 
 @dataclass(frozen=True)
 class Difference:
-    """Two answers that are not alike."""
-
     number: int
     request: Any
     real: Any
@@ -258,7 +256,6 @@ def _is_known_difference(drawn: Drawn) -> bool:
 
 
 def _build(drawn: Drawn, memory: Memory) -> Request:
-    """Return the request for one side."""
     body = memory.fill_in(drawn.body)
     return Request(
         drawn.method,
@@ -270,7 +267,6 @@ def _build(drawn: Drawn, memory: Memory) -> Request:
 
 
 def _reduce(one: Any, other: Any) -> tuple[Any, Any]:
-    """Return only what differs."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = {**one, **other}
         pairs = {key: _reduce(one.get(key, "absent"), other.get(key, "absent")) for key in keys}

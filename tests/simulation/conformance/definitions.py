@@ -52,7 +52,6 @@ class _Player:
         self._streams: list[EventStream] = []
 
     def send(self, method: str, path: str, body: Any = None, form: str = JSON) -> None:
-        """Send a request; again if it is to be waited for."""
         content = None if body is None else orjson.dumps(body)
         request = Request(method, path, {}, {"content-type": form}, content)
 
@@ -65,15 +64,12 @@ class _Player:
         self._keep(f"{method} {path}", ask)
 
     def watch(self, path: str, **query: str) -> EventStream:
-        """Begin a watch."""
         stream = self._side.watch(Request("GET", path, {"watch": "true", **query}))
         assert not isinstance(stream, tuple)
         self._streams.append(stream)
         return stream
 
     def read(self, what: str, stream: EventStream) -> None:
-        """Read all events of a watch."""
-
         def look() -> tuple[Any, bool]:
             events = [self.memory.normalise_event(event) for event in stream.read()]
             return (events, stream.is_over), False
@@ -81,7 +77,6 @@ class _Player:
         self._keep(what, look)
 
     def close(self) -> None:
-        """End all watches."""
         for stream in self._streams:
             stream.close()
 

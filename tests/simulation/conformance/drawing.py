@@ -35,11 +35,9 @@ class Place:
 
     @property
     def api_version(self) -> str:
-        """The group with the version."""
         return f"{self.group}/v1" if self.group else "v1"
 
     def build_path(self, namespace: str, name: str = "", sub: str = "") -> str:
-        """Return the path of the list, or of an object."""
         path = f"/{'apis' if self.group else 'api'}/{self.api_version}"
         if self.is_namespaced and namespace:
             path += f"/namespaces/{namespace}"
@@ -127,8 +125,6 @@ class Drawn:
 
 
 class Drawing:
-    """Draws requests."""
-
     def __init__(self, rng: random.Random, namespaces: tuple[str, ...]) -> None:
         self._rng = rng
         self._namespaces = namespaces
@@ -157,7 +153,6 @@ class Drawing:
         }
 
     def draw(self) -> Drawn:
-        """Return the next request."""
         self._count += 1
         kinds, weights = tuple(self._weighted), tuple(self._weighted.values())
         return self._rng.choices(kinds, weights)[0]()
@@ -274,7 +269,6 @@ class Drawing:
         return self._on_object("GET", chosen, None, sub=sub)
 
     def _draw_query(self) -> dict[str, str]:
-        """Draw the parameters of a list."""
         query: dict[str, str] = {}
         if self._rng.random() < 0.5:
             query["limit"] = self._rng.choice(("1", "2", "3", "500", "0", "-1", "x"))

@@ -120,7 +120,6 @@ class HookServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

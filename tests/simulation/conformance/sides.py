@@ -33,8 +33,6 @@ _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
 class EventStream(Protocol):
-    """The events of a watch that are there by now."""
-
     @property
     def is_over(self) -> bool:
         """Whether the server has ended it."""
@@ -47,8 +45,6 @@ class EventStream(Protocol):
 
 
 class Side(Protocol):
-    """One of the servers."""
-
     def send(self, request: Request) -> tuple[int, Any]:
         """Return the status and the content of an answer."""
 
@@ -57,8 +53,6 @@ class Side(Protocol):
 
 
 class RealSide:
-    """A real kube-apiserver."""
-
     def __init__(self, cluster: LocalCluster) -> None:
         parts = urlsplit(cluster.server)
         self._address = parts.hostname or "", parts.port or 443
@@ -68,7 +62,6 @@ class RealSide:
         self._connection = self._connect()
 
     def send(self, request: Request) -> tuple[int, Any]:
-        """Return the status and the content of an answer."""
         return _read(self._begin(self._connection, request))
 
     def watch(self, request: Request) -> EventStream | tuple[int, Any]:
@@ -87,7 +80,6 @@ class RealSide:
         self._connection = self._connect()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def _connect(self) -> http.client.HTTPSConnection:
@@ -122,15 +114,12 @@ class _RealStream:
 
     @property
     def is_over(self) -> bool:
-        """Whether the server has ended it."""
         return not self._thread.is_alive()
 
     def read(self) -> list[Json]:
-        """Return all events until now."""
         return list(self._events)
 
     def close(self) -> None:
-        """End it."""
         with contextlib.suppress(OSError):  # the server may have closed it
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -146,13 +135,10 @@ class _RealStream:
 
 
 class SimulatedSide:
-    """The API server in memory."""
-
     def __init__(self, seed: int) -> None:
         self.cluster = Cluster(lambda: datetime.now(UTC), random.Random(seed))
 
     def send(self, request: Request) -> tuple[int, Any]:
-        """Return the status and the content of an answer."""
         return _split(self.cluster.handle(request))
 
     def watch(self, request: Request) -> EventStream | tuple[int, Any]:
@@ -167,15 +153,12 @@ class _SimulatedStream:
 
     @property
     def is_over(self) -> bool:
-        """Whether the server has ended it."""
         return self._watch.is_over
 
     def read(self) -> list[Json]:
-        """Return all events until now."""
         return list(self._watch.events)
 
     def close(self) -> None:
-        """End it."""
         self._watch.close()
 
 
@@ -194,7 +177,6 @@ class Memory:
         self._uids: dict[str, str] = {}
 
     def fill_in(self, value: Any) -> Any:
-        """Replace the placeholders."""
         if isinstance(value, dict):
             return {key: self.fill_in(item) for key, item in value.items()}
         if isinstance(value, list):

@@ -417,6 +417,5 @@ def count_repetitions(calls: list[Call]) -> int:
 
 
 def list_leaders(calls: list[Call]) -> list[str]:
-    """Return the leaders, one after another."""
     ordered = sorted(calls, key=lambda call: call.begin)
     return [who for who, _ in itertools.groupby(call.who for call in ordered)]

@@ -70,7 +70,6 @@ class LifeRecorder:
                     self.note(event["type"], event["object"])
 
     def note(self, event: str, body: Json) -> None:
-        """Record a state."""
         now, metadata, spec = read_clock(), body["metadata"], body["spec"]
         uid = metadata["uid"]
         life = self.lives.setdefault(uid, Life(uid, metadata["name"]))

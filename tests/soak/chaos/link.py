@@ -57,7 +57,6 @@ class Link(Forwarder):
         self.counts: Counter[str] = Counter()
 
     def cut(self) -> None:
-        """Reset all connections."""
         self.counts["cut"] += len(self.connections)
         super().cut()
 

@@ -228,7 +228,6 @@ class Place:
         return self.command is not None and self.expected is None and not self.is_paused
 
     async def keep(self) -> None:
-        """Start a process if there is none."""
         while True:
             self.command = command = await self._start()
             present = self.processes[-1]
@@ -303,7 +302,6 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def run(self, count: int, seed: int) -> AsyncIterator[None]:
-        """Run replicas during a block."""
         (self.folder / "handlers.py").write_text(HANDLERS)
         self.variables = {
             "NAMESPACE": self.namespace,

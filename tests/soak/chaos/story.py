@@ -50,8 +50,6 @@ _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfig
 
 @dataclass(frozen=True)
 class Times:
-    """The options of a run."""
-
     minutes: float = option(30.0, "minutes of faults")
     objects: int = option(2000, "objects at once")
     rate: float = option(12.0, "actions of users a second")
@@ -84,7 +82,6 @@ class Stage:
     unsettled: list[str] = field(default_factory=list)
 
     async def strike(self, fault: Fault) -> None:
-        """Inject a fault, and repair it."""
         place = await self._find_place(fault.target)
         if fault.kind in ENDS and place.is_spared:
             fault = replace(fault, kind="long pause", duration=2 * DURATION)
@@ -362,7 +359,6 @@ def describe(stage: Stage, evidence: Evidence, violation: Violation) -> list[str
 
 
 def summarize(stage: Stage, evidence: Evidence, took: float) -> list[str]:
-    """Return the table of figures."""
     calls, users = evidence.calls, stage.users.counts
     outcomes = Counter(call.outcome or "interrupted" for call in calls)
     ways = sum((place.link.counts for place in stage.fleet.places), Counter())

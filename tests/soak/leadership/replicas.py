@@ -162,12 +162,10 @@ class Deployment:
             yield self.replicas
 
     def grant(self, name: str) -> None:
-        """Grant a replica access to the Lease."""
         subject = {"kind": "User", "name": name}
         self._bind("Role", self.lease, subject, {"name": name, "namespace": self.namespace})
 
     def revoke(self, name: str) -> None:
-        """Revoke the access."""
         self.cluster.delete(_RBAC, "RoleBinding", name, self.namespace)
 
     def permit_all(self, names: Iterable[str]) -> None:
@@ -192,7 +190,6 @@ class Deployment:
         self.cluster.apply(_build(f"{kind}Binding", metadata, **content))
 
     def read_steps(self) -> list[Step]:
-        """Return the steps of all replicas so far, in order."""
         for replica in self.replicas:
             path = self.folder / f"{replica.name}.steps"
             if not path.exists():

@@ -34,8 +34,6 @@ _BETWEEN = 0.5  # seconds; so that late steps are seen
 
 @dataclass(frozen=True)
 class Times:
-    """The options of a run."""
-
     duration: float = option(15.0, "lease duration in seconds")
     deadline: float = option(10.0, "renew deadline in seconds")
     period: float = option(2.0, "retry period in seconds")
@@ -75,8 +73,6 @@ class Outcome:
 
 @dataclass
 class Stage:
-    """The replicas, their objects, and their reviews."""
-
     deployment: Deployment
     objects: Objects
     http: httpx.AsyncClient
@@ -86,20 +82,16 @@ class Stage:
 
     @property
     def alive(self) -> list[Replica]:
-        """The replicas that still run."""
         return [replica for replica in self.deployment.replicas if not replica.is_gone]
 
     def find(self, name: str) -> Replica:
-        """Return a replica by its name."""
         return next(r for r in self.deployment.replicas if r.name == name)
 
     async def create(self, name: str) -> None:
-        """Create an object."""
         await self.objects.create(name)
         self.created.append(name)
 
     def list_steps(self, since: float = 0.0) -> list[Step]:
-        """Return the steps since a time."""
         return [step for step in self.deployment.read_steps() if step.begin >= since]
 
     async def wait_for_steps(self, names: list[str], since: float, *others: str) -> str:
@@ -118,7 +110,6 @@ class Stage:
         return found
 
     async def wait_for_indexes(self) -> None:
-        """Wait until the indexes of all replicas have all objects."""
         for replica in self.alive:
 
             async def know(replica: Replica = replica) -> bool:
@@ -130,12 +121,10 @@ class Stage:
             await eventually(know, what, _PATIENCE, ignoring=httpx.HTTPError)
 
     def build_review(self) -> dict[str, Any]:
-        """Return a review of an object of the kind."""
         kind = self.objects.kind
         return build_review(resource=(kind.group, "v1", kind.plural), kind=kind.kind)
 
     def show_logs(self) -> str:
-        """Return the ends of the logs of all replicas."""
         return "\n".join(
             f"--- {r.name}\n{r.command.output[-3000:]}" for r in self.deployment.replicas
         )
@@ -149,7 +138,6 @@ class ReviewLoad(SteadyLoad[Reviews]):
         self._stage = stage
 
     async def act(self, number: int) -> None:
-        """Send one review, and count its result."""
         stage, tally = self._stage, self.tally
         replica = stage.deployment.replicas[number % len(stage.deployment.replicas)]
         if replica.is_gone:
@@ -326,7 +314,6 @@ async def terminate(_: Stage, leader: Replica) -> Cure:
 
 
 async def kill(_: Stage, leader: Replica) -> Cure:
-    """Kill the process."""
     leader.excused_from = time.monotonic() - _REVIEW_TIMEOUT
     leader.command.process.kill()
     leader.is_gone = True
@@ -337,7 +324,6 @@ async def _do_nothing() -> None: ...
 
 
 def format_outcome(outcome: Outcome) -> str:
-    """Return a row of the table."""
     return (
         f"{outcome.fault:28} {outcome.before} -> {outcome.after} {outcome.handover:10.2f} s "
         f"{len(outcome.overlaps):9} {outcome.steps:7} {outcome.failed:15}"

@@ -84,7 +84,6 @@ class Plan:
         (self.folder / "handlers.py").write_text(handlers)
 
     async def start(self) -> Replica:
-        """Start one more replica."""
         self._count += 1
         port, probes = find_free_port(), find_free_port()
         if self.way.startswith("uvicorn"):
@@ -105,8 +104,6 @@ class Plan:
 
 @dataclass
 class Replica:
-    """A running replica."""
-
     command: Command
     endpoint: Endpoint = field(repr=False)
 

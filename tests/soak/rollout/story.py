@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 
@@ -34,8 +34,6 @@ from webop.servers.certificates.certs import build_certificate_self_signed
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
 
-Json = dict[str, Any]
-
 SECRETS = Resource("", "v1", "secrets", "Secret", namespaced=True)
 SECRET = "webhooks-webhook-certs"
 _CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1"
@@ -45,8 +43,6 @@ _PATIENCE = 90.0  # seconds
 
 @dataclass(frozen=True)
 class Times:
-    """The options of a run."""
-
     rate: float = option(50.0, "requests a second; of creations, every fourth object is bad")
     lag: float = option(1.0, "seconds until the balancer applies a change of readiness")
     shutdown_delay: float = option(10.0, "seconds from SIGTERM until the port is closed")
@@ -55,8 +51,6 @@ class Times:
 
 @dataclass
 class Tally:
-    """The results of the creations."""
-
     created: int = 0
     refused: int = 0
     failed: list[str] = field(default_factory=list)
@@ -65,7 +59,6 @@ class Tally:
     statuses: Counter[int] = field(default_factory=Counter)
 
     def take(self, name: str, is_bad: bool, answer: httpx.Response) -> None:
-        """Count a creation by its response."""
         self.statuses[answer.status_code] += 1
         if answer.status_code == 201:
             spec = answer.json()["spec"]
@@ -86,8 +79,6 @@ class Tally:
 
 
 class Load(SteadyLoad[Tally]):
-    """Creations."""
-
     def __init__(self, stage: Stage, prefix: str, rate: float) -> None:
         super().__init__(Tally(), rate)
         self._http, self._url, self._kind = stage.http, stage.url, stage.kind
@@ -123,7 +114,6 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """The URL of the objects."""
         return self.kind.resource.get_url(namespace=self.namespace)
 
     async def add_replica(self) -> None:
@@ -156,13 +146,11 @@ class Stage:
             await replica.command.kill()
 
     async def has_webhook(self, handler: str) -> bool:
-        """Return whether this is the only validating webhook."""
         name = self.plan.variables["MANAGED"]
         answer = await self.http.get(f"{_CONFIGURATIONS}/validating{_PLURAL}/{name}")
         return [hook["name"] for hook in answer.json()["webhooks"]] == [f"{handler}.{name}"]
 
     async def read_certificate(self) -> str:
-        """Return the current certificate of one of the replicas."""
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         _, writer = await asyncio.open_connection("127.0.0.1", self.balancer.port, ssl=context)

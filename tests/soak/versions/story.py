@@ -38,8 +38,6 @@ _RETRIES = 20  # of a 429, which a changed definition causes for a moment: all c
 
 @dataclass
 class Tally:
-    """The results of the requests, by what they were."""
-
     counts: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -55,8 +53,6 @@ class Tally:
 
 
 class Load(SteadyLoad[Tally]):
-    """Reads and writes."""
-
     def __init__(self, stage: Stage, rate: float) -> None:
         super().__init__(Tally(), rate)
         self._http, self._namespace = stage.http, stage.namespace

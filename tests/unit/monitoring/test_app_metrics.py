@@ -16,7 +16,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 import webop
 from tests.kit.operators import build_settings
 from tests.kit.reviews import build_object, build_review, connect, serve
-from tests.kit.scrapes import OPENMETRICS, find_port, operate, scrape, scrape_until, wait_listening
+from tests.kit.scrapes import OPENMETRICS, operate, scrape, scrape_until, wait_listening
+from webop.controlplane.requests import find_free_port
 from webop.errors import ConfigurationError
 
 
@@ -305,7 +306,7 @@ async def test_two_hundred_scrapers_share_few_scrapes_and_wait_hardly_longer_tha
 
 
 async def test_the_port_of_the_probes_has_metrics_only_if_they_are_asked_for() -> None:
-    url = f"http://127.0.0.1:{find_port()}"
+    url = f"http://127.0.0.1:{find_free_port()}"
     async with operate(liveness_endpoint=f"{url}/healthz") as http:
         await wait_listening(http, f"{url}/livez")
         assert (await http.get(f"{url}/healthz")).json() == {"x": "fine"}

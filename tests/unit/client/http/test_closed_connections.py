@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.kit.scrapes import find_port
 from tests.kit.scripted_server import Connection, build_answer, playing
 from tests.kit.webhook_servers import REQUEST, Recorder, build_context, listen, trust
 from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.connections import ConnectionPool
 from webop.client.http.transport import Request, TransportError
+from webop.controlplane.requests import find_free_port
 from webop.servers.certificates.certs import build_certificate_self_signed
 
 COUNT = 3
@@ -128,7 +128,7 @@ def test_the_client_frees_a_connection(run: Any, end: str) -> None:
         async with playing(script, build_context(PAIR)) as server:
             url = server.url
             if end == "refused":
-                url = f"https://127.0.0.1:{find_port()}"
+                url = f"https://127.0.0.1:{find_free_port()}"
             pool = ConnectionPool(ConnectionInfo(url, insecure=end != "not trusted"))
 
             async def visit() -> None:

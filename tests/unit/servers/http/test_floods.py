@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from tests.kit import webhook_servers
-from tests.kit.scrapes import find_port, operate, wait_listening
+from tests.kit.scrapes import operate, wait_listening
 from tests.kit.waiting import eventually
 from tests.kit.webhook_servers import (
     HEAD,
@@ -29,6 +29,7 @@ from tests.kit.webhook_servers import (
     read_head,
     trust,
 )
+from webop.controlplane.requests import find_free_port
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,
@@ -212,7 +213,7 @@ async def test_a_client_with_tls_that_does_not_close_its_side_is_cut(
 
 @pytest.mark.feature("PRB-01")
 async def test_a_flood_of_the_probe_port_does_not_get_the_pod_killed() -> None:
-    port = find_port()
+    port = find_free_port()
     root = f"http://127.0.0.1:{port}"
     endpoints = {"liveness_endpoint": f"{root}/healthz", "metrics_endpoint": f"{root}/metrics"}
     async with operate(**endpoints) as http:
