@@ -74,8 +74,7 @@ from webop.handlers.stopping import (
 from webop.handlers.webhook_options import LabelSelector
 from webop.lifecycles import get_default_lifecycle, set_default_lifecycle
 from webop.logs import LogFormat, configure
-from webop.models.model import Column, Metadata, Model, OneOf, Scale, Struct, resource
-from webop.models.rules import (
+from webop.models.cel_rules import (
     CEL,
     Atomic,
     Embedded,
@@ -86,6 +85,7 @@ from webop.models.rules import (
     Quantity,
     Unique,
 )
+from webop.models.model import Column, Metadata, Model, OneOf, Scale, Struct, resource
 from webop.objects.adoption import (
     adjust_namespace,
     adopt,
@@ -147,7 +147,7 @@ if TYPE_CHECKING:
     from webop.app import create_app
     from webop.client.objects import AsyncClient, SyncClient
     from webop.embedding import operator, run, run_tasks, spawn_tasks
-    from webop.models.conditions import Condition, Conditions
+    from webop.models.condition_fields import Condition, Conditions
     from webop.servers.auto import WebhookAutoServer, WebhookAutoTunnel
     from webop.servers.local import (
         WebhookDockerDesktopServer,
@@ -155,14 +155,14 @@ if TYPE_CHECKING:
         WebhookMinikubeServer,
         WebhookServer,
     )
-    from webop.servers.service import WebhookServiceServer
+    from webop.servers.service_server import WebhookServiceServer
     from webop.servers.tunnel import WebhookNgrokTunnel, WebhookTunnel
 
 # Names whose modules import more than a file with handlers needs.
 _LAZY = {
     "AsyncClient": "webop.client.objects",
-    "Condition": "webop.models.conditions",
-    "Conditions": "webop.models.conditions",
+    "Condition": "webop.models.condition_fields",
+    "Conditions": "webop.models.condition_fields",
     "SyncClient": "webop.client.objects",
     "create_app": "webop.app",
     "operator": "webop.embedding",
@@ -176,7 +176,7 @@ _LAZY = {
     "WebhookMinikubeServer": "webop.servers.local",
     "WebhookNgrokTunnel": "webop.servers.tunnel",
     "WebhookServer": "webop.servers.local",
-    "WebhookServiceServer": "webop.servers.service",
+    "WebhookServiceServer": "webop.servers.service_server",
     "WebhookTunnel": "webop.servers.tunnel",
 }
 

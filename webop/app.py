@@ -35,7 +35,7 @@ from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import alias_kopf
 from webop.lifecycles import LifeCycleFn
 from webop.logs import configure
-from webop.monitoring.page import HEADERS, Page
+from webop.monitoring.status_page import HEADERS, Page
 from webop.reactor.namespace_patterns import NamespacePattern
 from webop.reactor.observer import Scope as NamespaceScope
 from webop.runtime import workers

@@ -29,7 +29,7 @@ from webop.handlers.registry import OperatorRegistry
 from webop.lifecycles import LifeCycleFn
 from webop.logs.terminal import find_formatter
 from webop.monitoring.banner import showing_banner
-from webop.monitoring.page import Page, is_loopback
+from webop.monitoring.status_page import Page, is_loopback
 from webop.reactor.namespace_patterns import NamespacePattern
 from webop.reactor.observer import Scope
 from webop.runtime.loading import to_list
@@ -295,7 +295,7 @@ def _build_service(host: str, port: int, paths: Mapping[str, str], pages: list[s
     @asynccontextmanager
     async def serve(made: Operator) -> AsyncIterator[None]:
         from webop.app import OperatorApp  # noqa: PLC0415 - slow, as is the next one
-        from webop.monitoring.report import Reporter  # noqa: PLC0415
+        from webop.monitoring.status_report import Reporter  # noqa: PLC0415
         from webop.servers.http.listener import Listener  # noqa: PLC0415
 
         reporter = Reporter(made)

@@ -17,7 +17,7 @@ from typing import Any, Never, TypeVar, Unpack
 
 from pydantic import BaseModel
 
-from webop.calls.invocation import get_invocation
+from webop.calls.current_call import get_invocation
 from webop.calls.subhandlers import build_subhandler
 from webop.handlers.model import (
     Activity,

@@ -36,7 +36,7 @@ _STAGES = {
     "webop.handlers.registry": "planning",
     "webop.reactor.decision": "planning",
     "webop.calls.execution": "handlers called",
-    "webop.calls.invocation": "handlers called",
+    "webop.calls.current_call": "handlers called",
     "webop.objects.storage": "state on the object",
     "webop.objects.body": "bodies, fields, diffs",
     "webop.objects.diffs": "bodies, fields, diffs",

@@ -52,7 +52,7 @@ def test_a_sample_belongs_to_the_innermost_stage_of_its_stack() -> None:
     called = ["webop.client.api:request", "webop.reactor.saving:save"]
     stacks = [
         (["json:loads", "webop.client.watch:follow", "asyncio.events:run"], 50),
-        (["logging:emit", "handlers:handle", "webop.calls.invocation:call"], 30),
+        (["logging:emit", "handlers:handle", "webop.calls.current_call:call"], 30),
         (["webop.novelty:work", "webop.client.watch:follow"], 15),
         (["webop.client.http.connections:send", *called], 10),
         (

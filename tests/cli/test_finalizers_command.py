@@ -16,7 +16,7 @@ from tests.kit.operators import FINALIZER, Objects, get_connection
 from webop.cli.doctor.finalizer_removal import find_held, remove_finalizer
 from webop.client.api import Client
 from webop.client.auth.vault import Vault
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 from webop.errors import APIConflictError
 from webop.settings.groups import NetworkingSettings
 

@@ -20,7 +20,7 @@ import pytest
 from tests.kit.cli_runner import forgetting_modules, invoke
 from tests.kit.wheels import make_wheel
 from webop.cli.manifests.image import BASE
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 from webop.version import __version__
 
 _ROOT = Path(__file__).parents[2]

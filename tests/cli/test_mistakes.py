@@ -12,7 +12,7 @@ from tests.kit.cli_runner import fail, invoke
 from tests.kit.operators import Objects
 from tests.kit.processes import HANDLERS, Workshop, take_port
 from tests.kit.waiting import eventually
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

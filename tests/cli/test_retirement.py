@@ -16,7 +16,7 @@ from tests.kit.operators import Objects, is_handled
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import build_review
 from tests.kit.waiting import eventually
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

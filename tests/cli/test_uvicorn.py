@@ -18,7 +18,7 @@ from tests.kit.operators import Kind, Objects
 from tests.kit.processes import Command, Workshop
 from tests.kit.reviews import build_object, build_review, read_patch
 from tests.kit.waiting import eventually
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 if TYPE_CHECKING:
     from webop.client.api import Client

@@ -26,7 +26,7 @@ from tests.docs import messages
 from tests.docs.options import FAMILIES, format_text, read_texts
 from tests.kit.pages import DOCS
 from webop.cli import main as webop_command
-from webop.cli.layout import SectionOption
+from webop.cli.help_layout import SectionOption
 from webop.monitoring.metrics import DEFINITIONS
 from webop.settings.base import Section, find_setters
 from webop.settings.thread_pools import PoolSection

@@ -15,7 +15,7 @@ from tests.kit.cli_runner import invoke
 from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
-from webop.admission.configurations.agreement import ReplicaRecord, build_digest, build_key
+from webop.admission.configurations.replica_agreement import ReplicaRecord, build_digest, build_key
 from webop.handlers.model import WebhookType
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tests.kit.operators import (
     operate,
 )
 from tests.kit.waiting import eventually
-from webop.admission.configurations.agreement import PREFIX, decode_record
+from webop.admission.configurations.replica_agreement import PREFIX, decode_record
 from webop.client.api import Client
 from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType

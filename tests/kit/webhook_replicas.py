@@ -13,8 +13,8 @@ import webop
 from tests.kit.forwarder import Forwarder
 from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
-from webop.admission.configurations.agreement import PREFIX
 from webop.admission.configurations.management import ConfigurationManager
+from webop.admission.configurations.replica_agreement import PREFIX
 from webop.handlers.model import WebhookType
 from webop.runtime.operator import Operator, OperatorOptions
 

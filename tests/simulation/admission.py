@@ -27,7 +27,7 @@ import orjson
 import webop
 from tests.simulation.admission_rules import AdmissionJudge, Attempt
 from tests.simulation.replicas import GROUP, NAMESPACE, PLURAL, ReplicaProcess
-from webop.admission.configurations.agreement import PREFIX
+from webop.admission.configurations.replica_agreement import PREFIX
 from webop.errors import ReviewError
 from webop.servers.base import WebhookClientConfig, WebhookFn
 from webop.servers.limits import get_hosting

@@ -16,7 +16,7 @@ from tests.kit.reviews import build_review, serve
 from tests.kit.scrapes import operate, wait_listening
 from tests.kit.virtual_time import AdvancingLoop
 from tests.kit.waiting import eventually
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 import webop
-from webop.cli.migration.pins import read_pins
+from webop.cli.migration.dependency_pins import read_pins
 from webop.client.auth.expiration import parse_moment, parse_token_lifetime
 from webop.client.auth.urls import find_server_problem, quote_url
 from webop.client.http.failed_requests import parse_attempt
 from webop.client.watch_events import parse_number
-from webop.coordination.lease import is_newer
+from webop.coordination.lease_content import is_newer
 from webop.keymaterial import find_certificates
-from webop.logs.escaping import escape, hide_secrets
+from webop.logs.sanitizing import escape, hide_secrets
 from webop.objects.json_text import cut
 from webop.servers.decoding import find_request
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from webop.admission import conversion
+from webop.admission import conversion_reviews
 from webop.admission.configurations.building import build_service_id, build_typed_id
 from webop.admission.response import (
     PatchError,
@@ -38,7 +38,7 @@ from webop.events.loggers import current_poster
 from webop.handlers.causes import WebhookCause
 from webop.handlers.model import ErrorsMode, WebhookHandler, WebhookType
 from webop.handlers.registry import select_webhooks
-from webop.logs.reviews import review_of_the_moment
+from webop.logs.review_context import review_of_the_moment
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot, clone
 from webop.objects.patch import Patch
@@ -69,7 +69,7 @@ class AdmissionService:
         self._gate = hosting.gate
         self._counters = hosting.counters
         self.is_elsewhere: Callable[[], bool] = lambda: False
-        self.conversion = conversion.ConversionService(operator, hosting)
+        self.conversion = conversion_reviews.ConversionService(operator, hosting)
         self._options = CallOptions(
             operator.settings,
             default_errors=ErrorsMode.PERMANENT,
@@ -92,7 +92,7 @@ class AdmissionService:
         self.conversion.update_handlers()
         labels = {name: found[0].id for name, found in self._named.items()}
         if self.conversion.kinds:
-            labels.setdefault(conversion.PATH, conversion.PATH)
+            labels.setdefault(conversion_reviews.PATH, conversion_reviews.PATH)
         self._counters.names = labels
 
     @property
@@ -124,7 +124,7 @@ class AdmissionService:
             ReviewError: the request is not a review, no handler matches, or too many reviews are
                 being served (429).
         """
-        if isinstance(request, dict) and request.get("kind") == conversion.KIND:
+        if isinstance(request, dict) and request.get("kind") == conversion_reviews.KIND:
             return await self.conversion(request, headers)
         review = parse_review(request)
         # The server's tasks do not inherit it. A dry run must store nothing, so no Events either.

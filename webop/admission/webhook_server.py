@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from webop.admission.configurations.agreement import describe_place
+from webop.admission.configurations.replica_agreement import describe_place
 from webop.admission.service import AdmissionService
 from webop.context.operator_context import OperatorContext
 from webop.errors import ConfigurationError, WebopError

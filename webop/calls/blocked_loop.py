@@ -22,7 +22,7 @@ from typing import Any
 
 from webop.aio.backoff import Once
 from webop.aio.cancellation import contain
-from webop.calls.invocation import Invocation, current_invocation
+from webop.calls.current_call import Invocation, current_invocation
 from webop.events.loggers import ObjectLogger
 from webop.settings.groups import ProcessSettings
 from webop.telemetry.counters import Timings

@@ -25,7 +25,7 @@ from webop.errors import (
 )
 from webop.handlers.model import ActivityHandler, ErrorsMode, Handler, WebhookHandler
 from webop.handlers.retries import choose_backoff
-from webop.logs.escaping import describe_line
+from webop.logs.sanitizing import describe_line
 from webop.objects.field_errors import is_validation_error
 from webop.settings.base import find_setting_problem
 

@@ -21,6 +21,11 @@ import pydantic
 from webop.aio.backoff import Once, format_pause
 from webop.aio.cancellation import call_apart, convert_exception, unwrap
 from webop.aio.work_deadline import check_fence, current_fence
+from webop.calls.current_call import (
+    Invocation,
+    choose_pool,
+    current_invocation,
+)
 from webop.calls.error_policy import (
     Attempt,
     ChildrenRetryError,
@@ -29,11 +34,6 @@ from webop.calls.error_policy import (
     classify_failure,
 )
 from webop.calls.instrumentation import CANCELLED, DONE, is_denial, record_begin, record_end
-from webop.calls.invocation import (
-    Invocation,
-    choose_pool,
-    current_invocation,
-)
 from webop.calls.progress import (
     HandlerState,
     Progress,
@@ -43,7 +43,7 @@ from webop.calls.progress import (
 )
 from webop.calls.shared_options import CallOptions
 from webop.calls.threads import call_in_thread
-from webop.client.context import current_client
+from webop.client.current_client import current_client
 from webop.errors import AdmissionError, HandlerTimeoutError, TemporaryError
 from webop.handlers.causes import Cause, ChangeCause, DiffCause, ResourceCause, WebhookCause
 from webop.handlers.filters import matches

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from webop.calls.current_call import Invocation
 from webop.calls.error_policy import ChildrenRetryError, Outcome
-from webop.calls.invocation import Invocation
 from webop.calls.shared_options import CallOptions
 from webop.errors import (
     AdmissionError,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from webop.calls.current_call import get_invocation
 from webop.calls.execution import execute_children
-from webop.calls.invocation import get_invocation
 from webop.handlers.causes import Cause, ChangeCause
 from webop.handlers.model import ChangeHandler, HandlerFn, build_id
 from webop.handlers.registry import OperatorRegistry, ResourceHandlers

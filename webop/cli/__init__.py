@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from webop.cli.layout import SectionGroup
+from webop.cli.help_layout import SectionGroup
 from webop.cli.options import CLIControls, LogFormatParamType
 from webop.version import __version__
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from webop.cli.layout import build_option
+from webop.cli.help_layout import build_option
 from webop.errors import WebopError
 from webop.kopf_alias import alias_kopf
 from webop.logs import LogFormat, configure, configure_terminal

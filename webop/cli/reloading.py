@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from webop.cli.files import list_files
+from webop.cli.handler_files import list_files
 from webop.identities import is_in_pod
 
 logger = logging.getLogger(__name__)

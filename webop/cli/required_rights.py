@@ -23,8 +23,8 @@ import pydantic
 from webop.admission.configurations.building import GROUP, KINDS
 from webop.aio.dedicated_threads import DedicatedThreads
 from webop.client.auth.vault import Vault
-from webop.coordination.peers import build_kinds
-from webop.coordination.requests import LEASES
+from webop.coordination.peer_records import build_kinds
+from webop.coordination.timed_requests import LEASES
 from webop.errors import ActivityError
 from webop.handlers.model import (
     Activity,
@@ -45,7 +45,7 @@ from webop.objects.rights import parse_right
 from webop.reactor.observer import Scope
 from webop.runtime.activity_handlers import run_activity
 from webop.runtime.operator import Operator, OperatorOptions
-from webop.servers.service import WebhookServiceServer
+from webop.servers.service_server import WebhookServiceServer
 from webop.settings.groups import OperatorSettings
 
 _POD_VARIABLE = "KUBERNETES_SERVICE_HOST"  # set in all pods

@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from webop.client.context import current_client
+from webop.client.current_client import current_client
 
 if TYPE_CHECKING:
     from webop.client.objects import AsyncClient, SyncClient

@@ -33,7 +33,7 @@ from typing import (
 import pydantic
 
 from webop.client.auth.exec_plugins import login_is_over
-from webop.client.context import current_client
+from webop.client.current_client import current_client
 from webop.client.http.requests import (
     APPLY_PATCH,
     JSON,
@@ -54,8 +54,8 @@ from webop.errors import (
     LoginError,
 )
 from webop.models.fitting import dump, dump_set, fit
-from webop.objects.conditions import meets
 from webop.objects.resources import Resource, Selector, select_objects
+from webop.objects.status_conditions import meets
 
 if TYPE_CHECKING:
     from webop.client.api import Client

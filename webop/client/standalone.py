@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from webop.client.api import Client
 from webop.client.auth.logins import call_default_logins
 from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.context import current_client
+from webop.client.current_client import current_client
 from webop.client.objects import AsyncClient
 from webop.errors import LoginError
 from webop.telemetry.tracing import set_up_tracing

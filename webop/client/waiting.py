@@ -21,7 +21,7 @@ from webop.errors import (
     APITooManyRequestsError,
     APIUnauthorizedError,
 )
-from webop.objects.conditions import find_condition, is_outdated
+from webop.objects.status_conditions import find_condition, is_outdated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

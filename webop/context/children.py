@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 import pydantic
 
-from webop.client.context import current_client
+from webop.client.current_client import current_client
 from webop.client.objects import blocking
 from webop.context.child_store import (
     Child,
@@ -40,11 +40,11 @@ from webop.errors import (
 from webop.models.fitting import dump_set
 from webop.models.model import select_kind
 from webop.objects.body import Body, OwnerReference, build_owner_reference
-from webop.objects.conditions import is_outdated, meets
 from webop.objects.fields import clone, resolve
 from webop.objects.label_selectors import matches_labels, parse_label_selector
 from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
+from webop.objects.status_conditions import is_outdated, meets
 
 if TYPE_CHECKING:
     from webop.client.objects import AsyncClient

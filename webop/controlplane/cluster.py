@@ -25,6 +25,7 @@ from .binaries import (
     provide_binaries,
     provide_controller_manager,
 )
+from .cluster_client import AdminClient, Json, Manifest, find_free_port
 from .command_lines import (
     build_apiserver_command,
     build_controller_manager_command,
@@ -39,7 +40,6 @@ from .credentials import (
     write_private,
 )
 from .progress_bar import Progress
-from .requests import AdminClient, Json, Manifest, find_free_port
 from .state import (
     POLL_INTERVAL,
     ClusterState,

@@ -30,8 +30,8 @@ from webop.aio.work_deadline import Fence, fence_child_tasks, read_clock
 from webop.client.api import Client
 from webop.context.operator_context import OperatorContext
 from webop.coordination.held_lease import ObservedLease
-from webop.coordination.lease import NOTHING, LeaseTimes, build_times
-from webop.coordination.requests import LeaseAccess
+from webop.coordination.lease_content import NOTHING, LeaseTimes, build_times
+from webop.coordination.timed_requests import LeaseAccess
 from webop.coordination.watchdog import Watchdog, end_process
 from webop.errors import APIError, APIForbiddenError, ConfigurationError
 

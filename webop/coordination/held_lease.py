@@ -14,7 +14,7 @@ from typing import Any
 
 from webop.aio.work_deadline import Fence
 from webop.client.watch import ListingFinished, ListingStarted, WatchItem, WatchOptions
-from webop.coordination.lease import (
+from webop.coordination.lease_content import (
     NOTHING,
     LeaseTimes,
     Record,
@@ -23,7 +23,7 @@ from webop.coordination.lease import (
     release,
     renew,
 )
-from webop.coordination.requests import LeaseAccess
+from webop.coordination.timed_requests import LeaseAccess
 
 _ATTEMPTS = 3  # of a write, if others have changed other fields of the Lease
 

@@ -1,8 +1,8 @@
 """Peering: operators notice each other, and the one with the highest priority acts.
 
 Flow of :meth:`Peering.run`: kinds and namespaces of the cluster → a :class:`PeeringObject` for the
-cluster, or for each served namespace → :func:`~webop.coordination.peers.select_rivals` → pause or
-resume (chapter "Peering").
+cluster, or for each served namespace → :func:`~webop.coordination.peer_records.select_rivals` →
+pause or resume (chapter "Peering").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from webop.client.watch import ListingFinished, ListingStarted, watch
 from webop.client.watch_events import WatchEvent, parse_number, parse_version
 from webop.context.operator_context import OperatorContext
 from webop.coordination.election import Elector
-from webop.coordination.peers import (
+from webop.coordination.peer_records import (
     GROUPS,
     Peer,
     build_creation_command,
@@ -34,7 +34,7 @@ from webop.coordination.peers import (
     parse_peers,
     select_rivals,
 )
-from webop.coordination.requests import perform_once
+from webop.coordination.timed_requests import perform_once
 from webop.errors import APIError, APIForbiddenError, APINotFoundError
 from webop.objects.names import join_names
 from webop.objects.resources import Resource

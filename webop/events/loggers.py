@@ -32,8 +32,8 @@ from webop.errors import (
     APITooManyRequestsError,
     LoginError,
 )
-from webop.events.repetitions import CountedEvent, EventQueue, Loss, Message
-from webop.logs.escaping import escape
+from webop.events.event_queue import CountedEvent, EventQueue, Loss, Message
+from webop.logs.sanitizing import escape
 from webop.objects.body import ObjectReference, build_object_reference
 from webop.objects.resources import Resource
 from webop.settings.base import check_delays

@@ -24,8 +24,8 @@ from webop.handlers.options import (
     spell_out,
 )
 from webop.handlers.registry import get_default_registry
+from webop.models.cel_rules import EMBEDDED, PRESERVE
 from webop.models.model import escape, find_definition
-from webop.models.rules import EMBEDDED, PRESERVE
 from webop.objects.names import join_names
 
 _ABSENT = {"oldObject": ("CREATE", "object"), "object": ("DELETE", "oldObject")}

@@ -26,7 +26,7 @@ from webop.handlers.model import (
     WebhookHandler,
     WebhookType,
 )
-from webop.models.validity import has_conditions
+from webop.models.validity_condition import has_conditions
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
 

@@ -28,7 +28,7 @@ from webop.handlers.model import (
     WebhookHandler,
 )
 from webop.handlers.registry import OperatorRegistry
-from webop.logs.escaping import describe_line
+from webop.logs.sanitizing import describe_line
 from webop.models.model import find_definition
 from webop.models.versions import collect_versions
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from webop.logs import reviews
-from webop.logs.escaping import escape
+from webop.logs import review_context
+from webop.logs.sanitizing import escape
 from webop.telemetry.tracing import find_trace_ids
 
 _SEVERITIES = ((50, "fatal"), (40, "error"), (30, "warn"), (20, "info"))
@@ -100,14 +100,14 @@ class JSONFormatter(logging.Formatter):
             "timestamp": moment.isoformat(timespec="microseconds"),
             "logger": record.name,
         }
-        handler = reviews.find_handler()
+        handler = review_context.find_handler()
         if handler is not None:
             line["handler"] = handler
         reference = getattr(record, "k8s_ref", None)
         if reference:
             line["kind"] = reference.get("kind")
             line[self._refkey] = reference
-        request = reviews.find_request(record)
+        request = review_context.find_request(record)
         if request is not None:
             line["request"] = request
         line |= find_trace_ids()
@@ -173,5 +173,5 @@ def build_prefix(record: logging.LogRecord) -> str:
         namespace, name = reference.get("namespace"), reference.get("name", "")
         place = f"{namespace}/{name}" if namespace else name
         prefix = f"[{reference['kind']} {place}] " if "kind" in reference else f"[{place}] "
-    request = reviews.find_request(record)
-    return prefix if request is None else prefix + reviews.build_prefix(request)
+    request = review_context.find_request(record)
+    return prefix if request is None else prefix + review_context.build_prefix(request)

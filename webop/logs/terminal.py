@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
-from webop.logs.escaping import escape
 from webop.logs.formats import TextFormatter, build_prefix
+from webop.logs.sanitizing import escape
 
 _COLOURS = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 

@@ -23,9 +23,9 @@ from pydantic_core import (
 )
 
 from webop.errors import ConfigurationError
-from webop.models.costs import check_costs
+from webop.models.cel_costs import check_costs
+from webop.models.cel_rules import INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, RULES
 from webop.models.model import build_rules, escape, find_definition
-from webop.models.rules import INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, RULES
 
 Schema = dict[str, Any]
 

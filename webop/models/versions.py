@@ -16,9 +16,9 @@ import orjson
 import pydantic
 
 from webop.errors import ConfigurationError
+from webop.models.cel_rules import PRESERVE
 from webop.models.fitting import dump_whole, fit
 from webop.models.model import Definition, find_definition, list_models
-from webop.models.rules import PRESERVE
 
 if TYPE_CHECKING:
     from webop.models.schema import Schema

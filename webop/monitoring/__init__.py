@@ -5,7 +5,7 @@ A scrape: :func:`webop.monitoring.exposition.expose` → the definitions in
 text. Nothing here runs between scrapes: counters are in :mod:`webop.telemetry.counters`, gauges are
 read at each scrape.
 
-The page: :class:`webop.monitoring.report.Reporter` reads the values of the metrics and the objects
-in progress → ``/status.json`` → the page in a browser, which polls it. :mod:`webop.monitoring.page`
-has the files of the page and checks who can read them.
+The page: :class:`webop.monitoring.status_report.Reporter` reads the values of the metrics and the
+objects in progress → ``/status.json`` → the page in a browser, which polls it.
+:mod:`webop.monitoring.status_page` has the files of the page and checks who can read them.
 """

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from webop.handlers.model import name_decorator, name_kind
-from webop.logs.escaping import escape
+from webop.logs.sanitizing import escape
 from webop.logs.terminal import find_formatter
 from webop.monitoring import metrics
 from webop.objects.names import join_names

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias, cast
 import orjson
 
 from webop.objects.body import RawBody, get_raw
-from webop.objects.conditions import build_condition, put_condition
 from webop.objects.fields import ABSENT_FIELD, FieldPath, clone, ensure, is_mapping, remove, resolve
+from webop.objects.status_conditions import build_condition, put_condition
 
 PatchFn: TypeAlias = Callable[[RawBody], None]
 """A function in ``patch.fns``: it changes the raw object in place, and can be called again."""

@@ -35,9 +35,9 @@ from webop.handlers.stopping import (
 from webop.objects.body import Body, build_object_reference
 from webop.objects.fields import clone, convert_to_json
 from webop.objects.patch import Patch
+from webop.reactor.object_writer import ATTEMPTS, open_writer
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import WatchedObject
-from webop.reactor.writer import ATTEMPTS, open_writer
 
 logger = logging.getLogger(__name__)
 

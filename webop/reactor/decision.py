@@ -36,7 +36,7 @@ from webop.handlers.model import (
     ReconcileHandler,
 )
 from webop.handlers.stopping import DaemonStoppingReason
-from webop.models.validity import is_marked_unfit
+from webop.models.validity_condition import is_marked_unfit
 from webop.objects.body import Body
 from webop.objects.fields import clone
 from webop.objects.patch import Patch

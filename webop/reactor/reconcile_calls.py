@@ -26,8 +26,8 @@ from webop.handlers.retries import Again
 from webop.objects.body import Body
 from webop.objects.fields import Snapshot, resolve
 from webop.objects.patch import Patch, apply_merge_patch
+from webop.reactor.object_writer import open_writer
 from webop.reactor.resource_context import ResourceContext
-from webop.reactor.writer import open_writer
 
 if TYPE_CHECKING:
     from webop.reactor.store import WatchedObject

@@ -1,6 +1,6 @@
 """Process one object after a change.
 
-Flow: :meth:`Reconciler.reconcile` → :func:`webop.reactor.cycle.handle_change` →
+Flow: :meth:`Reconciler.reconcile` → :func:`webop.reactor.handling_cycle.handle_change` →
 :func:`webop.calls.execution.execute` → the user's function.
 """
 
@@ -24,19 +24,19 @@ from webop.handlers.causes import ChangeCause, EventCause, ResourceCause
 from webop.handlers.filters import matches
 from webop.handlers.model import ErrorsMode, EventHandler, MappingHandler, Reason
 from webop.handlers.registry import deduplicated
-from webop.models.validity import build_validity
+from webop.models.validity_condition import build_validity
 from webop.objects.body import Body, RawEvent, RawEventType
-from webop.objects.conditions import put_condition
 from webop.objects.fields import clone
 from webop.objects.patch import Patch
+from webop.objects.status_conditions import put_condition
 from webop.reactor import daemons
-from webop.reactor.cycle import handle_change
 from webop.reactor.decision import Decision, decide
 from webop.reactor.failures import Pause
+from webop.reactor.handling_cycle import handle_change
+from webop.reactor.object_writer import open_writer, read
 from webop.reactor.reconcile_calls import call_due, identify_content
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import NOTHING, State, WatchedObject, Work
-from webop.reactor.writer import open_writer, read
 from webop.telemetry.tracing import NOT_TRACED, Description, open_span
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from webop.reactor.failures import Pause
 if TYPE_CHECKING:
     from webop.reactor.controller import Controller
     from webop.reactor.daemons import Daemons
+    from webop.reactor.object_writer import Writer
     from webop.reactor.reconcile_calls import ReconcileStates
-    from webop.reactor.writer import Writer
     from webop.telemetry.tracing import SpanContext
 
 

@@ -22,10 +22,10 @@ from webop.objects.names import join_names
 from webop.objects.resources import Resource, Selector
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.index_gate import IndexGate
-from webop.reactor.left_objects import find_left
 from webop.reactor.reconciler import Reconciler
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.supervision import keep_running
+from webop.reactor.unselected_objects import find_left
 
 logger = logging.getLogger(__name__)
 

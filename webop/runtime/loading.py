@@ -23,7 +23,7 @@ from pydantic.errors import PydanticErrorMixin
 
 from webop.errors import ConfigurationError
 from webop.handlers.registry import OperatorRegistry, get_default_registry, set_default_registry
-from webop.logs.escaping import describe_line
+from webop.logs.sanitizing import describe_line
 
 _PACKAGES = {Path(__file__).parents[1], Path(pydantic.__file__).parent}
 """Errors in them are about a line that calls them."""

@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from webop.admission.access import ClientAccess
+from webop.admission.cluster_access import ClientAccess
 from webop.admission.webhook_server import WebhookHost
 from webop.calls.blocked_loop import measure_lag, watching_loop
 from webop.client.api import Client

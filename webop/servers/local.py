@@ -416,17 +416,13 @@ class WebhookServer(BaseWebhookServer):
         contexts, once = self._contexts, Once()
         if contexts is None or (self.verify_cafile is None and self.verify_capath is None):
             return
-        current: list[bytes] | None = None
         while True:
             try:
-                changed = await contexts.read_clients()
-                if current not in (None, changed):
-                    await contexts.reload_clients()
+                if await contexts.reload_clients():
                     listener.close_connections()
                     logger.info("The changed CA certificates of clients are in use.")
                     if self.context is not None:
                         logger.warning("Restart the operator: context= does not forget old CAs.")
-                current = changed
                 once.forget("failure")
             except ConfigurationError as error:  # half-written: retry at the next check
                 if once.is_new("failure", str(error)):

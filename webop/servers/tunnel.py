@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from webop.aio.backoff import Backoff, format_pause
 from webop.aio.dedicated_threads import call_in_dedicated_thread
 from webop.errors import ConfigurationError
-from webop.logs.escaping import hide_secrets
+from webop.logs.sanitizing import hide_secrets
 from webop.servers.base import BaseWebhookServer, WebhookClientConfig, WebhookFn, check_generator
 from webop.servers.local import WebhookServer
 

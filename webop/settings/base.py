@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
-from webop.logs.escaping import describe_line
+from webop.logs.sanitizing import describe_line
 from webop.objects.names import SUBDOMAIN
 from webop.objects.rights import parse_right
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
     from webop.errors import ClusterError
-    from webop.testing.admission import AdmissionClient
-    from webop.testing.agreement import check_agreement
+    from webop.testing.admission_client import AdmissionClient
+    from webop.testing.admission_results import AdmissionResult
     from webop.testing.fake_client import FakeClient
-    from webop.testing.results import AdmissionResult
-    from webop.testing.reviews import review
+    from webop.testing.review_building import review
     from webop.testing.round_trips import check_round_trips
+    from webop.testing.rule_agreement import check_agreement
     from webop.testing.runner import KopfRunner, OperatorRunner
     from webop.testing.waiting import eventually
 
@@ -36,17 +36,17 @@ __all__ = [
 
 # The module of each name.
 _MODULES = {
-    "AdmissionClient": "webop.testing.admission",
-    "AdmissionResult": "webop.testing.results",
+    "AdmissionClient": "webop.testing.admission_client",
+    "AdmissionResult": "webop.testing.admission_results",
     "ClusterError": "webop.errors",
     "FakeClient": "webop.testing.fake_client",
     "KopfRunner": "webop.testing.runner",
     "LocalCluster": "webop.controlplane.cluster",
     "OperatorRunner": "webop.testing.runner",
-    "check_agreement": "webop.testing.agreement",
+    "check_agreement": "webop.testing.rule_agreement",
     "check_round_trips": "webop.testing.round_trips",
     "eventually": "webop.testing.waiting",
-    "review": "webop.testing.reviews",
+    "review": "webop.testing.review_building",
 }
 
 

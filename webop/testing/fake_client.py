@@ -27,7 +27,7 @@ from webop.calls.shared_options import CallOptions
 from webop.cli.manifests.kinds import list_builtin
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.client.context import current_client
+from webop.client.current_client import current_client
 from webop.client.discovery import discover
 from webop.client.http import transport
 from webop.client.objects import AsyncClient, SyncClient
@@ -35,7 +35,7 @@ from webop.context.child_store import ChildStore, Names
 from webop.context.children import Children, SyncChildren
 from webop.context.cluster_view import ClusterView
 from webop.context.memos import Memo, Memos
-from webop.controlplane.requests import Manifest, read_manifest
+from webop.controlplane.cluster_client import Manifest, read_manifest
 from webop.errors import APINotFoundError, ConfigurationError
 from webop.events.loggers import LocalObjectLogger
 from webop.handlers.causes import ReconcileCause

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from webop.controlplane.cluster import LocalCluster
-    from webop.testing.admission import AdmissionClient
+    from webop.testing.admission_client import AdmissionClient
     from webop.testing.runner import OperatorRunner
 
 _WORKER_KEY = "webop_clusters"
@@ -105,7 +105,7 @@ def webop_admission(request: pytest.FixtureRequest) -> Callable[..., AdmissionCl
     It looks for files in the folder of the test and in the folders above, up to the root folder
     of pytest. It is for async tests, of any plugin.
     """
-    from webop.testing.admission import AdmissionClient  # noqa: PLC0415 - only if it is used
+    from webop.testing.admission_client import AdmissionClient  # noqa: PLC0415 - only if it is used
 
     def build(
         registry: Any = None, settings: Any = None, modules: Iterable[str] = (), **options: Any

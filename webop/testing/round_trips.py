@@ -91,7 +91,7 @@ class _RoundTrip:
         """Check it for some objects; hypothesis reports the smallest one that differs."""
         from hypothesis import HealthCheck, Phase, given, settings  # noqa: PLC0415 - an optional package
 
-        from webop.testing.generated_objects import generate  # noqa: PLC0415 - it needs hypothesis
+        from webop.testing.object_strategies import generate  # noqa: PLC0415 - it needs hypothesis
 
         few = (HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.data_too_large)
         options = settings(

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.kit.operators import get_connection
-from webop.admission.access import ClientAccess
+from webop.admission.cluster_access import ClientAccess
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.controlplane.cluster import LocalCluster

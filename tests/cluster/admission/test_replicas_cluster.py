@@ -12,7 +12,7 @@ import pytest
 from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
 from tests.kit.webhook_replicas import SERVICE, Crew
-from webop.admission.configurations.agreement import PREFIX
+from webop.admission.configurations.replica_agreement import PREFIX
 from webop.handlers.model import WebhookType
 
 VALIDATING, MUTATING = WebhookType.VALIDATING, WebhookType.MUTATING

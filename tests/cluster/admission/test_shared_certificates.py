@@ -10,7 +10,7 @@ import webop
 from tests.kit.managed_webhooks import Site
 from tests.kit.operators import build_settings, get_connection, operate
 from tests.kit.waiting import eventually
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 from webop.errors import APINotFoundError
 from webop.handlers.model import WebhookType
 

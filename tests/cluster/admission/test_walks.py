@@ -10,7 +10,7 @@ import pytest
 
 from tests.kit.processes import Workshop
 from tests.kit.reviews import UID, build_review
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 _HANDLERS = """
 import os

@@ -23,7 +23,7 @@ from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.client.http.sessions import build_transport
 from webop.client.http.transport import Request, Response
 from webop.client.objects import AsyncClient
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 from webop.errors import APIServerError
 from webop.settings.groups import NetworkingSettings
 

@@ -22,7 +22,7 @@ from tests.kit.reviews import serve
 from tests.kit.rights import grant, read_vault
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.coordination.requests import LEASES
+from webop.coordination.timed_requests import LEASES
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

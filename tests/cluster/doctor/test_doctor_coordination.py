@@ -11,7 +11,7 @@ from tests.kit.doctor_runs import Doctor
 from tests.kit.managed_webhooks import Site
 from tests.kit.peering_objects import PeeringObject, build_record, define_peerings
 from webop.cli.doctor.records import judge_lease, judge_peers
-from webop.coordination.requests import LEASES
+from webop.coordination.timed_requests import LEASES
 
 NOW = dt.datetime.now(dt.UTC)
 

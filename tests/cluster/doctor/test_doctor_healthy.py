@@ -7,7 +7,7 @@ from typing import Any
 import webop
 from tests.kit.doctor_runs import Doctor
 from tests.kit.managed_webhooks import Site
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
 

@@ -12,7 +12,7 @@ import webop
 from tests.kit.doctor_runs import Doctor, configure, wait_in_force
 from tests.kit.managed_webhooks import KINDS, Site
 from tests.kit.waiting import eventually
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import (
     build_ca,

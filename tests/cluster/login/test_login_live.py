@@ -27,7 +27,7 @@ from webop.client.auth.expiration import parse_certificate_lifetime
 from webop.client.auth.logins import read_service_account
 from webop.client.auth.vault import ConnectionInfo, Vault
 from webop.controlplane.credentials import CredentialFiles
-from webop.coordination.requests import LEASES
+from webop.coordination.timed_requests import LEASES
 from webop.errors import APIUnauthorizedError
 from webop.objects.resources import Resource
 from webop.servers.certificates.certs import build_certificate_signed

@@ -22,7 +22,7 @@ from tests.kit.operators import Objects
 from tests.kit.processes import Workshop
 from tests.kit.terminals import Terminal
 from tests.kit.waiting import eventually
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 from webop.logs import configure_terminal, preserve
 from webop.logs.terminal import TerminalFormatter, accepts_colours, find_formatter
 

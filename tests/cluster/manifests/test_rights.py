@@ -33,7 +33,7 @@ from tests.kit.cli_runner import forgetting_modules, invoke
 from tests.kit.deployments import Admin, Deployed, administer, load, run_as_pod
 from tests.kit.http_relay import Relay, relay
 from tests.kit.waiting import eventually
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -13,7 +13,7 @@ import httpx
 import webop
 from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.waiting import eventually
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 Json = dict[str, Any]
 

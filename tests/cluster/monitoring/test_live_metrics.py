@@ -17,8 +17,8 @@ from tests.kit.operators import Objects, RunOperator, build_settings
 from tests.kit.pages import ROOT
 from tests.kit.reviews import post_review
 from tests.kit.scrapes import OPENMETRICS, Scrape, scrape, scrape_until
-from webop.controlplane.requests import find_free_port
-from webop.coordination.requests import LEASES
+from webop.controlplane.cluster_client import find_free_port
+from webop.coordination.timed_requests import LEASES
 from webop.monitoring.metrics import DEFINITIONS
 
 MONITORING = ROOT / "manifests" / "monitoring"

@@ -22,7 +22,7 @@ from tests.cluster.monitoring.shown_operator import Outage, Shown, operate_visib
 from tests.kit.operators import Kind, Objects, RunOperator, connect, define_kinds, operate
 from tests.kit.reviews import post_review
 from webop.client.auth.vault import ConnectionInfo
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Locator, Page

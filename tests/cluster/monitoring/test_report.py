@@ -15,10 +15,10 @@ from tests.kit.operators import Objects, RunOperator
 from tests.kit.pages import DOCS, find_blocks
 from tests.kit.reviews import post_review
 from tests.kit.scrapes import operate, wait_listening
-from webop.controlplane.requests import find_free_port
-from webop.monitoring.page import Page
-from webop.monitoring.recent import Recent
-from webop.monitoring.report import LIMIT, build_command
+from webop.controlplane.cluster_client import find_free_port
+from webop.monitoring.recent_counts import Recent
+from webop.monitoring.status_page import Page
+from webop.monitoring.status_report import LIMIT, build_command
 from webop.telemetry.counters import FailedCall, FailedCalls
 
 if TYPE_CHECKING:

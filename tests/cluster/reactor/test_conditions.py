@@ -9,7 +9,7 @@ import pytest
 import webop
 from tests.kit.operators import Calls, Json, Kind, Objects, RunOperator
 from webop.client.api import Client
-from webop.objects.conditions import find_condition
+from webop.objects.status_conditions import find_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable

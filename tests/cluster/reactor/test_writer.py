@@ -19,9 +19,9 @@ from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.http.failed_requests import build_status_error, parse_attempt
 from webop.objects.patch import Patch
+from webop.reactor.object_writer import open_writer
 from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.store import WatchedObject
-from webop.reactor.writer import open_writer
 
 RBAC = 'widgets.tests.webop.dev "a" is forbidden: User "system:serviceaccount:x:y" cannot patch'
 

@@ -22,7 +22,7 @@ from tests.kit.waiting import eventually
 from tests.soak.balancer import Balancer, Endpoint
 from tests.soak.chaos.invariants import Process
 from tests.soak.chaos.link import Link
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

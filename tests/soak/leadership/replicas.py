@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.kit.forwarder import Forwarder
 from tests.kit.operators import Json, Kind
 from tests.kit.processes import Command, Workshop
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.kit.processes import Command, Workshop
 from tests.kit.waiting import eventually
 from tests.soak.balancer import Endpoint
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 
 HANDLERS = """
 import os

@@ -37,7 +37,7 @@ from tests.kit.hostile_requests import (
 from tests.unit.admission.fuzz_handlers import RecordedHandlers
 from webop.objects.json_text import cut
 from webop.servers.http.listener import Listener
-from webop.testing.results import apply_json_patch
+from webop.testing.admission_results import apply_json_patch
 
 Json = dict[str, Any]
 

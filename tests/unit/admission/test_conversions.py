@@ -11,7 +11,7 @@ from tests.kit.operators import build_settings
 from tests.kit.reviews import serve
 from tests.kit.scrapes import scrape
 from tests.kit.versioned_shops import GROUP, NAME, declare
-from webop.admission.configurations.conversions import choose_config
+from webop.admission.configurations.crd_conversions import choose_config
 
 V1 = {
     "apiVersion": f"{GROUP}/v1",

@@ -21,7 +21,7 @@ from tests.unit.admission.fake_api_server import (
     FailingServer,
     manage,
 )
-from webop.admission.configurations.agreement import PREFIX, ReplicaRecord, follow
+from webop.admission.configurations.replica_agreement import PREFIX, ReplicaRecord, follow
 from webop.errors import APIForbiddenError, APIUnprocessableError, ConfigurationError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from webop.admission.configurations.agreement import (
+from webop.admission.configurations.replica_agreement import (
     ReplicaRecord,
     build_bundle,
     build_key,

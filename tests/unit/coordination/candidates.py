@@ -16,7 +16,7 @@ from webop.context.memos import Memos
 from webop.context.operator_context import OperatorContext
 from webop.coordination.coordinator import finish_work
 from webop.coordination.election import Elector
-from webop.coordination.lease import LeaseTimes, build_times
+from webop.coordination.lease_content import LeaseTimes, build_times
 from webop.errors import APIConnectionError, APIForbiddenError
 from webop.events.loggers import Poster
 from webop.handlers.registry import OperatorRegistry

@@ -12,8 +12,8 @@ import pykube
 import pytest
 
 import webop
+from webop.events.event_queue import Message
 from webop.events.loggers import Poster, current_poster
-from webop.events.repetitions import Message
 
 BODY: dict[str, Any] = {
     "apiVersion": "v1",

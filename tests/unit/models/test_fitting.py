@@ -11,7 +11,7 @@ from pydantic import Field
 
 import webop
 from webop.models.arguments import parse_arguments
-from webop.models.comparison import compare
+from webop.models.crd_comparison import compare
 from webop.models.crds import build_crds
 from webop.models.fitting import dump, dump_set, dump_status, fit
 from webop.models.schema import build_schema

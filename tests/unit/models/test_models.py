@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field
 
 import webop
-from webop.models.comparison import compare
+from webop.models.crd_comparison import compare
 from webop.models.crds import build_crds
 from webop.models.fitting import fit
 from webop.models.model import build_selector

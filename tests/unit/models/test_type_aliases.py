@@ -13,7 +13,7 @@ from webop.models.annotations import iterate_classes
 from webop.models.arguments import parse_arguments
 from webop.models.crds import build_crds
 from webop.models.fitting import dump_set, fit
-from webop.models.validity import has_conditions
+from webop.models.validity_condition import has_conditions
 
 
 class Part(webop.Struct):

@@ -17,7 +17,7 @@ import webop
 from tests.kit.operators import build_settings
 from tests.kit.reviews import build_object, build_review, connect, serve
 from tests.kit.scrapes import OPENMETRICS, operate, scrape, scrape_until, wait_listening
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 from webop.errors import ConfigurationError
 
 

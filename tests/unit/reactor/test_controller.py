@@ -19,9 +19,9 @@ from webop.client.watch_events import parse_version
 from webop.errors import APIError
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.decision import Decision
+from webop.reactor.object_writer import open_writer
 from webop.reactor.queue import SharedSlots, WorkQueue
 from webop.reactor.store import WatchedObject
-from webop.reactor.writer import open_writer
 
 
 def build(uid: str, version: int = 1, **spec: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import pytest
 import webop
 from webop.app import build_options as build_app_options
 from webop.cli import main
-from webop.cli.layout import SectionOption
+from webop.cli.help_layout import SectionOption
 from webop.embedding import build_options as build_embedding_options
 from webop.errors import ConfigurationError
 from webop.settings.base import find_setting_problem

@@ -14,7 +14,7 @@ from pydantic import Field
 import webop
 import webop.testing
 from tests.kit.versioned_shops import ShopAlpha, ShopV1, ShopV2, declare
-from webop.testing.generated_objects import generate
+from webop.testing.object_strategies import generate
 
 
 class V1Spec(webop.Struct):

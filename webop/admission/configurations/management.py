@@ -2,8 +2,8 @@
 
 Manual: "Admission control", "Managed configurations".
 :mod:`webop.admission.configurations.building` builds the webhooks of one replica,
-:mod:`webop.admission.configurations.agreement` decides what follows for all replicas,
-:mod:`webop.admission.configurations.stored` writes it into the cluster.
+:mod:`webop.admission.configurations.replica_agreement` decides what follows for all replicas,
+:mod:`webop.admission.configurations.stored_configurations` writes it into the cluster.
 
 Each replica checks the configurations when its handlers, its server or the resources of the cluster
 have changed; every two seconds in a rollout; otherwise after a third of
@@ -22,7 +22,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-from webop.admission.configurations.agreement import (
+from webop.admission.configurations.building import (
+    Exclusions,
+    build_client_config,
+    build_configuration,
+    list_dangers,
+)
+from webop.admission.configurations.crd_conversions import SharedConversions
+from webop.admission.configurations.replica_agreement import (
     Attendance,
     Decision,
     Json,
@@ -36,15 +43,12 @@ from webop.admission.configurations.agreement import (
     follow,
     parse_bundle,
 )
-from webop.admission.configurations.building import (
-    Exclusions,
-    build_client_config,
-    build_configuration,
-    list_dangers,
+from webop.admission.configurations.stored_configurations import (
+    Configuration,
+    Plan,
+    SharedConfigurations,
 )
-from webop.admission.configurations.conversions import SharedConversions
-from webop.admission.configurations.stored import Configuration, Plan, SharedConfigurations
-from webop.admission.conversion import PATH
+from webop.admission.conversion_reviews import PATH
 from webop.aio.backoff import Backoff, Once
 from webop.client.api import Client
 from webop.client.self_review import review_self

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from webop.admission.configurations.conversions import build_conversion
+from webop.admission.configurations.crd_conversions import build_conversion
 from webop.cli.commands.crd_migration import migrate
 from webop.cli.manifests.yaml_text import dump
 from webop.cli.options import load_quietly, source_options
@@ -20,7 +20,7 @@ from webop.client.api import Client
 from webop.client.http.requests import APPLY_PATCH, Call, encode_yaml
 from webop.client.standalone import connect_command
 from webop.errors import APINotFoundError, APIStatusError
-from webop.models.comparison import compare
+from webop.models.crd_comparison import compare
 from webop.models.crds import CRDS, build_crds
 from webop.models.versions import collect_versions
 

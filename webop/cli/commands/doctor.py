@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from webop.cli.doctor.context import Context
+from webop.cli.doctor.check_context import Context
 from webop.cli.doctor.diagnosis import examine
 from webop.cli.doctor.findings import Level, build_json, build_text, count_levels
 from webop.cli.options import (

@@ -1,7 +1,7 @@
 """``webop freeze`` and ``webop resume``: pause operators from the command line.
 
 A freeze is a record with a high priority and a lifetime in the peering object of the operators
-(chapter "Peering"); see :mod:`webop.coordination.peers`.
+(chapter "Peering"); see :mod:`webop.coordination.peer_records`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from webop.cli.layout import SectionCommand, build_option
+from webop.cli.help_layout import SectionCommand, build_option
 from webop.cli.options import DEV_PRIORITY, choose_scope, logging_options, scope_options
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command
-from webop.coordination.peers import (
+from webop.coordination.peer_records import (
     GROUPS,
     Peer,
     build_creation_command,
@@ -30,7 +30,7 @@ from webop.coordination.peers import (
 )
 from webop.errors import APINotFoundError, APIStatusError
 from webop.identities import detect_own_identity
-from webop.logs.escaping import escape
+from webop.logs.sanitizing import escape
 from webop.objects.resources import Resource
 from webop.reactor.namespace_patterns import is_exact, select_namespaces
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from webop.cli.layout import SectionCommand, build_option
+from webop.cli.help_layout import SectionCommand, build_option
 from webop.cli.manifests.chart import build_chart, prepare
 from webop.cli.manifests.image import build_dockerfile, list_own_files
 from webop.cli.manifests.objects import Request
@@ -31,7 +31,7 @@ from webop.cli.options import (
 )
 from webop.handlers.registry import OperatorRegistry
 from webop.kopf_alias import advise_about_kopf
-from webop.logs.escaping import escape
+from webop.logs.sanitizing import escape
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from webop.cli.layout import SectionCommand, build_option
+from webop.cli.help_layout import SectionCommand, build_option
 from webop.cli.options import (
     DEV_PRIORITY,
     CLIControls,

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from webop.admission.configurations.building import KINDS
-from webop.admission.configurations.stored import find_managed, parse_configuration
+from webop.admission.configurations.stored_configurations import find_managed, parse_configuration
 from webop.cli.doctor.records import describe_replicas
 from webop.cli.options import confirm
 from webop.cli.tables import build_table

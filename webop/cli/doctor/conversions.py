@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Collection, Iterator
 
-from webop.cli.doctor.context import Context, Json
+from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, approve, fail, note, warn
 from webop.cli.doctor.reachability import check_trust, explain
 from webop.errors import APIForbiddenError, APIStatusError

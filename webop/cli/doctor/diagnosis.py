@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from webop.admission.configurations.building import KINDS
 from webop.cli.doctor import records
-from webop.cli.doctor.context import Context
+from webop.cli.doctor.check_context import Context
 from webop.cli.doctor.conversions import check_conversions
 from webop.cli.doctor.findings import Finding, Report, approve, fail, note, warn
-from webop.cli.doctor.permissions import check_permissions, list_unknown
+from webop.cli.doctor.missing_rights import check_permissions, list_unknown
+from webop.cli.doctor.policy_checks import check_rules
 from webop.cli.doctor.reachability import check_trust, probe
-from webop.cli.doctor.rules import check_rules
 from webop.cli.doctor.selector_checks import check_selectors
 from webop.cli.required_rights import call_startup
 from webop.client.discovery import discover

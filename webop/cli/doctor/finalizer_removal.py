@@ -12,7 +12,7 @@ from webop.aio.concurrency import run_concurrently
 from webop.client.api import PAGE_SIZE, Client
 from webop.client.http.requests import MERGE_PATCH, Call, parse_page
 from webop.errors import APIConflictError, APINotFoundError, APIStatusError
-from webop.logs.escaping import escape
+from webop.logs.sanitizing import escape
 from webop.objects.resources import Resource
 
 # Only the metadata of the objects is transferred.

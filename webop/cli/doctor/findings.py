@@ -9,7 +9,7 @@ from functools import partial
 
 import orjson
 
-from webop.logs.escaping import escape
+from webop.logs.sanitizing import escape
 
 
 class Level(enum.StrEnum):

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from webop.aio.concurrency import run_concurrently
-from webop.cli.doctor.context import Context, Json
+from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, describe_seconds, fail, note, warn
 from webop.cli.doctor.records import has_required
 from webop.client.http.requests import JSON, MERGE_PATCH, Call, encode_body

@@ -6,14 +6,14 @@ import datetime as dt
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from webop.admission.configurations.agreement import ReplicaRecord, build_digest
 from webop.admission.configurations.building import KINDS, build_configuration
-from webop.admission.configurations.stored import (
+from webop.admission.configurations.replica_agreement import ReplicaRecord, build_digest
+from webop.admission.configurations.stored_configurations import (
     Configuration,
     find_managed,
     parse_configuration,
 )
-from webop.cli.doctor.context import Context, Json
+from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.finalizer_removal import HeldObject, find_held
 from webop.cli.doctor.findings import (
     Finding,
@@ -23,9 +23,14 @@ from webop.cli.doctor.findings import (
     note,
     warn,
 )
-from webop.coordination import lease
-from webop.coordination.peers import build_creation_command, build_kinds, parse_peers, select_rivals
-from webop.coordination.requests import LEASES
+from webop.coordination import lease_content
+from webop.coordination.peer_records import (
+    build_creation_command,
+    build_kinds,
+    parse_peers,
+    select_rivals,
+)
+from webop.coordination.timed_requests import LEASES
 from webop.errors import APIForbiddenError
 from webop.handlers.model import WebhookType
 from webop.objects.names import join_names
@@ -178,7 +183,7 @@ def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[
         now: the current time of the API server.
         replicas: the live replicas; empty if unknown.
     """
-    record = lease.Record.parse(raw)
+    record = lease_content.Record.parse(raw)
     if not record.holder:
         text = (
             "it has no holder: no replica leads"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from webop.cli.doctor.context import Context
+from webop.cli.doctor.check_context import Context
 from webop.cli.doctor.findings import Finding, approve, fail, warn
 from webop.errors import APIForbiddenError, APIStatusError
 from webop.handlers.model import (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from webop.cli.manifests.yaml_text import dump
-from webop.servers.service import WebhookServiceServer
+from webop.servers.service_server import WebhookServiceServer
 
 PROBES_PORT = 8080
 STATUS_PORT = 8081

@@ -13,9 +13,9 @@ from itertools import chain
 from typing import Any
 
 from webop.admission.configurations.building import build_client_config, build_configuration
-from webop.admission.configurations.conversions import build_conversion
+from webop.admission.configurations.crd_conversions import build_conversion
 from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, build_policy
-from webop.admission.conversion import PATH
+from webop.admission.conversion_reviews import PATH
 from webop.cli.manifests.kinds import find_kinds, list_builtin, parse_definition, read_definitions
 from webop.cli.manifests.objects import PROBES_PORT, STATUS_PORT, SYSTEM_PRIORITY, Plan, Request
 from webop.cli.manifests.roles import build_rights, split_rules
@@ -24,7 +24,7 @@ from webop.cli.required_rights import Inspection, call_startup, find_models, lis
 from webop.client.api import Client
 from webop.client.discovery import discover
 from webop.client.standalone import connect_command
-from webop.coordination.peers import build_kinds
+from webop.coordination.peer_records import build_kinds
 from webop.errors import ConfigurationError
 from webop.handlers.model import Rule, WebhookType
 from webop.handlers.registry import OperatorRegistry
@@ -35,7 +35,7 @@ from webop.objects.resources import Resource
 from webop.objects.rights import parse_right
 from webop.servers.base import WebhookClientConfig, WebhookClientConfigService
 from webop.servers.local import WebhookServer
-from webop.servers.service import WebhookServiceServer
+from webop.servers.service_server import WebhookServiceServer
 from webop.settings.groups import OperatorSettings
 
 Files = dict[str, list[str]]  # YAML documents by the name of their file

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from webop.cli.files import list_files
+from webop.cli.handler_files import list_files
 from webop.cli.migration.code import CodeReader
+from webop.cli.migration.dependency_pins import read_pins
 from webop.cli.migration.findings import Finding
-from webop.cli.migration.pins import read_pins
 
 
 def examine(paths: Iterable[Path]) -> tuple[list[Finding], set[Path]]:

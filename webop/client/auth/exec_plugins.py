@@ -24,7 +24,7 @@ from typing import IO, Any, cast
 
 from webop.client.auth.expiration import detect_expiration, parse_moment
 from webop.errors import LoginError
-from webop.logs.escaping import escape, hide_secrets
+from webop.logs.sanitizing import escape, hide_secrets
 
 _GROUP = "client.authentication.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")

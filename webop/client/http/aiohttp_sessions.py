@@ -15,7 +15,7 @@ import aiohttp
 from yarl import URL
 
 from webop.client.http.transport import Request, TransportError
-from webop.logs.escaping import hide_secrets
+from webop.logs.sanitizing import hide_secrets
 
 if TYPE_CHECKING:
     from webop.client.auth.vault import AiohttpSession

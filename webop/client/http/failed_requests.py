@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from webop.errors import APIConnectionError, APIStatusError
-from webop.logs.escaping import escape
+from webop.logs.sanitizing import escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -53,6 +53,7 @@ class LiveContext:
         if isinstance(cadata, bytes) and b"-----BEGIN" in cadata:
             cadata = cadata.decode("ascii", "replace")  # bytes would count as DER
         self._locations = (cafile, capath, cadata)
+        self._clients: list[bytes] = []  # what verifies clients, as it was loaded
         self._current = self._build()
         self._pair: tuple[bytes, bytes | None, str | None] | None = None
         self._lock = asyncio.Lock()
@@ -73,22 +74,17 @@ class LiveContext:
         async with self._lock:
             await self._replace((cert, key, password))
 
-    async def read_clients(self) -> list[bytes]:
-        """Read what verifies clients: the content of ``cafile`` and of the files in ``capath``.
-
-        Raises:
-            ConfigurationError: it cannot be read.
-        """
-        return await call_in_dedicated_thread(self._read_clients)
-
-    async def reload_clients(self) -> None:
-        """Verify new connections by what the files contain now.
+    async def reload_clients(self) -> bool:
+        """Verify new connections by what the files contain now; return whether that is new.
 
         Raises:
             ConfigurationError: they cannot be loaded; the previous CAs stay in use.
         """
         async with self._lock:
+            if await call_in_dedicated_thread(self._read_clients) == self._clients:
+                return False
             await self._replace(self._pair)
+            return True
 
     async def _replace(self, pair: tuple[bytes, bytes | None, str | None] | None) -> None:
         if self._given is not None:
@@ -99,6 +95,7 @@ class LiveContext:
         self._pair = pair
 
     def _read_clients(self) -> list[bytes]:
+        """Read the content of ``cafile`` and of the files in ``capath``."""
         cafile, capath, _ = self._locations
         contents = [] if cafile is None else [read_file(cafile, "verify_cafile")]
         try:
@@ -140,6 +137,7 @@ class LiveContext:
         try:
             if self._locations[1] is not None:
                 os.scandir(self._locations[1]).close()  # OpenSSL ignores an absent one
+            clients = self._read_clients()  # before: a change in between is noticed later
             context.load_verify_locations(*self._locations)
         except (ssl.SSLError, OSError, ValueError) as error:
             cafile, capath, _ = self._locations
@@ -149,6 +147,7 @@ class LiveContext:
             ) from error
         if self._mode is None and context.verify_mode == ssl.CERT_NONE:
             context.verify_mode = ssl.CERT_REQUIRED
+        self._clients = clients
         return context
 
 

@@ -10,8 +10,8 @@ client certificate. A review costs less CPU than under uvicorn: the head and the
 are one write, and each request has fewer objects and callbacks.
 
 Guarantees:
-    - Heads, trailers and connections are limited in number and in bytes. At
-      the limit of connections, an idle one makes way (:class:`~webop.servers.http.slots.Slots`).
+    - Heads, trailers and connections are limited in number and in bytes. At the limit of
+      connections, an idle one makes way (:class:`~webop.servers.http.connection_slots.Slots`).
     - A connection is closed if a request is not received, or a response not read, within
       ``read_timeout``; and if it is idle for ``idle_timeout``.
     - A request that crosses the end of an idle connection gets a response: 503 with Retry-After.
@@ -40,8 +40,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from webop.servers.http.connection_slots import Slots
 from webop.servers.http.responses import RETRY, SSLPEER_EXTENSION, Response, build_refusal
-from webop.servers.http.slots import Slots
 from webop.servers.limits import Hosting, get_hosting
 
 _MAX_HEAD = 64 * 1024  # bytes of the URL, the headers and the trailers

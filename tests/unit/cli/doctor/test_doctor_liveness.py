@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.kit.doctor_runs import build_record
-from webop.admission.configurations.agreement import PREFIX, ReplicaRecord
-from webop.admission.configurations.stored import Configuration
+from webop.admission.configurations.replica_agreement import PREFIX, ReplicaRecord
+from webop.admission.configurations.stored_configurations import Configuration
 from webop.cli.doctor.records import check_replicas
 from webop.handlers.model import WebhookType
 

@@ -23,7 +23,7 @@ from webop.client.auth.urls import quote_url
 from webop.client.auth.vault import AiohttpSession, ConnectionInfo, Vault
 from webop.client.http.transport import Request
 from webop.errors import LoginError
-from webop.logs.escaping import hide_secrets
+from webop.logs.sanitizing import hide_secrets
 
 SECRET = "hunter2-Zx9"
 TOKEN = f"eyJhbGciOiJSUzI1NiIsImtpZCI6{SECRET}"

@@ -22,7 +22,7 @@ from tests.kit.webhook_servers import REQUEST, Recorder, build_context, listen, 
 from webop.client.auth.vault import ConnectionInfo
 from webop.client.http.connections import ConnectionPool
 from webop.client.http.transport import Request, TransportError
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 from webop.servers.certificates.certs import build_certificate_self_signed
 
 COUNT = 3

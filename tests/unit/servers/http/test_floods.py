@@ -29,7 +29,7 @@ from tests.kit.webhook_servers import (
     read_head,
     trust,
 )
-from webop.controlplane.requests import find_free_port
+from webop.controlplane.cluster_client import find_free_port
 from webop.servers.certificates.certs import (
     KeyPair,
     build_ca,

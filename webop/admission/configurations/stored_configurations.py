@@ -1,6 +1,6 @@
 """The two webhook configurations in the cluster: read them, and write what was decided.
 
-With them, the conversions are written (:mod:`webop.admission.configurations.conversions`).
+With them, the conversions are written (:mod:`webop.admission.configurations.crd_conversions`).
 
 All replicas do so. They need the verbs ``create`` and ``patch`` only: an empty patch changes
 nothing and returns the object. The records of replicas are in the validating configuration, which
@@ -19,7 +19,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from webop.admission.configurations.agreement import (
+from webop.admission.configurations.building import KINDS
+from webop.admission.configurations.crd_conversions import TIMEOUT, SharedConversions
+from webop.admission.configurations.replica_agreement import (
     NOTES,
     PREFIX,
     Decision,
@@ -29,8 +31,6 @@ from webop.admission.configurations.agreement import (
     decode_record,
     is_same,
 )
-from webop.admission.configurations.building import KINDS
-from webop.admission.configurations.conversions import TIMEOUT, SharedConversions
 from webop.aio.backoff import Backoff
 from webop.client.api import Client
 from webop.errors import APIConflictError, APIForbiddenError

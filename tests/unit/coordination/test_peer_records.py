@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from webop.coordination.peers import (
+from webop.coordination.peer_records import (
     Peer,
     build_kinds,
     build_record,

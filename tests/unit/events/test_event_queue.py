@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from webop.events.repetitions import CountedEvent, EventQueue, Loss, Losses, Message
+from webop.events.event_queue import CountedEvent, EventQueue, Loss, Losses, Message
 from webop.settings.groups import PostingSettings
 
 MOMENT = 1_000_000.0  # Unix time at the moment 0 of the tests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from webop.models.rules import INT_OR_STRING, PRESERVE, RULES
+from webop.models.cel_rules import INT_OR_STRING, PRESERVE, RULES
 from webop.models.schema import Schema
 
 _UPPER: Final = ("maximum", "maxLength", "maxItems", "maxProperties")

@@ -1,6 +1,7 @@
 """The condition that says whether an object fits its model. Pure.
 
-It does not import :mod:`webop.models.conditions`, which is slow and not needed by most operators.
+It does not import :mod:`webop.models.condition_fields`, which is slow, and which most operators do
+not need.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import pydantic
 
 from webop.models.annotations import iterate_classes
-from webop.objects.conditions import build_condition, find_condition
+from webop.objects.status_conditions import build_condition, find_condition
 
 VALID = "Valid"
 _MISFIT, _FITS = "DoesNotFit", "Fits"

@@ -2,7 +2,7 @@
 
 Flow: :mod:`webop.reactor.reconciler` → :func:`handle_change` →
 :func:`webop.calls.execution.execute` → the user's function. The patches and states of
-handlers that have ended go to the :class:`webop.reactor.writer.Writer` of the object.
+handlers that have ended go to the :class:`webop.reactor.object_writer.Writer` of the object.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from webop.objects.body import Body
 from webop.objects.fields import Snapshot
 from webop.objects.patch import Patch
 from webop.reactor.decision import Decision
+from webop.reactor.object_writer import open_writer
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import Cycle, WatchedObject, Work
-from webop.reactor.writer import open_writer
 from webop.telemetry.tracing import find_current_span
 
 _HASTE = 1.0  # seconds between attempts that changes of the object lead to, at least

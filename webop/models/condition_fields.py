@@ -20,9 +20,9 @@ from typing import ClassVar, Literal
 import pydantic
 from pydantic import ConfigDict, Field
 
+from webop.models.cel_rules import LIST_KEYS, LIST_TYPE, Int64
 from webop.models.model import Column, Struct
-from webop.models.rules import LIST_KEYS, LIST_TYPE, Int64
-from webop.objects.conditions import build_condition, put_condition
+from webop.objects.status_conditions import build_condition, put_condition
 
 _NAME = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _PREFIX = r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"

@@ -1,9 +1,9 @@
 """The field ``spec.conversion`` of CustomResourceDefinitions, which all replicas keep.
 
 Kubernetes: "Versions in CustomResourceDefinitions", "Webhook conversion".
-:mod:`webop.admission.configurations.agreement` decides it together with the webhooks. It is written
-with the resource version that was read before the records of replicas, and every decision that
-follows from new records changes it. So an outdated decision meets a conflict.
+:mod:`webop.admission.configurations.replica_agreement` decides it together with the webhooks. It is
+written with the resource version that was read before the records of replicas, and every decision
+that follows from new records changes it. So an outdated decision meets a conflict.
 
 It stays when no replica is left: without it, API servers would only change ``apiVersion``, and drop
 the fields that the other version does not have.
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from webop.admission.configurations.agreement import Decision, Json, split_address
+from webop.admission.configurations.replica_agreement import Decision, Json, split_address
 from webop.aio.backoff import Once
 from webop.client.api import Client
 from webop.errors import APIForbiddenError, APINotFoundError, ConfigurationError

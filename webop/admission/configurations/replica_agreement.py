@@ -41,7 +41,7 @@ import orjson
 from webop.errors import ConfigurationError
 from webop.handlers.model import WebhookType
 from webop.keymaterial import find_certificates
-from webop.logs.escaping import escape
+from webop.logs.sanitizing import escape
 
 Json = dict[str, Any]
 

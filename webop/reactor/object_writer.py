@@ -42,9 +42,9 @@ from webop.objects.patch import (
     merge_patches,
 )
 from webop.reactor.failures import DeniedError, Failure, NotStoredError, Pause, classify
-from webop.reactor.left_objects import build_annotations
 from webop.reactor.resource_context import ResourceContext
 from webop.reactor.store import State, WatchedObject
+from webop.reactor.unselected_objects import build_annotations
 
 logger = logging.getLogger(__name__)
 

@@ -29,14 +29,14 @@ from webop.handlers.registry import OperatorRegistry, get_default_registry
 from webop.models.crds import build_crds
 from webop.models.model import find_definition, list_versions
 from webop.objects.resources import Resource, parse_selector
-from webop.testing.admission import AdmissionClient
+from webop.testing.admission_client import AdmissionClient
 from webop.testing.waiting import eventually
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
     from webop.controlplane.cluster import LocalCluster
-    from webop.testing.generated_requests import Attempt
+    from webop.testing.request_strategies import Attempt
 
 Json = dict[str, Any]
 
@@ -101,7 +101,7 @@ def check_agreement(  # noqa: PLR0913 - what to compare, and how often
     """
     if importlib.util.find_spec("hypothesis") is None:
         raise ConfigurationError("check_agreement() needs hypothesis: pip install 'webop[test]'")
-    from webop.testing import generated_requests as made  # noqa: PLC0415 - it needs hypothesis
+    from webop.testing import request_strategies as made  # noqa: PLC0415 - it needs hypothesis
 
     name = getattr(handler, "__name__", repr(handler))
     own = OperatorRegistry()

@@ -21,7 +21,7 @@ from webop.handlers.model import (
     Handler,
     WebhookHandler,
 )
-from webop.logs.reviews import call_of_the_moment
+from webop.logs.review_context import call_of_the_moment
 from webop.settings.groups import OperatorSettings
 
 _VITAL = (Activity.AUTHENTICATION, Activity.PROBE)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from webop.admission.configurations.building import GROUP, OWN_REQUESTS
 from webop.admission.configurations.policies import MUTATING, MUTATING_SINCE, build_policy
-from webop.cli.doctor.context import Context, Json
+from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, fail, warn
 from webop.handlers.model import Rule
 

@@ -11,7 +11,7 @@ import pytest
 import webop
 from webop.aio.work_deadline import Fence
 from webop.coordination.held_lease import ObservedLease
-from webop.coordination.lease import Record, build_times, claim, is_newer, release, renew
+from webop.coordination.lease_content import Record, build_times, claim, is_newer, release, renew
 from webop.errors import ConfigurationError
 from webop.settings.groups import LeadershipSettings
 

@@ -29,9 +29,16 @@ from webop.handlers.registry import OperatorRegistry
 from webop.objects.resources import Resource
 from webop.runtime.loading import load_sources
 from webop.settings.groups import AdmissionSettings, OperatorSettings
+from webop.testing.admission_results import AdmissionResult, read_result
 from webop.testing.registries import AdmissionRegistry, called, replace_default_registry
-from webop.testing.results import AdmissionResult, read_result
-from webop.testing.reviews import Object, TargetOptions, complete, find_resource, review, to_json
+from webop.testing.review_building import (
+    Object,
+    TargetOptions,
+    complete,
+    find_resource,
+    review,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from webop.handlers.model import name_kind
 from webop.identities import is_in_pod
 from webop.monitoring import metrics
-from webop.monitoring.recent import Recent
+from webop.monitoring.recent_counts import Recent
 from webop.telemetry.counters import BOUNDS, Labels, Timings
 from webop.version import __version__
 

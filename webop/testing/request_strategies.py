@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from webop.errors import MisfitError
 from webop.models.fitting import fit
 from webop.objects.fields import clone
-from webop.testing.generated_objects import generate
+from webop.testing.object_strategies import generate
 
 Json = dict[str, Any]
 Strategy = st.SearchStrategy[Any]

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from webop.errors import WebopError
-from webop.logs.escaping import escape
+from webop.logs.sanitizing import escape
 
 _Row = tuple[str, str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from webop.aio.concurrency import run_concurrently
-from webop.cli.doctor.context import Context, Json
+from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, warn
 from webop.cli.required_rights import Need, list_needs
 from webop.objects.names import join_names

@@ -15,7 +15,7 @@ import re
 from typing import Any, Final
 
 from webop.errors import ConfigurationError
-from webop.models.rules import RULES
+from webop.models.cel_rules import RULES
 
 _LIMITS: Final = {
     "string": ("maxLength", "max_length"),
