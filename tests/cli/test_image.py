@@ -12,13 +12,13 @@ import sys
 import sysconfig
 import time
 import urllib.request
-import zipfile
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from tests.kit.cli_runner import forgetting_modules, invoke
+from tests.kit.wheels import make_wheel
 from webop.cli.manifests.image import BASE
 from webop.controlplane.requests import find_free_port
 from webop.version import __version__
@@ -69,24 +69,9 @@ def project(tmp_path: Path) -> Path:
     (folder / "notes.txt").write_text("Not for the image.\n")
     (folder / "requirements.txt").write_text("greeting==1.0\nwebop\n")
     (folder / "wheels").mkdir()
-    make_wheel(folder / "wheels", "greeting", "1.0", 'HELLO = "hello"\n')
+    make_wheel(folder / "wheels", "greeting", "1.0", {"greeting.py": 'HELLO = "hello"\n'})
     make_wheel(folder / "wheels", "webop", __version__)
     return folder
-
-
-def make_wheel(folder: Path, name: str, version: str, code: str | None = None) -> None:
-    """Write a wheel with one module, or with none."""
-    info = f"{name}-{version}.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-        if code is not None:
-            wheel.writestr(f"{name}.py", code)
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        )
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", "")
 
 
 def test_the_steps_of_an_image_lead_to_an_operator_that_runs(

@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -103,6 +103,16 @@ class Server:
         found = await eventually(find, lambda: f"{pattern!r} in:\n{self.command.output}")
         return str(found[1] if found.re.groups else found[0])
 
+    async def wait_listening(self) -> None:
+        """Wait until it serves, or has ended."""
+
+        def is_up() -> bool:
+            found = re.search(r"running on (http://\S+)", self.command.output)
+            self.url = found[1] if found else ""
+            return bool(found) or self.command.process.returncode is not None
+
+        await eventually(is_up, lambda: self.command.output)
+
     async def get(self, path: str) -> httpx.Response:
         async with httpx.AsyncClient(trust_env=False) as http:
             return await http.get(f"{self.url}{path}")
@@ -123,16 +133,13 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def start(
-    workshop: Workshop, *options: str, is_failing: bool = False, **variables: Any
-) -> AsyncIterator[Server]:
+async def start(workshop: Workshop, *options: str, **variables: str) -> AsyncIterator[Server]:
     """Run uvicorn with variables of the environment, and no credentials but for these."""
     args = ("webop.app:app", "--port", "0", *options)
     settings = {"PYTHONPATH": str(_ROOT), "WEBOP_ADMISSION__SHUTDOWN_DELAY": "0", **variables}
     async with workshop.start_module(("uvicorn",), *args, **settings) as command:
         server = Server(command)
-        if not is_failing:
-            server.url = await server.search(r"running on (http://\S+)")
+        await server.wait_listening()
         yield server
 
 
@@ -213,7 +220,7 @@ async def test_what_is_wrong_from_the_beginning_ends_it_with_a_message_and_no_tr
     workshop: Workshop, text: str, variables: dict[str, str], reason: str
 ) -> None:
     modules = {"WEBOP_MODULES": workshop.write(text).name}
-    async with start(workshop, is_failing=True, **{**modules, **variables}) as server:
+    async with start(workshop, **{**modules, **variables}) as server:
         assert await server.command.wait_for_exit() != 0
     output = server.command.output
     assert re.search(rf"ERROR:\s+(?!Error: ).*{reason}", output), output
@@ -278,7 +285,7 @@ async def test_two_workers_do_not_handle_all_objects_twice_in_silence(
     workshop: Workshop, handlers: str
 ) -> None:
     options = ("--workers", "2")
-    async with start(workshop, *options, is_failing=True, WEBOP_MODULES=handlers) as server:
+    async with start(workshop, *options, WEBOP_MODULES=handlers) as server:
         await server.command.wait_for_exit()
     log = server.command.output
     assert "in several worker processes, and each would handle all objects" in log

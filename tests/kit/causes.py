@@ -63,6 +63,17 @@ def build_body(
     return body if spec is None else {**body, "spec": spec}
 
 
+def _describe(body: Body) -> Json:
+    """Return what all causes have."""
+    return {
+        "logger": logging.getLogger("test"),
+        "memo": Memo(),
+        "resource": RESOURCE,
+        "body": body,
+        "patch": Patch(body=body),
+    }
+
+
 def build_change(
     new: Json, old: Json | None = None, *, initial: bool = False, reason: Reason | None = None
 ) -> ChangeCause:
@@ -80,11 +91,7 @@ def build_change(
         initial=initial,
     )
     return ChangeCause(
-        logger=logging.getLogger("test"),
-        memo=Memo(),
-        resource=RESOURCE,
-        body=body,
-        patch=Patch(body=body),
+        **_describe(body),
         old=before,
         new=after,
         reason=reason or detected,
@@ -93,13 +100,8 @@ def build_change(
 
 
 def build_event(new: Json) -> EventCause:
-    body = Body(new)
     return EventCause(
-        logger=logging.getLogger("test"),
-        memo=Memo(),
-        resource=RESOURCE,
-        body=body,
-        patch=Patch(body=body),
+        **_describe(Body(new)),
         type="MODIFIED",
         event={"type": "MODIFIED", "object": new},  # type: ignore[typeddict-item]
     )
@@ -110,11 +112,7 @@ def build_review(
 ) -> WebhookCause:
     body = Body(new)
     return WebhookCause(
-        logger=logging.getLogger("test"),
-        memo=Memo(),
-        resource=RESOURCE,
-        body=body,
-        patch=Patch(body=body),
+        **_describe(body),
         old=None,
         new=body,
         operation=operation,

@@ -219,6 +219,17 @@ async def site(
         yield opened
 
 
+MANY = [f"one-{index}" for index in range(16)]
+"""As many as requests of handlers can be in flight."""
+
+
+async def create(site: Site, client: AsyncClient, names: list[str], labels: dict[str, str]) -> None:
+    kind = {"apiVersion": site.objects.resource.api_version, "kind": site.objects.kind.kind}
+    metadata = {"namespace": site.objects.namespace, "labels": labels}
+    bodies = [{**kind, "metadata": {**metadata, "name": name}, "spec": {}} for name in names]
+    await asyncio.gather(*map(client.create, bodies))
+
+
 async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
     registry: webop.OperatorRegistry, site: Site, webop_namespace: str
 ) -> None:
@@ -229,7 +240,7 @@ async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
     @webop.on.validate(*site.names, registry=registry, timeout_seconds=5, labels=reviewed)
     async def judge(name: str, client: webop.AsyncClient, **_: Any) -> None:
         reviews.append(name)
-        if len(reviews) == 16:  # as many requests as handlers can have in flight
+        if len(reviews) == len(MANY):
             are_all_here.set()
         await are_all_here.wait()
         try:
@@ -240,13 +251,8 @@ async def test_reviews_do_not_wait_for_requests_that_wait_for_them(
 
     @webop.on.create("configmaps", registry=registry, labels=reviewed)
     async def make(client: webop.AsyncClient, **_: Any) -> None:
-        await asyncio.gather(*(create(client, f"one-{index}") for index in range(16)))
+        await create(site, client, MANY, reviewed)
         ended.set()
-
-    async def create(client: webop.AsyncClient, name: str) -> None:
-        body = {"apiVersion": site.objects.resource.api_version, "kind": site.objects.kind.kind}
-        metadata = {"name": name, "namespace": webop_namespace, "labels": reviewed}
-        await client.create({**body, "metadata": metadata, "spec": {}})
 
     async with site.run(registry):
         body = build_map("all", webop_namespace)
@@ -266,18 +272,13 @@ async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_ha
     @webop.on.validate(*site.names, registry=registry, timeout_seconds=30, labels=held)
     async def hold(name: str, **_: Any) -> None:
         hanging.append(name)
-        if len(hanging) == 16:
+        if len(hanging) == len(MANY):
             all_hang.set()
         await released.wait()
 
     @webop.on.create("configmaps", registry=registry, labels=held)
     async def make(client: webop.AsyncClient, **_: Any) -> None:
-        await asyncio.gather(*(create(client, f"one-{index}", held) for index in range(16)))
-
-    async def create(client: webop.AsyncClient, name: str, labels: Any) -> None:
-        body = {"apiVersion": site.objects.resource.api_version, "kind": site.objects.kind.kind}
-        metadata = {"name": name, "namespace": webop_namespace, "labels": labels}
-        await client.create({**body, "metadata": metadata, "spec": {}})
+        await create(site, client, MANY, held)
 
     async def ask(who: str, client: webop.AsyncClient) -> None:
         await all_hang.wait()
@@ -304,7 +305,7 @@ async def test_daemons_reviews_and_probes_do_not_wait_for_sixteen_requests_of_ha
         own = AsyncClient(site.client)
         await own.create(body)
         await asyncio.wait_for(all_hang.wait(), 20)
-        await asyncio.wait_for(create(own, "free", {"free": "yes"}), 20)
+        await asyncio.wait_for(create(site, own, ["free"], {"free": "yes"}), 20)
         assert (await http.get(endpoint, timeout=20)).is_success
         await eventually(lambda: answered == {"daemon", "review", "probe"}, timeout=20)
         released.set()

@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -173,15 +173,20 @@ def test_pykube_is_asked_for_its_configuration(monkeypatch: pytest.MonkeyPatch) 
         login_via_pykube(logger=logger)
 
 
-real_libraries = pytest.mark.parametrize(
-    ("library", "login"),
-    [
-        ("pykube", login_via_pykube),
-        ("kubernetes", login_via_client),
-        ("kubernetes_asyncio", log_in_async),
-    ],
-)
-RealLogin = Callable[..., ConnectionInfo | None]
+Login = Callable[..., ConnectionInfo]
+
+LIBRARIES = {
+    "pykube": login_via_pykube,
+    "kubernetes": login_via_client,
+    "kubernetes_asyncio": log_in_async,
+}
+
+
+@pytest.fixture(params=LIBRARIES)
+def login(request: pytest.FixtureRequest) -> Login:
+    """The login function of a real library."""
+    pytest.importorskip(request.param)
+    return cast("Login", LIBRARIES[request.param])
 
 
 @pytest.fixture
@@ -192,57 +197,43 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginFolder:
 
 
 @pytest.mark.feature("AUT-06", "AUT-07", "AUT-14")
-@real_libraries
 def test_what_an_exec_plugin_brings_comes_with_its_expiration(
-    plugin: PluginFolder, library: str, login: RealLogin
+    plugin: PluginFolder, login: Login
 ) -> None:
-    pytest.importorskip(library)
     plugin.write_answer(token="t", expirationTimestamp=FAR.isoformat())
     plugin.write_kubeconfig()
     info = login(logger=logger)
-    assert info is not None
     assert (info.authorization, info.expiration) == ("Bearer t", FAR)
     plugin.write_answer(token="t2")
     info = login(logger=logger)
-    assert info is not None
     assert (info.token, info.expiration, plugin.runs) == ("t2", None, 2)
 
 
-@real_libraries
 def test_a_failing_exec_plugin_is_told_with_what_it_says(
-    plugin: PluginFolder, library: str, login: RealLogin
+    plugin: PluginFolder, login: Login
 ) -> None:
-    pytest.importorskip(library)
     plugin.write_script("echo 'session expired' >&2", "exit 3")
     plugin.write_kubeconfig()
     with pytest.raises(LoginError, match="exit code 3: session expired"):
         login(logger=logger)
 
 
-@real_libraries
 def test_a_library_does_not_quote_the_kubeconfig_in_the_log(
-    plugin: PluginFolder, library: str, login: RealLogin, caplog: pytest.LogCaptureFixture
+    plugin: PluginFolder, login: Login, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip(library)
     plugin.write_kubeconfig(env={"PASSWORD": "hidden"})
     with pytest.raises(LoginError, match="its env is not a list"):
         login(logger=logger)
     assert "hidden" not in caplog.text
 
 
-@real_libraries
-def test_a_token_that_tells_its_end_expires(
-    plugin: PluginFolder, library: str, login: RealLogin
-) -> None:
-    pytest.importorskip(library)
+def test_a_token_that_tells_its_end_expires(plugin: PluginFolder, login: Login) -> None:
     user = {"token": build_token({"exp": FAR.timestamp()})}
     plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user)))
     info = login(logger=logger)
-    assert info is not None
     assert info.expiration == FAR
 
 
-@real_libraries
 @pytest.mark.parametrize(
     ("user", "cluster", "expected"),
     [
@@ -255,16 +246,14 @@ def test_a_token_that_tells_its_end_expires(
     ids=["impersonation", "a text for a flag", "no URL", "SOCKS", "expired"],
 )
 def test_what_a_library_ignores_or_takes_for_something_else_is_refused(
-    plugin: PluginFolder, library: str, login: RealLogin, user: Any, cluster: Any, expected: str
+    plugin: PluginFolder, login: Login, user: Any, cluster: Any, expected: str
 ) -> None:
-    pytest.importorskip(library)
     user = user if "client-key-data" in user else {"token": "t", **user}
     plugin.kubeconfig.write_text(json.dumps(build_kubeconfig(user, **cluster)))
     with pytest.raises(LoginError, match=expected):
         login(logger=logger)
 
 
-@real_libraries
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -274,43 +263,34 @@ def test_what_a_library_ignores_or_takes_for_something_else_is_refused(
     ],
 )
 def test_a_kubeconfig_that_a_library_fails_with_is_explained(
-    plugin: PluginFolder, library: str, login: RealLogin, text: str, expected: str
+    plugin: PluginFolder, login: Login, text: str, expected: str
 ) -> None:
-    pytest.importorskip(library)
     plugin.kubeconfig.write_text(text)
     with pytest.raises(LoginError, match=expected) as e:
         login(logger=logger)
     assert str(plugin.kubeconfig) in str(e.value)
 
 
-@real_libraries
 def test_several_kubeconfigs_are_merged_whatever_the_library_makes_of_them(
-    plugin: PluginFolder, library: str, login: RealLogin, monkeypatch: pytest.MonkeyPatch
+    plugin: PluginFolder, login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip(library)
     plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t"})))
     monkeypatch.setenv("KUBECONFIG", f"{plugin.folder / 'absent'}:{plugin.kubeconfig}")
     info = login(logger=logger)
-    assert info is not None
     assert info.token == "t"
 
 
-@real_libraries
-def test_without_any_source_a_library_has_nothing_to_bring(library: str, login: RealLogin) -> None:
-    pytest.importorskip(library)
+def test_without_any_source_a_library_has_nothing_to_bring(login: Login) -> None:
     with pytest.raises(LoginError, match=r"no kubeconfig.*no service account"):
         login(logger=logger)
 
 
-@real_libraries
 def test_a_proxy_is_used_and_a_tls_server_name_warned_about_once_whichever_library_reads_them(
-    plugin: PluginFolder, library: str, login: RealLogin, caplog: pytest.LogCaptureFixture
+    plugin: PluginFolder, login: Login, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip(library)
     cluster = {"proxy-url": "http://a:1", "tls-server-name": "other"}
     plugin.kubeconfig.write_text(json.dumps(build_kubeconfig({"token": "t"}, **cluster)))
     for _ in range(2):
         info = login(logger=logger)
-        assert info is not None
         assert info.proxy_url == "http://a:1"
     assert caplog.text.count("tls-server-name of the cluster 'cl'") == 1

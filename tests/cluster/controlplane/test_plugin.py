@@ -5,6 +5,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from tests.kit.suites import run_suite
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -12,20 +14,13 @@ _TESTS = """
 def test_it(webop_cluster):
     assert webop_cluster.is_ready()
 """
-_CONFIGURATION = "[pytest]\nasyncio_default_fixture_loop_scope = function\n"
-
-
-def _run_pytest(folder: Path, tests: str, *arguments: str) -> str:
-    (folder / "pytest.ini").write_text(_CONFIGURATION)
-    (folder / "test_it.py").write_text(tests)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False).stdout
+_OPTIONS = ("-o", "asyncio_default_fixture_loop_scope=function")
 
 
 def test_each_worker_has_a_cluster_and_the_report_names_the_version(
     standin_assets: Path, cache: Path, tmp_path: Path
 ) -> None:
-    output = _run_pytest(tmp_path, _TESTS, "-n2", "--dist=each")
+    output = run_suite(tmp_path, {"test_it.py": _TESTS}, *_OPTIONS, "-n2", "--dist=each")
     assert "2 passed" in output
     assert re.search(r"^webop: Kubernetes v1\.\d+\.\d+ \(", output, re.MULTILINE)
     summary = r"^webop: ran against Kubernetes v1\.\d+\.\d+ \(.*\), 2 clusters$"
@@ -36,7 +31,7 @@ def test_each_worker_has_a_cluster_and_the_report_names_the_version(
 def test_a_run_without_the_fixtures_builds_nothing_and_says_nothing_at_the_end(
     go: Path, cache: Path, tmp_path: Path
 ) -> None:
-    output = _run_pytest(tmp_path, "def test_it(): ...")
+    output = run_suite(tmp_path, {"test_it.py": "def test_it(): ..."}, *_OPTIONS)
     assert "1 passed" in output
     assert "ran against" not in output
     assert not cache.exists()

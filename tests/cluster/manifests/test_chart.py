@@ -37,11 +37,6 @@ _CASES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Maker:
-    return Maker(tmp_path)
-
-
 @pytest.fixture(scope="session")
 def helm() -> str:
     """Helm; it is built once, where Go is."""

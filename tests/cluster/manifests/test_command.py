@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
@@ -103,11 +104,6 @@ class Maker:
         return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Maker:
-    return Maker(tmp_path)
-
-
 # ---- what is made
 
 
@@ -146,26 +142,19 @@ def test_handlers_of_events_that_take_the_patch_may_write(
     assert ("patch" in made.get_verbs("pods/status")) == is_writing
 
 
-def test_namespaces_can_begin_with_a_digit(make: Maker) -> None:
-    assert (
-        make(_PODS, "--operator-namespace", "1team").find("Deployment")["metadata"]["namespace"]
-        == "1team"
-    )
-
-
 def test_webhooks_get_a_service_and_rights_to_the_certificate_and_to_their_configurations(
     make: Maker,
 ) -> None:
-    made = make(_WEBHOOK + _SERVER, "--operator-namespace", "ops", "--name", "guard")
+    made = make(_WEBHOOK + _SERVER, "--operator-namespace", "1ops", "--name", "guard")
     assert made.find("Service")["spec"]["ports"][0]["targetPort"] == "webhooks"
     assert made.variables["WEBOP_SERVICE"] == "guard"
-    assert made.variables["WEBOP_ADMISSION__MANAGED"] == "guard.ops.svc"
+    assert made.variables["WEBOP_ADMISSION__MANAGED"] == "guard.1ops.svc"
     (role,) = made.find_all("Role")
-    assert role["metadata"]["namespace"] == "ops"
+    assert role["metadata"]["namespace"] == "1ops"  # names can begin with a digit
     assert made.get_verbs("secrets", "Role") == ["create", "get", "update"]
     assert role["rules"][1]["resourceNames"] == ["guard-webhook-certs"]
     rules = made.find("ClusterRole")["rules"]
-    assert ["guard.ops.svc"] in [rule.get("resourceNames") for rule in rules]
+    assert ["guard.1ops.svc"] in [rule.get("resourceNames") for rule in rules]
     # Nobody acts on objects, so nobody needs a Lease; nor is anything watched.
     assert "--lease=guard" not in made.container["args"]
     assert made.get_verbs("leases", "Role") == made.get_verbs("pods") == []
@@ -383,14 +372,9 @@ def test_rights_to_a_kind_without_a_definition_are_granted_with_a_warning(make: 
     made = make(_PODS, "--rbac", "example.com/dogs:get")
     assert made.get_verbs("dogs") == ["get"]
     assert "The right 'example.com/dogs:get': the definition of dogs" in made.warnings
-
-
-def test_declared_rights_are_granted_if_the_handlers_name_a_version_of_the_unknown_kind(
-    make: Maker,
-) -> None:
-    handlers = '@webop.on.create("example.com", "v1", "pages")\ndef fn(**_): ...\n'
-    made = make(handlers, "--rbac", "example.com/pages:delete")
-    assert "delete" in made.get_verbs("pages")
+    versioned = '@webop.on.create("example.com", "v1", "dogs")\ndef fn(**_): ...\n'
+    made = make(versioned, "--rbac", "example.com/dogs:delete")
+    assert "delete" in made.get_verbs("dogs")
 
 
 def test_metrics_are_served_to_the_namespace_that_asks_for_them(make: Maker) -> None:
@@ -508,24 +492,25 @@ def test_a_decorator_with_the_group_and_the_plural_says_enough(make: Maker) -> N
     assert made.warnings.count("the definition of dogs.v1.example.com is unknown") == 1
 
 
-@pytest.mark.parametrize("name", ["'woof'", "'example.com', 'v1', 'dog'", "'dogs'", "kind='Dog'"])
-def test_kinds_that_only_a_cluster_knows_are_asked_for(make: Maker, name: str) -> None:
-    message = make.fail(f"@webop.on.create({name})\ndef bark(**_): ...\n")
-    assert message.startswith("Handler 'bark': there is no built-in kind ")
-    assert "write its group and plural" in message
-    assert "--crd" in message
+_UNKNOWN = "^Handler 'bark': there is no built-in kind .*write its group and plural.*--crd"
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("'woof'", _UNKNOWN),
+        ("'example.com', 'v1', 'dog'", _UNKNOWN),
+        ("'dogs'", _UNKNOWN),
+        ("kind='Dog'", _UNKNOWN),
+        ("'podz'", r"Did you mean pods\.v1\?"),
+        ("category='all'", "without a cluster"),
+        ("lambda resource: True", "without a cluster"),
+    ],
+)
+def test_kinds_that_only_a_cluster_knows_are_asked_for(make: Maker, what: str, said: str) -> None:
+    message = make.fail(f"@webop.on.event({what})\ndef bark(**_): ...\n")
+    assert re.search(said, message)
     assert "--cluster" in message
-
-
-def test_a_misspelt_kind_gets_a_suggestion(make: Maker) -> None:
-    assert "Did you mean pods.v1?" in make.fail("@webop.on.create('podz')\ndef fn(**_): ...\n")
-
-
-@pytest.mark.parametrize("what", ["category='all'", "lambda resource: True"])
-def test_kinds_that_are_no_names_are_for_a_cluster_to_tell(make: Maker, what: str) -> None:
-    assert "without a cluster. Add --cluster." in make.fail(
-        f"@webop.on.event({what})\ndef fn(**_): ...\n"
-    )
 
 
 def test_everything_is_granted_with_a_warning(make: Maker) -> None:

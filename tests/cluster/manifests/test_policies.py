@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
-from tests.kit.cli_runner import forgetting_modules, invoke
+from tests.cluster.manifests.test_command import Made, Maker
 from webop.testing import ClusterError, eventually
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ Json = dict[str, Any]
 
 _GROUP = "admissionregistration.k8s.io"
 _HANDLERS = """\
-import webop
-
 class LedgerSpec(webop.Struct):
     engine: str
     size: int = 1
@@ -65,28 +62,13 @@ webop.rule(
 """
 
 
-def make(
-    folder: Path, handlers: str, *args: str, **variables: str | None
-) -> tuple[list[Json], str]:
-    """Return the objects that ``webop manifests`` prints, and its warnings."""
-    file = folder / "handlers.py"
-    file.write_text(handlers)
-    nowhere = {"HOME": str(folder), "KUBECONFIG": None, "KUBERNETES_SERVICE_HOST": None}
-    with forgetting_modules(folder):
-        result = invoke("manifests", "--name=db", *args, str(file), env={**nowhere, **variables})
-    assert result.exit_code == 0, result.stderr
-    return [one for one in yaml.safe_load_all(result.stdout) if one], result.stderr
+def select_policies(made: Made) -> list[Json]:
+    return [one for one in made.documents if "AdmissionPolicy" in one["kind"]]
 
 
-def select_policies(made: list[Json]) -> list[Json]:
-    return [one for one in made if "AdmissionPolicy" in one["kind"]]
-
-
-def test_policies_have_their_bindings_and_the_operator_gets_no_right_to_them(
-    tmp_path: Path,
-) -> None:
-    made, warnings = make(tmp_path, _HANDLERS)
-    assert warnings == ""
+def test_policies_have_their_bindings_and_the_operator_gets_no_right_to_them(make: Maker) -> None:
+    made = make(_HANDLERS, "--name=db")
+    assert made.warnings == ""
     policy, binding = select_policies(made)
     assert policy["metadata"] == binding["metadata"]
     assert policy["metadata"] == {
@@ -102,7 +84,7 @@ def test_policies_have_their_bindings_and_the_operator_gets_no_right_to_them(
         "scope": "*",
     }
     assert binding["spec"] == {"policyName": "engine-is-fixed.db", "validationActions": ["Deny"]}
-    rights = [rule for one in made for rule in one.get("rules", ())]
+    rights = [rule for one in made.documents for rule in one.get("rules", ())]
     assert not any(_GROUP in rule["apiGroups"] for rule in rights)
 
 
@@ -113,29 +95,19 @@ def test_policies_have_their_bindings_and_the_operator_gets_no_right_to_them(
             _HANDLERS + _HANDLERS.replace("cannot be", "can't be"),
             "Two rules have the id 'engine-is-fixed'.",
         ),
-        (
-            "import webop\nwebop.rule('pods', id='a', cel='true', message='no')\n",
-            "There are only rules in",
-        ),
+        ("webop.rule('pods', id='a', cel='true', message='no')\n", "There are only rules in"),
     ],
     ids=["two rules of one id", "rules alone are no operator"],
 )
-def test_files_with_wrong_rules_are_refused(tmp_path: Path, text: str, reason: str) -> None:
-    (tmp_path / "handlers.py").write_text(text)
-    with forgetting_modules(tmp_path):
-        result = invoke("manifests", str(tmp_path / "handlers.py"))
-    assert result.exit_code == 1
-    assert reason in result.stderr
+def test_files_with_wrong_rules_are_refused(make: Maker, text: str, reason: str) -> None:
+    assert reason in make.fail(text)
 
 
-def test_charts_have_the_rules_with_the_account_that_is_exempt(tmp_path: Path) -> None:
+def test_charts_have_the_rules_with_the_account_that_is_exempt(make: Maker, tmp_path: Path) -> None:
     startup = "@webop.on.startup()\ndef start(settings, **_):\n"
     startup += "    settings.admission.exempt_account = True\n"
     folder = tmp_path / "chart"
-    (tmp_path / "handlers.py").write_text(f"{_HANDLERS}{startup}")
-    with forgetting_modules(tmp_path):
-        result = invoke("manifests", f"--helm={folder}", str(tmp_path / "handlers.py"))
-    assert result.exit_code == 0, result.stderr
+    make(f"{_HANDLERS}{startup}", f"--helm={folder}")
     text = (folder / "templates" / "policies.yaml").read_text()
     assert text.count("name: engine-is-fixed.{{ .Values.name }}") == 2
     account = "system:serviceaccount:{{ (.Values.namespace | default .Release.Namespace) }}:"
@@ -148,6 +120,10 @@ class Ledgers:
     def __init__(self, cluster: LocalCluster, namespace: str) -> None:
         self.cluster = cluster
         self.namespace = namespace
+
+    def enact(self, made: Made) -> None:
+        self.cluster.apply(made.find("CustomResourceDefinition"))
+        self.cluster.apply(*select_policies(made))
 
     def apply(self, *, engine: str = "a", size: int = 1, is_dry: bool = False, **meta: Any) -> Json:
         body = {
@@ -182,9 +158,9 @@ def ledgers(webop_cluster: LocalCluster, webop_namespace: str) -> Any:
                     break
 
 
-def test_rules_hold_without_an_operator(tmp_path: Path, ledgers: Ledgers) -> None:
-    made, _ = make(tmp_path, _HANDLERS + _SIZE.format(action="Deny"))
-    ledgers.cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
+def test_rules_hold_without_an_operator(make: Maker, ledgers: Ledgers) -> None:
+    made = make(_HANDLERS + _SIZE.format(action="Deny"), "--name=db")
+    ledgers.cluster.apply(made.find("CustomResourceDefinition"))
     ledgers.apply(size=500, finalizers=["webop.dev/test"])  # older than the rule
     ledgers.cluster.apply(*select_policies(made))
     denial = eventually(lambda: ledgers.read_denial(engine="b", size=50), timeout=30)
@@ -200,10 +176,8 @@ def test_rules_hold_without_an_operator(tmp_path: Path, ledgers: Ledgers) -> Non
     assert not ledgers.cluster.get("policies.webop.dev/v1", "Ledger", "one", ledgers.namespace)
 
 
-def test_a_rule_can_only_warn(tmp_path: Path, ledgers: Ledgers) -> None:
-    made, _ = make(tmp_path, _HANDLERS + _SIZE.format(action="Warn"))
-    ledgers.cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
-    ledgers.cluster.apply(*select_policies(made))
+def test_a_rule_can_only_warn(make: Maker, ledgers: Ledgers) -> None:
+    ledgers.enact(make(_HANDLERS + _SIZE.format(action="Warn"), "--name=db"))
     ledgers.apply()
     eventually(
         lambda: ledgers.read_denial(engine="b") and not ledgers.read_denial(size=500),
@@ -213,22 +187,19 @@ def test_a_rule_can_only_warn(tmp_path: Path, ledgers: Ledgers) -> None:
 
 
 def test_rules_change_objects_where_the_server_has_such_policies(
-    tmp_path: Path, ledgers: Ledgers
+    make: Maker, ledgers: Ledgers
 ) -> None:
     cluster = ledgers.cluster
-    made, warnings = make(
-        tmp_path, _HANDLERS + _CHANGES, "--cluster", KUBECONFIG=str(cluster.kubeconfig)
-    )
-    kinds = {one["kind"] for one in select_policies(made)}
+    options = ("--name=db", "--cluster")
+    made = make(_HANDLERS + _CHANGES, *options, KUBECONFIG=str(cluster.kubeconfig))
     matched = re.match(r"v1\.(\d+)", cluster.version)
     assert matched is not None
     if int(matched[1]) < 36:
-        assert "Rule 'sized' was left out" in warnings
-        assert not any(kind.startswith("Mutating") for kind in kinds)
+        assert "Rule 'sized' was left out" in made.warnings
+        assert not any(kind.startswith("Mutating") for kind in made.kinds)
         return
-    assert kinds >= {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
-    cluster.apply(*(one for one in made if one["kind"] == "CustomResourceDefinition"))
-    cluster.apply(*select_policies(made))
+    assert made.kinds >= {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+    ledgers.enact(made)
 
     def read_label() -> Any:
         return ledgers.apply(size=7, is_dry=True)["metadata"].get("labels", {}).get("size")

@@ -2,12 +2,10 @@
 
 Each model becomes a CustomResourceDefinition. For each random object, both say whether it is valid;
 a valid one is also compared with what the API server makes of it, so that defaults are the same.
-More of them: ``python -m tests.cluster.models.agreement``.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import collections
 import datetime as dt
@@ -24,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, create_model
 
 import webop
-from tests.kit.operators import CRDS, connect, wait_served
+from tests.kit.operators import CRDS, wait_served
 from webop.client.api import Client
 from webop.errors import APIStatusError, APIUnprocessableError
 from webop.models.crds import build_crds
@@ -371,32 +369,3 @@ async def compare_many(
         for seed in seeds:
             group.create_task(compare_next(seed))
     return total
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=int, default=100)
-    parser.add_argument("--objects", type=int, default=60)
-    parser.add_argument("--first", type=int, default=0)
-    options = parser.parse_args()
-    from webop.testing import LocalCluster  # noqa: PLC0415 - it is slow
-
-    async def run() -> Report:
-        with LocalCluster() as cluster:
-            async with connect(cluster) as client:
-                seeds = range(options.first, options.first + options.models)
-                return await compare_many(client, "default", seeds, options.objects)
-
-    report = asyncio.run(run())
-    for line in report.differences[:60]:
-        print(line)
-    for name, count in report.known.most_common():
-        print(f"known: {count} x {name}")
-    print(
-        f"{report.models} models; both accept {report.accepted}, both refuse {report.refused}; "
-        f"{len(report.differences)} differences"
-    )
-
-
-if __name__ == "__main__":
-    main()

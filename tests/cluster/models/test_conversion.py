@@ -19,14 +19,11 @@ from tests.kit.versioned_shops import (
     NAME,
     NewSpec,
     OldSpec,
-    ShopAlpha,
     Shops,
     ShopV1,
     ShopV2,
     declare,
-    downgrade_alpha,
     open_shops,
-    upgrade_alpha,
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
@@ -130,10 +127,7 @@ async def test_a_failure_names_the_object_and_the_reason(
         new.metadata.name, new.metadata.uid = "other", "1"
         return ShopV1(metadata=new.metadata, spec=OldSpec(address="x"))
 
-    webop.on.convert(ShopV1, to=ShopV2, registry=registry)(fail)
-    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(rename)
-    webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)
-    webop.on.convert(ShopV2, to=ShopAlpha, registry=registry)(downgrade_alpha)
+    declare(registry, up=fail, down=rename)
     async with run(registry):
         await shops.wait_converted("v1alpha1")
         namespace = shops.namespace

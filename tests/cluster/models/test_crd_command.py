@@ -101,20 +101,17 @@ async def test_a_compatible_change_is_said_and_applied(folder: Folder) -> None:
     assert code == 0, err
 
 
-async def test_a_rule_that_does_not_compile_is_named_and_nothing_is_applied(folder: Folder) -> None:
+async def test_a_rule_that_does_not_compile_is_named_before_a_force_that_would_not_help(
+    folder: Folder,
+) -> None:
     folder.write('count: Annotated[int, webop.CEL("self ><! 1")] = 0')
     code, _, err = await folder.run("apply", "models.py")
     assert code == 1
     assert "self ><! 1" in err
-    assert "spec" in err
     assert "count" in err
     code, out, _ = await folder.run("--check", "models.py")
     assert (code, out) == (1, f"crates.{folder.group}: is not in the cluster\n")
-
-
-async def test_a_rule_that_does_not_compile_is_named_before_a_force_that_would_not_help(
-    folder: Folder,
-) -> None:
+    folder.write()
     await folder.run("apply", "models.py")
     folder.write('color: Annotated[str, webop.CEL("self.nope == 1")]')  # and breaks objects
     for force in ([], ["--force"]):

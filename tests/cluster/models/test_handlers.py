@@ -22,7 +22,6 @@ from tests.kit.operators import (
 )
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo
 from webop.controlplane.cluster import LocalCluster
 from webop.models.crds import build_crds
 
@@ -245,36 +244,3 @@ async def test_a_former_state_that_does_not_fit_is_a_mapping(
         await objects.patch("one", {"spec": {"size": 4}})
         await eventually(lambda: seen)
     assert seen == [({"size": "large"}, BoatSpec(size=4))]
-
-
-async def test_the_client_takes_and_returns_models(
-    info: ConnectionInfo,
-    registry: webop.OperatorRegistry,
-    run_operator: RunOperator,
-    objects: Objects,
-) -> None:
-    got: list[Any] = []
-    namespace = objects.namespace
-
-    @webop.on.event(Boat, labels={"is": "parent"}, registry=registry)
-    async def copy(boat: Boat, client: webop.AsyncClient, **_: Any) -> None:
-        child = Boat(metadata=webop.Metadata(name="child", namespace=namespace), spec=boat.spec)
-        got.append(await client.create(child))
-        got.append(await client.get(Boat, "child", namespace=namespace))
-        got.append(await client.list(Boat, namespace=namespace, labels="!is"))
-        child.spec.size = 9
-        got.append(await client.apply(child, field_manager="tests", force=True))
-        got.append(await client.wait_for(Boat, "child", lambda obj: True, namespace=namespace))
-        await client.delete(Boat, "child", namespace=namespace)
-
-    async with run_operator():
-        await objects.create("one", {"size": 2}, labels={"is": "parent"})
-        await objects.wait_gone("child") if await objects.exists("child") else None
-        await eventually(lambda: len(got) == 5)
-    created, read, listed, applied, waited = got
-    assert isinstance(created, Boat)
-    assert created.spec == BoatSpec(size=2)
-    assert read.metadata.uid == created.metadata.uid
-    assert [each.metadata.name for each in listed] == ["child"]
-    assert applied.spec.size == 9
-    assert waited.metadata.name == "child"

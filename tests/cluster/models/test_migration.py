@@ -19,15 +19,11 @@ from tests.kit.processes import Workshop
 from tests.kit.versioned_shops import (
     MANAGED,
     NAME,
-    ShopAlpha,
     Shops,
     ShopV1,
     ShopV2,
     declare,
-    downgrade,
-    downgrade_alpha,
     upgrade,
-    upgrade_alpha,
 )
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
@@ -143,10 +139,7 @@ async def test_it_can_be_interrupted_and_repeated(
         await asyncio.sleep(0.02)
         return upgrade(old)
 
-    webop.on.convert(ShopV1, to=ShopV2, registry=registry)(count)
-    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(downgrade)
-    webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)
-    webop.on.convert(ShopV2, to=ShopAlpha, registry=registry)(downgrade_alpha)
+    declare(registry, up=count)
     async with convert(info, registry, shops):
         await make_old(shops, 40)
         variables = {"KUBECONFIG": str(webop_cluster.kubeconfig)}
@@ -196,10 +189,7 @@ async def test_objects_that_cannot_be_converted_are_named(
             raise ValueError("not this one")
         return upgrade(old)
 
-    webop.on.convert(ShopV1, to=ShopV2, registry=registry)(fail)
-    webop.on.convert(ShopV2, to=ShopV1, registry=registry)(downgrade)
-    webop.on.convert(ShopAlpha, to=ShopV2, registry=registry)(upgrade_alpha)
-    webop.on.convert(ShopV2, to=ShopAlpha, registry=registry)(downgrade_alpha)
+    declare(registry, up=fail)
     async with convert(info, registry, shops):
         await make_old(shops, 3)
         is_failing = True

@@ -18,6 +18,7 @@ from tests.kit.pages import ROOT
 from tests.kit.reviews import post_review
 from tests.kit.scrapes import OPENMETRICS, Scrape, scrape, scrape_until
 from webop.controlplane.requests import find_free_port
+from webop.coordination.requests import LEASES
 from webop.monitoring.metrics import DEFINITIONS
 
 MONITORING = ROOT / "manifests" / "monitoring"
@@ -168,18 +169,13 @@ async def test_a_replica_that_stands_by_is_scraped_as_such(
 ) -> None:
     webop.on.create("widgets", registry=registry)(lambda **_: None)
     lease = {"lease_name": "taken", "lease_namespace": objects.namespace}
-    body = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": "taken"},
-        "spec": {
-            "holderIdentity": "somebody",
-            "leaseDurationSeconds": 3600,
-            "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
-        },
+    spec = {
+        "holderIdentity": "somebody",
+        "leaseDurationSeconds": 3600,
+        "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S.000000Z", time.gmtime()),
     }
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{objects.namespace}/leases"
-    await objects.client.request("POST", path, body=body)
+    body = {"metadata": {"name": "taken"}, "spec": spec}
+    await objects.client.create(LEASES, objects.namespace, body)
     url = f"http://127.0.0.1:{find_free_port()}/metrics"
     async with (
         run_operator(build_settings(leadership=lease), metrics_endpoint=url),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
+
+from tests.kit.suites import run_suite
 
 HANDLERS = """
 import webop
@@ -39,20 +38,12 @@ def test_it(webop_admission):
 """
 
 
-def run_pytest(folder: Path, tests: str, *arguments: str) -> str:
-    (folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
-    (folder / "handlers.py").write_text(HANDLERS)
-    (folder / "tests").mkdir()
-    (folder / "tests" / "test_parcels.py").write_text(textwrap.dedent(tests))
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr
-
-
 def test_files_are_found_from_the_folder_of_the_test_upwards(tmp_path: Path) -> None:
+    files = {"handlers.py": HANDLERS, "tests/test_parcels.py": ASYNC_TESTS}
     arguments = ("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function")
-    assert "2 passed" in run_pytest(tmp_path, ASYNC_TESTS, *arguments, "tests")
+    assert "2 passed" in run_suite(tmp_path, files, *arguments, "tests")
 
 
 def test_no_plugin_for_async_tests_is_needed(tmp_path: Path) -> None:
-    assert "1 passed" in run_pytest(tmp_path, SYNC_TESTS, "-p", "no:asyncio")
+    files = {"handlers.py": HANDLERS, "tests/test_parcels.py": SYNC_TESTS}
+    assert "1 passed" in run_suite(tmp_path, files, "-p", "no:asyncio")

@@ -77,11 +77,6 @@ def test_a_rule_that_decides_like_the_handler_agrees(
     check_agreement(handler, rule=rule, cluster=webop_cluster, examples=40, seed=1)
 
 
-async def test_it_works_in_async_tests(webop_cluster: LocalCluster) -> None:
-    rule = declare("object.spec.size < 1000")
-    check_agreement(check_size, rule=rule, cluster=webop_cluster, examples=20, seed=1)
-
-
 def test_a_planted_difference_is_found_smallest_first_and_seen_again_by_its_seed(
     webop_cluster: LocalCluster,
 ) -> None:
@@ -103,7 +98,9 @@ def test_of_an_update_both_objects_are_shown(webop_cluster: LocalCluster) -> Non
     assert 'The old object: {"apiVersion": "agreements.webop.dev/v1"' in text
 
 
-def test_nothing_is_left_in_the_cluster(webop_cluster: LocalCluster) -> None:
+async def test_it_works_in_async_tests_and_leaves_nothing_in_the_cluster(
+    webop_cluster: LocalCluster,
+) -> None:
     rule = declare("object.spec.size < 1000")
     check_agreement(check_size, rule=rule, cluster=webop_cluster, examples=20, seed=1)
     body = {

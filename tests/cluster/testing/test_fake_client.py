@@ -134,6 +134,16 @@ async def test_patches_status_and_generations(place: Place) -> None:
     assert (found.spec.size, found.status.phase, found.metadata.generation) == (2, "B", 2)
 
 
+async def test_models_are_taken_and_returned(client: webop.AsyncClient, place: Place) -> None:
+    here = place.namespace
+    tank = Tank(metadata=webop.Metadata(name="one", namespace=here), spec=TankSpec(size=1))
+    created = await client.create(tank)
+    assert isinstance(created, Tank)
+    tank.spec.size = 9
+    applied = await client.apply(tank, field_manager="tests", force=True)
+    assert (applied.metadata.uid, applied.spec.size) == (created.metadata.uid, 9)
+
+
 async def test_containers_of_deployments_are_merged(place: Place) -> None:
     await place.apply(build_deployment(web="web:1", log="log:1"), "one")
     made = await place.apply(build_deployment(side="side:1"), "two")

@@ -6,14 +6,12 @@ has to be started; apart from that, they are run as by a user.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.kit.suites import run_suite
 
 if TYPE_CHECKING:
     from tests.kit.operators import Kind
@@ -79,25 +77,13 @@ def webop_cluster():
 def test_operators_run_in_the_background_of_a_test_and_their_modules_are_imported_anew(
     webop_cluster: LocalCluster, widgets: Kind, tmp_path: Path
 ) -> None:
-    (tmp_path / "tests").mkdir()
     files = {
         "main.py": MAIN,
         "wiring.py": "import hooks\n",
         "hooks.py": HOOKS,
         "conftest.py": PLUGIN,
-        "pytest.ini": "[pytest]\nfilterwarnings = error\n",
         "tests/test_it.py": TESTS,
     }
-    for name, text in files.items():
-        (tmp_path / name).write_text(textwrap.dedent(text))
-    environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:asyncio"]
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**environment, "CLUSTER_OF_THE_RUN": webop_cluster.name},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "5 passed" in done.stdout, done.stdout + done.stderr
+    variables = {"CLUSTER_OF_THE_RUN": webop_cluster.name}
+    output = run_suite(tmp_path, files, "-p", "no:asyncio", **variables)
+    assert "5 passed" in output, output

@@ -113,10 +113,20 @@ def test_the_operators_memo_can_be_of_any_class_but_not_on_the_command_line(
 
 
 @pytest.mark.feature("TST-03", "D-50", "TST-02")
-def test_everything_about_the_end_is_there_afterwards(workshop: Workshop) -> None:
+def test_the_output_is_there_within_the_block_and_all_about_the_end_afterwards(
+    workshop: Workshop,
+) -> None:
     path = workshop.write(PRINTING)
     with OperatorRunner(["run", "-A", str(path)], env={"WEBOP_RUN_LOG_FORMAT": "plain"}) as runner:
         assert not runner.future.done()
+        assert "And here we are!\n" in runner.stdout
+        assert "And here we are!" in runner.output
+        assert eventually(lambda: "'start' succeeded" in runner.stderr)
+        assert eventually(lambda: "'start' succeeded" in runner.output)
+        assert "And there we were." not in runner.output
+        for name in ("exit_code", "exception", "exc_info", "stdout_bytes", "stderr_bytes"):
+            with pytest.raises(webop.WebopError, match=r"yet: .* after the `with` block"):
+                getattr(runner, name)
     result = runner.future.result()
     assert isinstance(result, Result)
     assert "And here we are!" in runner.stdout
@@ -131,11 +141,14 @@ def test_everything_about_the_end_is_there_afterwards(workshop: Workshop) -> Non
 
 
 @pytest.mark.feature("TST-05", "TST-03")
-def test_what_the_operator_fails_with_is_raised_by_the_block(workshop: Workshop) -> None:
+def test_what_the_operator_fails_with_is_raised_with_the_error_of_the_test_as_its_cause(
+    workshop: Workshop,
+) -> None:
     path = workshop.write(FAILING)
     runner = OperatorRunner(["run", "-A", str(path)])
-    with pytest.raises(webop.ActivityError, match=r"It cannot be started\."), runner:
-        pass
+    with pytest.raises(webop.ActivityError, match=r"It cannot be started\.") as caught, runner:
+        raise AssertionError("the test has failed")
+    assert str(caught.value.__cause__) == "the test has failed"
     assert runner.exit_code == 1
     assert isinstance(runner.exception, webop.ActivityError)
     assert runner.exc_info is not None
@@ -178,17 +191,6 @@ def test_what_keeps_click_from_running_the_command_is_raised_in_any_case() -> No
         _ = runner.exit_code
 
 
-@pytest.mark.feature("TST-05")
-def test_the_operators_error_is_told_with_that_of_the_test_as_its_cause(workshop: Workshop) -> None:
-    path = workshop.write(FAILING)
-    with (
-        pytest.raises(webop.ActivityError) as caught,
-        OperatorRunner(["run", "-A", str(path)]),
-    ):
-        raise AssertionError("the test has failed")
-    assert str(caught.value.__cause__) == "the test has failed"
-
-
 @pytest.mark.feature("TST-04")
 def test_an_operator_that_does_not_stop_in_time_is_told_of(
     registry: webop.OperatorRegistry,
@@ -204,21 +206,6 @@ def test_an_operator_that_does_not_stop_in_time_is_told_of(
         pass
     released.set()
     assert runner.future.result(timeout=20).exit_code == 0
-
-
-@pytest.mark.feature("TST-03")
-def test_within_the_block_there_is_the_output_so_far_but_no_exit_code(workshop: Workshop) -> None:
-    path = workshop.write(PRINTING)
-    with OperatorRunner(["run", "-A", str(path)]) as runner:
-        assert "And here we are!\n" in runner.stdout
-        assert "And here we are!" in runner.output
-        assert eventually(lambda: "'start' succeeded" in runner.stderr)
-        assert eventually(lambda: "'start' succeeded" in runner.output)
-        assert "And there we were." not in runner.output
-        for name in ("exit_code", "exception", "exc_info", "stdout_bytes", "stderr_bytes"):
-            with pytest.raises(webop.WebopError, match=r"yet: .* after the `with` block"):
-                getattr(runner, name)
-    assert "And there we were." in runner.output
 
 
 @pytest.mark.feature("TST-04")
