@@ -489,3 +489,14 @@ async def test_a_client_whose_ca_was_withdrawn_cannot_resume_its_session(
         cafile.write_bytes(build_ca("another").cert)
         await contexts.use(pair.cert, pair.key, None)
         assert (await asyncio.to_thread(call, session))[0] == b""
+
+
+async def test_a_ca_of_clients_that_is_withdrawn_right_after_it_was_loaded_is_noticed(
+    ca: KeyPair, tmp_path: Path
+) -> None:
+    cafile = tmp_path / "clients.pem"
+    cafile.write_bytes(ca.cert)
+    contexts = LiveContext(cafile=cafile)
+    cafile.write_bytes(build_ca("another").cert)
+    assert await contexts.reload_clients()
+    assert not await contexts.reload_clients()
