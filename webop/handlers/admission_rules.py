@@ -181,11 +181,14 @@ def _check_paths(rule_id: str, texts: Iterable[str], model: type[pydantic.BaseMo
             fields = part.get("properties", {})
             known = fields | {escape(one): inner for one, inner in fields.items()}
             if name not in known:
-                is_open = not fields or {PRESERVE, EMBEDDED} & part.keys()
+                is_mapping = part.get("type", "object") == "object"
+                is_open = (not fields and is_mapping) or {PRESERVE, EMBEDDED} & part.keys()
                 if is_open or (part is schema and name == "status"):
                     break
                 near = difflib.get_close_matches(name, fields, 1)
                 hint = f"did you mean {place}.{near[0]}?" if near else f"use {join_names(fields)}."
+                if not fields:
+                    hint = f"{place} is of the type {part['type']}."
                 raise ValueError(
                     f"Rule {rule_id!r} reads {place}.{name}, but {model.__qualname__} has no such "
                     f"field: {hint}"

@@ -206,6 +206,8 @@ def test_a_rule_in_which_an_operation_is_told_apart_may_read_both_objects() -> N
         ("object.spec.wheel.all(x, x.inch > 1)", "did you mean object.spec.wheels?"),
         ("object.metadata.lables.size() > 0", "did you mean object.metadata.labels?"),
         ("object.status.readyWheel > 0", "did you mean object.status.readyWheels?"),
+        ("object.spec.engine.name == 'a'", "object.spec.engine is of the type string."),
+        ("object.spec.wheels.inch > 1", "object.spec.wheels is of the type array."),
         (
             "object.spec.x > 0",
             "use engine, maxLoad, namespace, front, wheels and 3 more.",
