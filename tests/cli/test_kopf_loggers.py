@@ -44,7 +44,7 @@ CONFIG = "logging.config.dictConfig({'version': 1, 'loggers': {'kopf': {'level':
         ),
         # logging.config switches off what it is not told of: by name, ours is no child of Kopf's.
         ({"in_module": CONFIG}, ["one", "bye", "two"]),
-        # Nor is Kopf's one of ours, which it would switch off, if it is told of ours.
+        # Kopf's is no child of ours either: a configuration of ours would switch it off.
         ({"in_module": CONFIG.replace("kopf", "webop")}, ["one", "bye", "two"]),
         ({"in_startup": CONFIG}, ["bye", "two"]),
     ],

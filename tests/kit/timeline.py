@@ -31,7 +31,7 @@ class Timeline:
         return fn
 
     async def live(self, stopped: webop.DaemonStopped, **_: Any) -> None:
-        """Be a daemon until it is told to stop."""
+        """Run as a daemon until it is asked to stop."""
         self.note("begun")
         await stopped.wait()
         self.note("ended")

@@ -186,9 +186,12 @@ def _check_paths(rule_id: str, texts: Iterable[str], model: type[pydantic.BaseMo
                 if is_open or (part is schema and name == "status"):
                     break
                 near = difflib.get_close_matches(name, fields, 1)
-                hint = f"did you mean {place}.{near[0]}?" if near else f"use {join_names(fields)}."
                 if not fields:
                     hint = f"{place} is of the type {part['type']}."
+                elif near:
+                    hint = f"did you mean {place}.{near[0]}?"
+                else:
+                    hint = f"use {join_names(fields)}."
                 raise ValueError(
                     f"Rule {rule_id!r} reads {place}.{name}, but {model.__qualname__} has no such "
                     f"field: {hint}"

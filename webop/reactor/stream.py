@@ -184,10 +184,10 @@ class Stream:
                         ctx.operator.children.note_list(kind, self.namespace, uids, version)
                     if not self._has_searched and ctx.operator.pausing.is_active:
                         self._has_searched = True
-                        self._group.create_task(self._find_left(), name=f"search for {self}")
+                        self._group.create_task(self._add_left(), name=f"search for {self}")
 
-    async def _find_left(self) -> None:
-        """Free objects of webop that left the selectors while no operator ran."""
+    async def _add_left(self) -> None:
+        """Add the objects that left the selectors while no operator ran."""
         async with contextlib.aclosing(find_left(self.ctx, self.namespace)) as found:
             async for raw in found:
                 self.controller.add_left(raw)

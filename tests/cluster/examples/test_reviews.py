@@ -49,7 +49,7 @@ async def post(site: Site, path: str, review: dict[str, Any]) -> dict[str, Any]:
         (None, "5G", [{"op": "add", "path": "/spec/size", "value": "5G"}]),
         ("2G", None, []),
     ],
-    ids=["the default", "the one of before", "its own"],
+    ids=["the default", "the former one", "its own"],
 )
 async def test_a_claim_gets_a_size(
     site: Site, size: object, old_size: object, patch: list[object]
