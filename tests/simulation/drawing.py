@@ -17,7 +17,7 @@ from tests.simulation.plans import (
     Plan,
     Step,
 )
-from tests.simulation.replicas import LABEL, PLURAL
+from tests.simulation.replicas import LABEL, PARTS, PLURAL
 from tests.simulation.themes import BACKGROUND_KINDS, DRAWN, STATE_KINDS, THEMES, Theme
 
 _STACKED = ("create", "update", "resume")
@@ -244,6 +244,11 @@ def _add_reconciler(plan: Plan, length: float) -> Plan:
     for _ in range(rng.choice((0, 1, 3, 6))):
         what = rng.choice(sorted(SPOILING))
         steps.append(Step(rng.uniform(0, length), what, rng.choice(NAMES)))
+    if rng.random() < 0.4:  # what users do overtakes the responses to applies
+        at, name = rng.uniform(0, length), rng.choice(NAMES)
+        late = Fault("late", (), ("PATCH",), PARTS, seconds=3.0)
+        steps += [Step(at, "fault", None, 4.0, late), Step(at, "update", name)]
+        steps += [Step(at + rng.uniform(0.1, 4.0), what, name) for what in sorted(SPOILING)]
     upgraded = (*plan.upgraded, keeper) if plan.upgraded else ()
     return dataclasses.replace(
         plan, handlers=(*plan.handlers, keeper), steps=_sort(steps), upgraded=upgraded

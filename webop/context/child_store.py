@@ -156,7 +156,8 @@ class ChildStore:
     _of_owner: dict[str, dict[Place, Child]] = field(default_factory=dict)
     _parents: dict[str, dict[str, tuple[Parent, ReconcileHandler]]] = field(default_factory=dict)
     _named: dict[tuple[str, str | None, str], Parent] = field(default_factory=dict)
-    _applying: dict[Place, bool] = field(default_factory=dict)
+    # The newest version that was shown of each child that is being applied; "" for none.
+    _applying: dict[Place, str] = field(default_factory=dict)
 
     def register(self, parent: Parent, handler: ReconcileHandler) -> None:
         """Call a reconciler of this object when a child of it changes."""
@@ -212,6 +213,7 @@ class ChildStore:
         meta = raw["metadata"]
         place = Place(kind, meta.get("namespace"), meta["name"])
         old = self._children.get(place)
+        self._note_shown(place, meta.get("resourceVersion") or "")
         child = None if event_type == "DELETED" else read_child(place, raw, names, is_read=is_read)
         if child is None:
             if old is not None and old.uid == meta.get("uid", ""):
@@ -229,9 +231,8 @@ class ChildStore:
         if child.applied_fields is not None:
             child.unchecked = None
         self._put(place, child)
-        if place in self._applying:
-            self._applying[place] = True
-        elif is_read or old is None or _get_essence(old) != _get_essence(child):
+        is_news = is_read or old is None or _get_essence(old) != _get_essence(child)
+        if is_news and place not in self._applying:
             self._tell(place, child)
 
     def note_list(
@@ -242,41 +243,48 @@ class ChildStore:
         Of these, only the response to an own apply has told.
         """
         for place, child in self._list_in(kind, namespace):
-            is_old = 0 < parse_number(child.version) <= version and place not in self._applying
-            if is_old and child.uid not in uids:
+            if child.uid not in uids and 0 < parse_number(child.version) <= version:
                 self._remove(place, child)
                 self._tell(place, child)
+        for place in self._applying:
+            if place not in self._children and _is_in(place, kind, namespace):
+                self._note_shown(place, str(version))
 
     def begin(self, place: Place) -> None:
         """Let events of a child wait for the response to an own apply."""
-        self._applying[place] = False
+        self._applying[place] = ""
 
     def note_applied(self, place: Place, raw: Json, names: Names, *, is_read: bool) -> None:
-        """Accept the response to an own apply."""
+        """Accept the response to an own apply, unless what came later has overtaken it."""
         known, child = self._children.get(place), read_child(place, raw, names, is_read=is_read)
         if child is None:
             return
         child.fields = child.unchecked = None  # responses do not show them
-        if known is not None and known.uid == child.uid:
-            if known.version == child.version:  # the event was faster
-                known.applied_fields, known.unchecked = known.fields, None
-                self._applying[place] = False
-                return
-            if _is_older(child.version, known.version):
-                return
-        self._put(place, child)
+        if known is not None and (known.uid, known.version) == (child.uid, child.version):
+            known.applied_fields, known.unchecked = known.fields, None
+            self._applying[place] = ""  # the event was its echo
+        elif _is_older(child.version, self._applying.get(place, "")):  # perhaps it is deleted
+            self._applying[place] = ""
+            self._tell(place, child)
+        else:
+            self._put(place, child)
 
     def finish(self, place: Place) -> None:
         """End the wait: an event that was not the echo of the apply matters."""
-        if self._applying.pop(place, False) and (child := self._children.get(place)) is not None:
+        if self._applying.pop(place, "") and (child := self._children.get(place)) is not None:
             self._tell(place, child)
+
+    def _note_shown(self, place: Place, version: str) -> None:
+        known = self._applying.get(place)
+        if known is not None and not _is_older(version, known):
+            self._applying[place] = version
 
     def _list_in(self, kind: str, namespace: str | None) -> list[tuple[Place, Child]]:
         """Return the children of a kind in a namespace, or in all: a copy, for removals."""
         return [
             (place, child)
             for place, child in self._children.items()
-            if place.kind == kind and namespace in (None, place.namespace)
+            if _is_in(place, kind, namespace)
         ]
 
     def _put(self, place: Place, child: Child) -> None:
@@ -341,6 +349,10 @@ def read_child(place: Place, raw: Json, names: Names, *, is_read: bool) -> Child
 
 def _get_essence(child: Child) -> tuple[Any, ...]:
     return child.fields, child.digest, child.is_deleting, child.owner, child.reconciler
+
+
+def _is_in(place: Place, kind: str, namespace: str | None) -> bool:
+    return place.kind == kind and namespace in (None, place.namespace)
 
 
 def _is_older(version: str, known: str) -> bool:

@@ -109,6 +109,35 @@ def test_a_change_of_somebody_else_during_an_apply_is_not_lost(scene: Scene) -> 
     assert not scene.find().has(DIGEST, {"metadata": {"name": "child"}, "data": {"a": "1"}})
 
 
+@pytest.mark.parametrize("shown", [[], ["ADDED"], ["ADDED", "MODIFIED"]])
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_child_that_is_deleted_before_the_response_to_its_apply_does_not_stay_lost(
+    scene: Scene, shown: list[str], is_listed: bool
+) -> None:
+    scene.store.begin(scene.place)
+    for version, event_type in enumerate(shown, start=5):
+        scene.note(event_type, build(version))
+    if is_listed:
+        scene.store.note_list("configmaps", "ns", set(), 8)
+    else:
+        scene.note("DELETED", build(8))
+    scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
+    scene.store.finish(scene.place)
+    assert scene.store.find(scene.place) is None
+    assert "build configmaps" in scene.parent.calls
+
+
+def test_a_deletion_before_an_apply_that_creates_the_child_again_does_not_hide_it(
+    scene: Scene,
+) -> None:
+    scene.note("ADDED", build(5))
+    scene.store.begin(scene.place)
+    scene.note("DELETED", build(6))
+    scene.store.note_applied(scene.place, build(7, uid="c2"), NAMES, is_read=False)
+    scene.store.finish(scene.place)
+    assert scene.find().uid == "c2"
+
+
 def test_only_what_matters_calls_the_parent(scene: Scene) -> None:
     assert scene.note(None, build(5)) == 1
     assert scene.note("MODIFIED", build(6)) == 0  # such as the status
@@ -171,8 +200,6 @@ def test_a_child_that_only_an_own_apply_has_shown_goes_with_the_next_list_withou
 ) -> None:
     scene.store.begin(scene.place)
     scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
-    scene.store.note_list("configmaps", namespace, uids, 7)
-    assert scene.store.find(scene.place) is not None, "it is being applied"
     scene.store.finish(scene.place)
     scene.store.note_list("configmaps", namespace, uids, version)
     assert (scene.store.find(scene.place) is None) is is_gone
