@@ -16,8 +16,8 @@ from tests.kit.timeline import Timeline
 Why = webop.DaemonStoppingReason
 
 
-@pytest.mark.feature("DMN-09", "DMN-16", "D-39")
-async def test_hung_daemons_get_five_seconds_on_the_exit_and_are_cancelled_then(
+@pytest.mark.feature("DMN-08", "DMN-09", "DMN-14", "DMN-16", "D-39")
+async def test_hung_daemons_get_five_seconds_on_the_exit_unless_they_have_stages_of_their_own(
     run_operator: RunOperator,
     objects: Objects,
     timeline: Timeline,
@@ -42,6 +42,16 @@ async def test_hung_daemons_get_five_seconds_on_the_exit_and_are_cancelled_then(
         released.wait()
         timeline.note("thread ended")
 
+    @webop.daemon("widgets", id="staged", cancellation_backoff=0.5, cancellation_timeout=2.0)
+    async def staged(**_: Any) -> None:
+        timeline.note("staged begun")
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            timeline.note("staged cancelled")
+            await asyncio.sleep(0.3)
+            timeline.note("staged ended")
+
     @webop.daemon("widgets", id="polite")
     async def polite(stopped: webop.DaemonStopped, **_: Any) -> None:
         await stopped.wait()
@@ -53,46 +63,21 @@ async def test_hung_daemons_get_five_seconds_on_the_exit_and_are_cancelled_then(
 
     async with run_operator() as operator:
         await objects.create("one")
-        await timeline.wait("begun")
-        await timeline.wait("thread begun")
+        for name in ("begun", "thread begun", "staged begun"):
+            await timeline.wait(name)
         began = time.monotonic()
         await operator.stop()
         ended = time.monotonic() - began
     assert "2 daemons or timers did not end within 5 s" in caplog.text
     assert timeline.of("polite ended")[0] - began < 1
+    assert 0.45 < timeline.of("staged cancelled")[0] - began < 1.2
+    assert 0.75 < timeline.of("staged ended")[0] - began < 2.5
     assert 4.8 < timeline.of("cancelled")[0] - began < 6.5
     assert 4.8 < ended < 7
     assert not timeline.of("thread ended")
     assert timeline.list_names()[-1] == "cleaned up"
     assert flags[0].is_set(Why.OPERATOR_EXITING)
     assert not flags[0].is_set(Why.RESOURCE_DELETED)
-
-
-@pytest.mark.feature("DMN-08", "DMN-14", "DMN-16")
-async def test_the_stages_hold_on_the_exit_too(
-    run_operator: RunOperator, objects: Objects, timeline: Timeline
-) -> None:
-    options: Any = {"cancellation_backoff": 0.5, "cancellation_timeout": 2.0}
-
-    @webop.daemon("widgets", id="fn", **options)
-    async def fn(**_: Any) -> None:
-        timeline.note("begun")
-        try:
-            await asyncio.sleep(1000)
-        except asyncio.CancelledError:
-            timeline.note("cancelled")
-            await asyncio.sleep(0.3)
-            timeline.note("ended")
-
-    async with run_operator() as operator:
-        await objects.create("one")
-        await timeline.wait("begun")
-        began = time.monotonic()
-        await operator.stop()
-        stopped = time.monotonic() - began
-    assert 0.45 < timeline.of("cancelled")[0] - began < 1.2
-    assert timeline.of("ended")
-    assert 0.75 < stopped < 2.5
 
 
 @pytest.mark.feature("DMN-02", "DMN-03", "DMN-18")

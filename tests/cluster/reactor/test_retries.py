@@ -232,8 +232,8 @@ async def test_an_event_handler_is_not_held_up_by_the_filter_or_the_patch_of_ano
         await eventually(lambda: seen == ["ADDED", "MODIFIED", "DELETED"])
 
 
-@pytest.mark.feature("PAT-01", "ERR-01")
-async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_else(
+@pytest.mark.feature("PAT-01", "RST-02", "ERR-01")
+async def test_a_patch_or_result_with_what_json_cannot_hold_is_lost_and_named_and_nothing_else(
     run_operator: RunOperator, objects: Objects, calls: Calls, caplog: pytest.LogCaptureFixture
 ) -> None:
     content: dict[str, Any] = {}
@@ -249,6 +249,14 @@ async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_
             calls.note("odd", kwargs)
             patch.spec.update(a=param, b=2)
 
+    results = {"object": object(), "sets": {"a": {1}}, "infinity": math.inf, "half": "\ud800"}
+    for key, value in results.items():
+
+        @webop.on.create("widgets", id=key, param=value)
+        async def result(param: Any, **kwargs: Any) -> Any:
+            calls.note("result", kwargs)
+            return param
+
     @webop.on.create("widgets", id="function")
     async def function(patch: webop.Patch, **_: Any) -> None:
         patch.fns.append(lambda body: body["spec"].update(c=-math.inf))
@@ -263,31 +271,9 @@ async def test_a_patch_with_what_json_cannot_hold_is_lost_and_named_and_nothing_
         body = await objects.make("one", {"a": 1, "b": 1, "c": 1, "d": 1})
         await objects.pass_fence()
     assert body["spec"] == {"a": 1, "b": 1, "c": 1, "d": [2]}
-    assert body["status"] == {"fine": {"200": 1}}
-    assert calls.handlers("one") == ["odd"] * 4 + ["fine"]
+    assert body["status"] == {"fine": {"200": 1}, "half": "\ufffd"}
+    assert calls.handlers("one") == ["odd"] * 4 + ["result"] * 4 + ["fine"]
     assert "a value that JSON cannot represent: spec.a (" in caplog.text
-
-
-@pytest.mark.feature("RST-02", "ERR-01")
-@pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, float("nan"), {5: 6}, "\ud800"])
-async def test_a_result_that_json_cannot_hold_is_lost_and_nothing_else(
-    run_operator: RunOperator, objects: Objects, calls: Calls, value: Any
-) -> None:
-    @webop.on.create("widgets", id="odd")
-    async def odd(**kwargs: Any) -> Any:
-        calls.note("odd", kwargs)
-        return value
-
-    @webop.on.create("widgets", id="fine")
-    async def fine(**kwargs: Any) -> str:
-        calls.note("fine", kwargs)
-        return "fine"
-
-    async with run_operator():
-        body = await objects.make("one")
-        await objects.pass_fence()
-    assert sorted(calls.handlers("one")) == ["fine", "odd"]
-    assert body["status"]["fine"] == "fine"
 
 
 @pytest.mark.feature("ERR-03", "ERR-09")
