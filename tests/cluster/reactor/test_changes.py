@@ -36,35 +36,6 @@ async def test_a_created_object_is_handled_once(
     assert not get_progress(body)
 
 
-@pytest.mark.feature("HND-16", "EVT-13", "EVT-14", "EVT-16", "KWA-15")
-async def test_an_update_is_told_with_both_states_and_the_difference(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[Any] = []
-    webop.on.create("widgets", id="created")(do_nothing)
-
-    @webop.on.update("widgets", id="updated")
-    async def updated(reason: str, old: Any, new: Any, diff: Any, **_: Any) -> None:
-        seen.append((reason, old, new, tuple(diff)))
-
-    async with run_operator():
-        await objects.make("one", {"a": 1, "b": 1})
-        await objects.change("one", {"spec": {"a": 2, "b": None, "c": 3}})
-        await objects.pass_fence()
-    assert seen == [
-        (
-            "update",
-            {"spec": {"a": 1, "b": 1}},
-            {"spec": {"a": 2, "c": 3}},
-            (
-                ("change", ("spec", "a"), 1, 2),
-                ("add", ("spec", "c"), None, 3),
-                ("remove", ("spec", "b"), 1, None),
-            ),
-        )
-    ]
-
-
 @pytest.mark.feature("HND-29", "HND-30", "D-02", "D-45", "CFG-72")
 async def test_only_essential_changes_are_updates(
     run_operator: RunOperator, objects: Objects, calls: Calls
@@ -94,29 +65,6 @@ async def test_only_essential_changes_are_updates(
     ]
 
 
-@pytest.mark.feature("HND-31", "D-02")
-async def test_a_field_of_a_handler_is_essential_wherever_it_is(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[Any] = []
-    webop.on.create("widgets", id="created")(do_nothing)
-
-    @webop.on.update("widgets", id="fn", field="status.x")
-    async def fn(old: Any, new: Any, **_: Any) -> None:
-        seen.append((old, new))
-
-    async with run_operator():
-        await objects.make("one")
-        await objects.patch("one", {"status": {"y": 1}})
-        await objects.patch("one", {"status": {"x": 1}})
-        await eventually(lambda: seen)
-        await objects.pass_fence()
-        await objects.patch("one", {"status": {"x": 2}})
-        await eventually(lambda: len(seen) == 2)
-        await objects.pass_fence()
-    assert seen == [(None, 1), (1, 2)]
-
-
 @pytest.mark.feature("HND-17", "HND-18", "HND-34", "CFG-36", "LOG-11")
 async def test_a_deletion_waits_for_its_handlers(
     run_operator: RunOperator, objects: Objects, calls: Calls
@@ -143,45 +91,6 @@ async def test_a_deletion_waits_for_its_handlers(
         await objects.patch("one", {"metadata": {"finalizers": None}})
         await objects.wait_gone("one")
     assert calls.handlers("one") == ["created", "deleted"]
-
-
-@pytest.mark.feature("HND-19")
-async def test_an_optional_deletion_handler_keeps_nothing_from_deletion(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    webop.on.create("widgets", id="created")(do_nothing)
-    webop.on.delete("widgets", id="deleted", optional=True)(do_nothing)
-    async with run_operator():
-        body = await objects.make("one")
-        assert "finalizers" not in body["metadata"]
-        await objects.delete("one")
-        assert not await objects.exists("one")
-
-
-@pytest.mark.feature("HND-24", "HND-25", "EVT-15", "EVT-16", "D-10", "TRB-05")
-async def test_a_field_handler_is_told_of_its_field_only(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[Any] = []
-
-    @webop.on.field("widgets", id="fn", field="spec.f")
-    async def fn(reason: str, old: Any, new: Any, diff: Any, **_: Any) -> None:
-        seen.append((reason, old, new, [tuple(item) for item in diff]))
-
-    async with run_operator():
-        await objects.create("one", {"f": {"x": 1}, "o": 1})
-        await eventually(lambda: len(seen) == 1)
-        await objects.change("one", {"spec": {"o": 2}})
-        await objects.patch("one", {"spec": {"f": {"x": 2}}})
-        await eventually(lambda: len(seen) == 2)
-        await objects.patch("one", {"spec": {"f": None}})
-        await eventually(lambda: len(seen) == 3)
-        await objects.pass_fence()
-    assert seen == [
-        ("create", None, {"x": 1}, [("add", (), None, {"x": 1})]),
-        ("update", {"x": 1}, {"x": 2}, [("change", ("x",), 1, 2)]),
-        ("update", {"x": 2}, None, [("remove", (), {"x": 2}, None)]),
-    ]
 
 
 @pytest.mark.feature("HND-26", "HND-27", "EVT-01", "EVT-02", "KWA-14", "KEV-10", "D-07")

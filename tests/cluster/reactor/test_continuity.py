@@ -41,28 +41,6 @@ async def test_nothing_is_called_again_after_a_restart(
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-@pytest.mark.feature("HND-20", "HND-32")
-async def test_resuming_handlers_are_called_once_for_what_was_there_before(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.on.create("widgets", id="created")(do_nothing)
-    webop.on.resume("widgets", id="resumed")(calls.noting("resumed"))
-    async with run_operator():
-        await objects.pass_fence()
-        await objects.make("one", {"a": 0})
-        await objects.pass_fence()
-    assert not calls.of("one")
-    for count in (1, 2):
-        async with run_operator():
-            await calls.wait("one", count=count)
-            await objects.patch("one", {"spec": {"a": count}})
-            await objects.create(f"new-{count}")
-            await objects.pass_fence()
-        assert len(calls.of("one")) == count
-        assert not calls.of(f"new-{count}")
-    assert [call["reason"] for call in calls.of("one")] == ["resume", "resume"]
-
-
 @pytest.mark.feature("HND-20")
 async def test_an_object_that_matches_later_is_not_resumed_then(
     run_operator: RunOperator, objects: Objects, calls: Calls
@@ -207,22 +185,6 @@ async def test_retries_survive_a_restart_and_finished_handlers_are_not_repeated(
     assert {call["started"].isoformat() for call in flakies[1:]} == {record["started"]}
     assert len(calls.of("one", "fine")) == 1
     assert not get_progress(body)
-
-
-@pytest.mark.feature("CON-03", "CFG-61", "D-01")
-async def test_progress_that_an_older_operator_has_left_in_the_status_is_believed(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    webop.on.create("widgets", id="done")(calls.noting("done"))
-    webop.on.create("widgets", id="due")(calls.noting("due"))
-    await objects.create("one")
-    record = {"started": "2026-01-01T00:00:00", "purpose": "create", "success": True}
-    await objects.patch("one", {"status": {"kopf": {"progress": {"done": record}}}})
-    async with run_operator():
-        body = await objects.wait_handled("one")
-        await objects.pass_fence()
-    assert calls.handlers("one") == ["due"]
-    assert "done" not in (body["status"].get("kopf") or {}).get("progress", {})
 
 
 @pytest.mark.feature("CON-04", "HND-32")

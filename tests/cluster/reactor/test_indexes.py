@@ -34,29 +34,6 @@ class Window:
         await eventually(lambda: dump(self.index) == expected, f"{expected} in the index")
 
 
-@pytest.mark.feature("IDX-05", "IDX-07", "IDX-14", "IDX-15", "IDX-02", "IDX-24")
-async def test_an_index_follows_the_objects(objects: Objects, run_operator: RunOperator) -> None:
-    @webop.index("widgets", id="colours", labels={"ignored": webop.ABSENT})
-    async def colours(name: str, spec: webop.Spec, **_: Any) -> dict[Any, str]:
-        return {spec["colour"]: name}
-
-    window = Window("colours")
-    await objects.create("a", {"colour": "red"})
-    async with run_operator():
-        await window.until({"red": ["a"]})
-        await objects.create("b", {"colour": "red"})
-        await objects.create("c", {"colour": "blue"})
-        await window.until({"red": ["a", "b"], "blue": ["c"]})
-        await objects.patch("a", {"spec": {"colour": "blue"}})
-        await window.until({"red": ["b"], "blue": ["a", "c"]})
-        await objects.patch("c", {"metadata": {"labels": {"ignored": "yes"}}})
-        await window.until({"red": ["b"], "blue": ["a"]})
-        await objects.delete("b")
-        await window.until({"blue": ["a"]})
-        await objects.patch("c", {"metadata": {"labels": {"ignored": None}}})
-        await window.until({"blue": ["a", "c"]})
-
-
 @pytest.mark.feature("IDX-26", "MEM-12")
 async def test_an_index_and_memos_are_made_anew_by_each_operator(
     objects: Objects, run_operator: RunOperator

@@ -60,28 +60,3 @@ async def test_handlers_and_what_becomes_of_them_are_told_in_events(
         "namespace": objects.namespace,
         "uid": parent["metadata"]["uid"],
     }
-
-
-@pytest.mark.feature("D-60", "KEV-05")
-async def test_a_message_that_is_repeated_is_one_event_with_a_count(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    @webop.on.create("widgets", id="fn")
-    async def fn(retry: int, logger: webop.Logger, name: str, **_: Any) -> None:
-        if name == "one":
-            logger.info("attempt %d", retry)
-            raise webop.TemporaryError("boo", delay=0.01) if retry < 39 else webop.PermanentError
-
-    async with run_operator(build_settings(posting={"enabled": True})):
-        await objects.create("one")
-        events = await wait_for_events(
-            objects,
-            "one",
-            lambda found: (
-                [event["count"] for event in found if "boo" in event["message"]] == [39]
-                and sum("attempt" in event["message"] for event in found) == 40
-            ),
-        )
-    boo = next(event for event in events if "boo" in event["message"])
-    assert boo["message"] == "Handler 'fn' is not done yet: boo."
-    assert boo["firstTimestamp"] <= boo["lastTimestamp"]

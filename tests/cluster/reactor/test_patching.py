@@ -133,31 +133,6 @@ async def test_a_patch_for_an_object_that_is_gone_is_dropped(
     assert not [r for r in caplog.records if r.levelno >= 30]
 
 
-@pytest.mark.feature("HIE-07", "HIE-09", "HIE-14", "TRB-04", "ASY-03")
-async def test_children_are_adopted_by_the_object_of_the_handler(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    children: list[dict[str, Any]] = []
-
-    @webop.on.create("widgets", id="fn")
-    def fn(name: str, **_: Any) -> None:
-        if name == "one":
-            child: dict[str, Any] = {"kind": "ConfigMap"}
-            webop.adopt(child)
-            children.append(child)
-
-    async with run_operator():
-        parent = await objects.create("one", labels={"l": "v"})
-        await objects.wait_handled("one")
-    (child,) = children
-    assert child["metadata"]["namespace"] == objects.namespace
-    assert child["metadata"]["generateName"] == "one-"
-    assert child["metadata"]["labels"] == {"l": "v"}
-    (owner,) = child["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"]) == ("Widget", "one")
-    assert owner["uid"] == parent["metadata"]["uid"]
-
-
 @pytest.mark.feature("PAT-03", "PAT-07", "RST-09")
 @pytest.mark.parametrize("how", ["an error", "a conflict"])
 @pytest.mark.parametrize("is_timer", [False, True], ids=["handler", "timer"])

@@ -1,4 +1,4 @@
-"""Patches that the API server refuses: told once, never repeated for ever."""
+"""Patches that the API server refuses or takes in part: told once, never repeated for ever."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import pytest
 import webop
 from tests.kit.operators import (
     CRDS,
-    DIFFBASE,
     Calls,
     Kind,
     Objects,
     RunOperator,
-    get_annotations,
     get_progress,
 )
 from tests.kit.waiting import eventually
@@ -60,33 +58,6 @@ async def test_a_refused_result_is_left_out_and_the_handler_is_not_repeated(
         assert raw["status"] == {"fn": 5}
     assert calls.handlers("a") == ["fn", "updated"]
     assert "They are lost, without a retry" in caplog.text
-
-
-@pytest.mark.feature("CFG-38", "CFG-65", "CON-02")
-@pytest.mark.parametrize("size", [150_000, 300_000])
-async def test_a_state_that_does_not_fit_into_annotations_is_handled_once(
-    objects: Objects, run_operator: RunOperator, calls: Calls, size: int
-) -> None:
-    @webop.on.create("widgets", id="created")
-    async def created(**kwargs: Any) -> None:
-        calls.note("created", {"name": kwargs["name"]})
-
-    @webop.on.update("widgets", id="updated")
-    async def updated(**kwargs: Any) -> None:
-        calls.note("updated", {"name": kwargs["name"]})
-
-    noise = "".join(f"{number * 7919 % 1_000_003:x}" for number in range(size // 5))
-    manual = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 100_000}
-    async with run_operator():
-        await objects.create("a", {"data": noise}, annotations=manual)
-        await objects.wait("a", lambda raw: DIFFBASE in get_annotations(raw))
-        await objects.pass_fence()
-    async with run_operator():
-        await objects.pass_fence()
-        await objects.patch("a", {"spec": {"data": noise[:-1]}})
-        await calls.wait("a", "updated")
-        await objects.pass_fence()
-    assert calls.handlers("a") == ["created", "updated"]
 
 
 @pytest.mark.feature("CFG-38")
@@ -132,3 +103,29 @@ async def test_no_retry_is_lost_when_the_errors_of_many_subhandlers_do_not_fit(
     messages = [text for record in records if (text := record.get("message") or "")]
     # On a busy machine, some are written before the others are there, and fit as they are.
     assert any(len(text) < 1000 for text in messages if text[0] == "ж")
+
+
+@pytest.mark.feature("RST-08")
+async def test_a_status_that_the_schema_does_not_know_is_told_of(
+    run_operator: RunOperator,
+    client: Client,
+    gizmos: Kind,
+    webop_namespace: str,
+    calls: Calls,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    @webop.on.create("gizmos", id="fn")
+    async def fn(patch: webop.Patch, **kwargs: Any) -> str:
+        calls.note("fn", kwargs)
+        patch.status.set_condition("Ready", True, reason="Fine")
+        return "result"
+
+    objects = Objects(client, gizmos, webop_namespace)
+    async with run_operator():
+        body = await objects.make("one")
+        await objects.pass_fence()
+    assert "status" not in body
+    assert len(calls.of("one")) == 1
+    warnings = [r.message for r in caplog.records if "inconsistencies" in r.message]
+    for part in ("status.conditions", "status.fn", "x-kubernetes-preserve-unknown-fields"):
+        assert any(part in warning for warning in warnings), part

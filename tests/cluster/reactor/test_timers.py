@@ -11,7 +11,6 @@ import pytest
 import webop
 from tests.kit.operators import FINALIZER, Calls, Objects, RunOperator
 from tests.kit.timeline import Timeline
-from tests.kit.waiting import eventually
 from webop.reactor.daemons import Daemon
 
 LATE = 0.35  # seconds; how late a busy machine may be
@@ -349,37 +348,3 @@ async def test_a_timer_that_fails_for_good_stops_until_there_is_a_new_operator(
     async with run_operator():
         await timeline.wait("permanent", 2)
         await timeline.wait("failing", 2 * expected)
-
-
-@pytest.mark.feature("TMR-21", "TMR-25", "TMR-23", "DMN-31")
-async def test_a_timer_runs_while_the_object_matches(
-    run_operator: RunOperator, objects: Objects, timeline: Timeline
-) -> None:
-    given: list[webop.DaemonStopped] = []
-    filters: Any = {
-        "labels": {"some-label": "some-value"},
-        "annotations": {"some-annotation": webop.PRESENT},
-        "when": lambda name, **_: "some" in name,
-        "field": "spec.a",
-        "value": lambda value, **_: value > 0,
-    }
-
-    @webop.timer("widgets", id="fn", param="p", interval=0.1, **filters)
-    async def fn(name: str, param: str, stopped: webop.DaemonStopped, **_: Any) -> None:
-        timeline.note(name + param)
-        given.append(stopped)
-
-    labels = {"some-label": "some-value"}
-    annotations = {"some-annotation": "x"}
-    async with run_operator():
-        for name in ("something", "other"):
-            await objects.create(name, {"a": 1}, labels=labels, annotations=annotations)
-        await timeline.wait("somethingp", 3)
-        await objects.patch("something", {"spec": {"a": 0}})
-        await eventually(lambda: given[0])
-        assert given[0].is_set(webop.DaemonStoppingReason.FILTERS_MISMATCH)
-        await objects.wait("something", lambda body: "finalizers" not in body["metadata"])
-        count = len(timeline.of("somethingp"))
-        await objects.patch("something", {"spec": {"a": 2}})
-        await timeline.wait("somethingp", count + 3)
-    assert not timeline.of("otherp")
