@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,66 +13,7 @@ import pytest
 import webop
 from tests.kit.obstacles import hang, webhook_on_updates
 from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
-from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
-
-_HANDLERS = """
-import os
-import webop
-
-log = os.open({log!r}, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
-
-
-@webop.on.startup()
-def configure(settings, **_):
-    settings.posting.enabled = False
-
-
-@webop.on.create("widgets")
-async def handle(name, **_):
-    os.write(log, (name + "\\n").encode())
-"""
-
-
-@pytest.mark.feature("CON-04", "EVT-12")
-async def test_a_kill_in_the_middle_of_a_burst_repeats_only_what_was_being_written(
-    objects: Objects, workshop: Workshop, webop_kubeconfig: Path, tmp_path: Path
-) -> None:
-    log = tmp_path / "calls.txt"
-    log.touch()
-    handlers = workshop.write(_HANDLERS.format(log=str(log)))
-    await asyncio.gather(*(objects.create(f"w{number}") for number in range(240)))
-    options = ("--standalone", "-n", objects.namespace, handlers)
-    variables = {"KUBECONFIG": str(webop_kubeconfig)}
-    async with workshop.start(*options, **variables) as operator:
-        await eventually(lambda: len(log.read_text().split()) >= 120, timeout=40)
-        await operator.stop(signal.SIGKILL)
-    assert len(log.read_text().split()) < 240, "it was not in the middle"
-    async with workshop.start(*options, **variables):
-        await eventually(lambda: len(set(log.read_text().split())) == 240, timeout=40)
-        await objects.wait_handled("w239")
-    counts = Counter(log.read_text().split())
-    assert sum(counts.values()) - 240 <= 64
-
-
-@pytest.mark.feature("ASY-01", "EVT-12")
-async def test_handlers_that_sleep_are_not_limited_in_number(
-    run_operator: RunOperator, objects: Objects
-) -> None:
-    sleeping: set[str] = set()
-    woken = asyncio.Event()
-
-    @webop.on.create("widgets", id="fn")
-    async def fn(name: str, **_: Any) -> None:
-        sleeping.add(name)
-        await woken.wait()
-
-    async with run_operator():
-        await asyncio.gather(*(objects.create(f"w{number}") for number in range(200)))
-        await eventually(lambda: len(sleeping) == 200, "all sleep at once")
-        woken.set()
-        for number in range(200):
-            await objects.wait_handled(f"w{number}")
 
 
 @pytest.mark.feature("CFG-52", "EVT-12")

@@ -160,28 +160,6 @@ async def test_a_handler_that_did_not_match_for_a_while_is_called_for_what_it_mi
     assert [call["new"] for call in calls.of("one", "chosen")] == [0, 1, 2]
 
 
-@pytest.mark.feature("D-67", "ERR-18", "ERR-20")
-async def test_a_change_while_a_handler_waits_for_its_retry_is_not_absorbed(
-    chain: Chain, run_operator: RunOperator, objects: Objects
-) -> None:
-    late = Calls()
-    webop.on.update("widgets", id="late", field="spec.x")(late.noting("late"))
-    chain.failing = {1}
-    async with run_operator():
-        await objects.make("one", {"a": 0})
-        await objects.patch("one", {"spec": {"a": 1}})
-        await objects.wait("one", lambda body: "b" in get_progress(body))
-        await objects.pass_fence()
-        assert chain.list_values("b") == [0, 1]
-        assert chain.list_values("c") == [0, 1]
-        chain.failing = set()
-        # b waits for its retry for long; nobody else does.
-        await objects.patch("one", {"spec": {"x": 1}})
-        await eventually(lambda: late.of("one"), "the handler of another field is called")
-        await objects.pass_fence()
-    assert late.of("one")[0]["new"] == 1
-
-
 @pytest.mark.feature("FLT-26", "ERR-18", "HND-15")
 async def test_a_creation_handler_that_begins_to_match_while_another_waits_is_called(
     chain: Chain, run_operator: RunOperator, objects: Objects

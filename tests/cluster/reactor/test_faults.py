@@ -37,36 +37,10 @@ def info(webop_cluster: LocalCluster, proxy: Forwarder) -> ConnectionInfo:
 
 @pytest.fixture
 def noting(calls: Calls) -> Calls:
-    """Handlers of everything, which note their calls."""
+    """Handlers of creations and updates, which note their calls."""
     webop.on.create("widgets", id="created")(calls.noting("created"))
     webop.on.update("widgets", id="updated")(calls.noting("updated"))
-    webop.on.event("widgets", id="event", when=is_deleted)(calls.noting("gone"))
     return calls
-
-
-def is_deleted(type: str | None = None, **_: Any) -> bool:
-    return type == "DELETED"
-
-
-@pytest.mark.feature("CON-05", "MEM-04")
-async def test_what_was_deleted_while_the_watch_was_down_is_noticed(
-    noting: Calls, run_operator: RunOperator, objects: Objects, proxy: Forwarder
-) -> None:
-    async with run_operator(build_settings(**QUICK), beside=True):
-        for name in ("one", "two"):
-            await objects.make(name)
-        proxy.is_refusing = True
-        proxy.cut()
-        await objects.delete("one")
-        await objects.create("three")
-        refused = proxy.accepted
-        await eventually(lambda: proxy.accepted > refused)
-        proxy.is_refusing = False
-        await noting.wait("one", "gone")
-        await objects.wait_handled("three")
-        await objects.pass_fence()
-    assert not noting.of("two", "gone")
-    assert noting.handlers("three") == ["created"]
 
 
 @pytest.mark.feature("CFG-17")

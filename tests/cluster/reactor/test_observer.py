@@ -12,14 +12,12 @@ import webop
 from tests.cluster.reactor.observations import Names
 from tests.kit.operators import (
     CRDS,
-    DIFFBASE,
     Calls,
     Kind,
     Objects,
     RunOperator,
     build_settings,
     do_nothing,
-    get_annotations,
     operate,
 )
 from tests.kit.reviews import serve
@@ -59,29 +57,6 @@ async def test_an_object_that_starts_to_match_is_a_creation_then(
             await objects.change("one", {"metadata": {"labels": {"mine": "yes"}}})
             await objects.pass_fence()
     assert [(call["reason"], call["old"]) for call in calls.of("one")] == [("create", None)]
-
-
-@pytest.mark.feature("FLT-27", "D-37", "FLT-28")
-@pytest.mark.parametrize("way", ["creation", "a field that is not there"])
-async def test_a_handler_without_filters_keeps_all_objects_in_scope(
-    run_operator: RunOperator, objects: Objects, calls: Calls, way: str
-) -> None:
-    async def dummy(**_: Any) -> None: ...
-
-    if way == "creation":
-        webop.on.create("widgets", id="dummy")(dummy)
-    else:
-        webop.on.field("widgets", id="dummy", field="spec.never")(dummy)
-
-    webop.on.update("widgets", id="updated", labels={"mine": "yes"})(calls.noting("fn"))
-    webop.on.create("widgets", id="created", labels={"mine": "yes"})(calls.noting("fn"))
-    async with run_operator():
-        await objects.create("one", {"a": 1})
-        assert DIFFBASE in get_annotations(await objects.wait_handled("one"))
-        await objects.change("one", {"metadata": {"labels": {"mine": "yes"}}})
-        await calls.wait("one")
-        await objects.pass_fence()
-    assert [call["reason"] for call in calls.of("one")] == ["update"]
 
 
 @pytest.mark.feature("SCP-01", "SCP-02", "SCP-03", "SCP-04", "SCP-09", "SCP-11", "SCP-13")

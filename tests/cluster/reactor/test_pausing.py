@@ -101,33 +101,6 @@ async def test_daemons_and_timers_stop_and_start_again(
     assert Why.OPERATOR_PAUSING not in reasons[2]
 
 
-@pytest.mark.feature("PEE-17")
-async def test_nothing_is_called_meanwhile_and_what_has_changed_is_handled_once(
-    run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls
-) -> None:
-    webop.on.event("widgets", id="event")(noting.noting("event"))
-    async with run_peer():
-        await objects.make("old", {"x": 0})
-        await objects.pass_fence()
-        await boss.pause()
-        await asyncio.sleep(0.05)  # events of its own patches are over
-        before = len(noting)
-        await objects.create("new", {"x": 1})
-        for value in (1, 2):
-            await objects.patch("old", {"spec": {"x": value}})
-        await asyncio.sleep(_IDLE)
-        assert len(noting) == before
-        await boss.resume()
-        await objects.wait_handled("new")
-        await objects.wait_handled("old")
-        await objects.pass_fence()
-    assert noting.handlers("new").count("create") == 1
-    assert "event" in noting.handlers("new")
-    (update,) = noting.of("old", "update")
-    assert (update["old"], update["new"]) == ({"spec": {"x": 0}}, {"spec": {"x": 2}})
-    assert "event" in noting.handlers("old")
-
-
 @pytest.mark.feature("PEE-17", "HND-20")
 async def test_objects_are_resumed_once_and_those_that_another_one_has_handled_are_too(
     run_peer: RunOperator, objects: Objects, boss: Boss, noting: Calls

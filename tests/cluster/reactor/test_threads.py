@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from typing import Any
 
@@ -79,32 +78,6 @@ async def test_a_full_pool_of_daemons_is_told_about_and_holds_no_object_back(
         await calls.wait("d")
     assert [call["name"] for call in calls] == ["a", "b", "d"]
     assert caplog.text.count("threads for sync daemons are busy") == 1  # not again and again
-
-
-_variable: contextvars.ContextVar[str] = contextvars.ContextVar("_variable")
-
-
-@pytest.mark.feature("ASY-03", "KWA-09")
-async def test_a_sync_daemon_knows_what_it_is_called_for(
-    run_operator: RunOperator, objects: Objects, calls: Calls
-) -> None:
-    def set_up(**_: Any) -> float:
-        _variable.set("from the loop")
-        return 0
-
-    @webop.daemon("widgets", id="fn", initial_delay=set_up)
-    def fn(body: webop.Body, **kwargs: Any) -> None:
-        child = {"metadata": {"name": "child"}}
-        webop.adopt(child)
-        calls.note("fn", kwargs, owners=child["metadata"], variable=_variable.get())
-        raise StopIteration  # which no coroutine can raise
-
-    async with run_operator():
-        await objects.create("one")
-        call = (await calls.wait("one"))[0]
-        assert call["owners"]["ownerReferences"][0]["name"] == "one"
-        assert call["variable"] == "from the loop"
-        await objects.remove("one")
 
 
 @pytest.mark.feature("CFG-26", "CFG-27")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -27,9 +27,6 @@ from tests.kit.waiting import eventually
 from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.objects.resources import Resource
-
-if TYPE_CHECKING:
-    from tests.kit.forwarder import Forwarder
 
 IN, OUT = {"watched": "yes"}, {"watched": None}
 
@@ -161,51 +158,6 @@ async def test_an_object_that_leaves_is_released_and_comes_back_as_a_known_one(
     assert memos[0] is not memos[2]
 
 
-@pytest.mark.feature("EVT-06")
-async def test_an_object_that_leaves_in_its_deletion_is_released_without_its_handlers(
-    objects: Objects, run_operator: RunOperator, calls: Calls
-) -> None:
-    @webop.on.delete("widgets")
-    async def cleanup(**kwargs: Any) -> None:
-        calls.note("delete", kwargs)
-        raise webop.TemporaryError("not yet", delay=600)
-
-    async with run_operator(choose()):
-        await objects.create("a", labels=IN)
-        await objects.wait("a", has_finalizer)
-        await objects.delete("a")
-        await calls.wait("a", "delete")
-        await label(objects, "a", OUT)
-        await objects.wait_gone("a")
-    assert len(calls) == 1
-
-
-@pytest.mark.feature("EVT-06")
-async def test_an_object_that_leaves_while_a_handler_runs_gets_what_the_handler_has_left(
-    objects: Objects, run_operator: RunOperator
-) -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    @webop.on.create("widgets")
-    async def slow(patch: webop.Patch, **_: Any) -> None:
-        begun.set()
-        await may_end.wait()
-        patch.spec["done"] = True
-
-    @webop.on.delete("widgets")
-    async def cleanup(**_: Any) -> None:
-        raise AssertionError("It is not deleted.")
-
-    async with run_operator(choose()):
-        await objects.create("a", labels=IN)
-        await begun.wait()
-        await label(objects, "a", OUT)
-        await objects.create("b", labels={})
-        may_end.set()
-        left = await objects.wait("a", lambda raw: not has_finalizer(raw))
-    assert left["spec"] == {"done": True}
-
-
 @pytest.mark.feature("EVT-06", "DMN-01")
 async def test_an_object_that_leaves_when_only_a_daemon_delays_its_deletion_is_released(
     objects: Objects, run_operator: RunOperator, calls: Calls
@@ -252,34 +204,6 @@ async def test_the_progress_of_handlers_of_an_object_that_leaves_is_forgotten(
         await label(objects, "a", IN)
         await calls.wait("a", "create", 2)
     assert [call["retry"] for call in calls] == [0, 0]
-
-
-@pytest.mark.feature("EVT-06")
-async def test_objects_that_leave_in_an_outage_are_found_by_the_next_list(
-    objects: Objects,
-    registry: webop.OperatorRegistry,
-    proxy: Forwarder,
-    info: ConnectionInfo,
-    calls: Calls,
-    memos: list[Any],
-    events: list[tuple[Any, str]],
-) -> None:
-    proxied = ConnectionInfo(server=proxy.url, ca_data=info.ca_data, token=info.token)
-    settings = choose(streaming_list=False)
-    async with operate(proxied, registry, settings, namespaces=[objects.namespace]):
-        for name in ("left", "deleted", "kept"):
-            await objects.create(name, labels=IN)
-            await objects.wait(name, lambda raw: DIFFBASE in get_annotations(raw))
-        proxy.is_refusing = True
-        proxy.cut()
-        await label(objects, "left", OUT)
-        await objects.delete("deleted")
-        await objects.patch("deleted", {"metadata": {"finalizers": []}})
-        proxy.is_refusing = False
-        await objects.wait("left", lambda raw: not has_finalizer(raw))
-        await eventually(lambda: {("DELETED", "left"), ("DELETED", "deleted")} <= {*events})
-        assert has_finalizer(await objects.get("kept"))
-    assert "delete" not in calls.handlers("left") + calls.handlers("kept")
 
 
 @pytest.mark.feature("EVT-06", "CON-05")

@@ -1,4 +1,4 @@
-"""What operators keep to themselves: memos are the user's, settings are those of one operator."""
+"""What is watched of a cluster: no more than the namespaces and the scanning need."""
 
 from __future__ import annotations
 
@@ -9,41 +9,11 @@ import pytest
 
 import webop
 from tests.cluster.reactor.request_counts import read_requests
-from tests.kit.operators import Calls, Objects, RunOperator, build_settings, do_nothing, operate
+from tests.kit.operators import Objects, RunOperator, build_settings, do_nothing
 from tests.kit.waiting import eventually
-from webop.client.auth.vault import ConnectionInfo
 
 if TYPE_CHECKING:
     from webop.controlplane.cluster import LocalCluster
-
-
-@pytest.mark.feature("CFG-50", "CFG-51", "CFG-28", "EMB-09")
-async def test_two_operators_in_one_loop_have_their_own_settings(
-    info: ConnectionInfo, objects: Objects, calls: Calls
-) -> None:
-    async def fail_once(retry: int, **kwargs: Any) -> None:
-        calls.note("fn", kwargs)
-        if not retry:
-            raise ValueError("for once")
-
-    def build_registry(name: str, backoff: float) -> webop.OperatorRegistry:
-        registry = webop.OperatorRegistry()
-
-        @webop.on.startup(registry=registry, id="startup")
-        async def configure(settings: webop.OperatorSettings, **_: Any) -> None:
-            settings.execution.default_backoff = backoff
-
-        webop.on.create("widgets", registry=registry, id="fn", labels={"of": name})(fail_once)
-        return registry
-
-    patient, hasty = build_registry("patient", 1000), build_registry("hasty", 0.05)
-    options: Any = {"namespaces": [objects.namespace], "beside": True}
-    async with operate(info, patient, **options), operate(info, hasty, **options):
-        await objects.create("waiting", labels={"of": "patient"})
-        await calls.wait("waiting")
-        await objects.make("done", labels={"of": "hasty"})
-    assert len(calls.of("done")) == 2
-    assert len(calls.of("waiting")) == 1
 
 
 async def count_watches(cluster: LocalCluster, resource: str) -> dict[str, int]:
