@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import webop
 from tests.kit.forwarder import Forwarder
-from tests.kit.managed_webhooks import KINDS, Site
+from tests.kit.managed_webhooks import Site
 from tests.kit.waiting import eventually
 from webop.admission.configurations.management import ConfigurationManager
-from webop.admission.configurations.replica_agreement import PREFIX
-from webop.handlers.model import WebhookType
 from webop.runtime.operator import Operator, OperatorOptions
 
 SERVICE = "https://localhost:1"  # where nobody answers: what is configured is refused
@@ -107,39 +104,9 @@ class Crew:
         names = await self.site.has_names()
         return names and not await self.site.get_records()
 
-    async def tear(self, which: WebhookType) -> None:
-        """Do what a person with bad intentions does: remove the webhooks and the records."""
-        found = await self.site.client.get(KINDS[which], None, self.site.name)
-        annotations = found["metadata"]["annotations"]
-        gone = {key: None for key in annotations if key.startswith(PREFIX)}
-        patch = {"metadata": {"annotations": gone}, "webhooks": []}
-        await self.site.client.patch(KINDS[which], None, self.site.name, patch)
-
     async def is_allowed(self, name: str) -> bool:
         answer = await self.site.create(name, {}, "?dryRun=All")
         return answer.status_code == 201
-
-    @contextlib.asynccontextmanager
-    async def refuse(self) -> AsyncIterator[Counter[int]]:
-        """Make sure that no object passes in the block, at no moment; count the answers."""
-        answers: Counter[int] = Counter()
-        is_over = asyncio.Event()
-
-        async def check() -> None:
-            while not is_over.is_set():
-                answers[(await self.site.create("any", {}, "?dryRun=All")).status_code] += 1
-                assert not answers[201], "an object was not checked"
-
-        await eventually(self._is_refused, "the first refusal")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(check())
-            try:
-                yield answers
-            finally:
-                is_over.set()
-
-    async def _is_refused(self) -> bool:
-        return not await self.is_allowed("any")
 
     async def wait_allowed(self, name: str = "any") -> None:
         """Wait until objects pass: the API server has learnt that there are no webhooks."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
 import signal
@@ -34,18 +33,10 @@ from tests.kit.webhook_servers import (
 )
 from webop.client.api import Client
 from webop.controlplane.cluster import LocalCluster
-from webop.controlplane.credentials import ServerNames
 from webop.errors import APIError, APINotFoundError, ConfigurationError, LoginError
 from webop.handlers.model import WebhookType
 from webop.servers.certificates.certs import build_certificate_self_signed
 from webop.servers.limits import Hosting, current_hosting
-
-MINIKUBE_NAMES = ServerNames(
-    ca_name="minikubeCA",
-    common_name="minikube",
-    organizations=["system:masters"],
-    hostnames=["minikubeCA", "control-plane.minikube.internal"],
-)
 
 
 class FakeAccess:
@@ -250,26 +241,6 @@ async def _find(client: Client, name: str) -> webop.WebhookClientConfig | None:
         webhook["clientConfig"] for webhook in found.get("webhooks", [])
     ]
     return configs[0] if configs else None
-
-
-def check(config: webop.WebhookClientConfig, hostname: str) -> None:
-    url = urlsplit(get_url(config))
-    assert url.hostname == hostname
-    assert url.path == "/check_it"
-    assert base64.b64decode(config["caBundle"] or "").startswith(b"-----BEGIN CERTIFICATE")
-
-
-@pytest.mark.feature("ADM-86", "ADM-87")
-@pytest.mark.timeout(180)
-async def test_an_api_server_with_the_certificate_of_minikube_is_told_of_its_host() -> None:
-    cluster = LocalCluster(server_names=MINIKUBE_NAMES)
-    with await asyncio.to_thread(cluster.start):
-        kind = Kind("minikube.webop.dev", "autominiparcels", "AutoMiniParcel")
-        async with manage(cluster, kind, webop.WebhookAutoServer(port=0)) as config:
-            check(config, "host.minikube.internal")
-        kind = Kind("minitunnel.webop.dev", "tunnelparcels", "TunnelParcel")
-        async with manage(cluster, kind, webop.WebhookAutoTunnel(port=0)) as config:
-            check(config, "host.minikube.internal")
 
 
 @pytest.mark.feature("ADM-85", "ADM-87", "ADM-63")

@@ -117,31 +117,6 @@ async def test_the_api_server_goes_by_the_verdicts(
     )
 
 
-@pytest.mark.feature("ADM-19", "ADM-20", "ADM-15", "D-18")
-async def test_filtered_objects_and_subresources(
-    registry: webop.OperatorRegistry, site: Site
-) -> None:
-    seen: list[tuple[str, str | None]] = []
-
-    @webop.on.validate(
-        *site.names,
-        id="x",
-        labels={"a": webop.PRESENT, "b": lambda value, **_: value != "y"},
-        subresource="*",
-        registry=registry,
-    )
-    def check(name: str, subresource: str | None, **_: Any) -> None:
-        seen.append((name, subresource))
-
-    async with site.run(registry):
-        await site.wait_for_names("x")
-        await site.objects.create("without")
-        await site.objects.create("with", labels={"a": ""})
-        await site.objects.create("excluded", labels={"a": "", "b": "y"})
-        await site.objects.patch("with", {"status": {"x": 1}}, "status")
-    assert seen == [("with", None), ("with", "status")]
-
-
 @pytest.mark.feature("ADM-42")
 async def test_a_resource_that_appears_later_gets_its_webhooks(
     registry: webop.OperatorRegistry, site: Site, caplog: pytest.LogCaptureFixture
