@@ -11,7 +11,7 @@ import pytest
 
 import webop
 from tests.kit.operators import Calls, Objects, RunOperator, build_settings, operate
-from tests.kit.processes import HANDLERS, Workshop
+from tests.kit.processes import Workshop
 from tests.kit.waiting import eventually
 from webop.client.auth.vault import ConnectionInfo
 
@@ -63,20 +63,6 @@ async def test_what_belongs_to_a_loop_can_be_made_in_startup_handlers_and_used_i
             await objects.wait_handled(name)
     assert most == 1
     assert handled >= 3
-
-
-@pytest.mark.feature("STA-06")
-async def test_an_operator_that_is_killed_does_not_clean_up(
-    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
-) -> None:
-    arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
-    kubeconfig = str(webop_cluster.kubeconfig)
-    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
-        await objects.create("one")
-        await objects.wait_handled("one")
-        assert await command.stop(signal.SIGKILL) == -signal.SIGKILL
-    assert "created one" in command.output
-    assert "cleaned up" not in command.output
 
 
 @pytest.mark.feature("STA-12", "CFG-01", "STA-06")

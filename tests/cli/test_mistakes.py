@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.kit.cli_runner import fail, invoke
-from tests.kit.operators import Objects
-from tests.kit.processes import HANDLERS, Workshop, take_port
+from tests.kit.processes import HANDLERS, Workshop
 from tests.kit.waiting import eventually
 from webop.controlplane.cluster_client import find_free_port
 
@@ -197,19 +196,6 @@ async def test_a_server_that_does_not_speak_as_the_kubeconfig_says_is_warned_of_
     assert ["[WARNING ]" in line for line in lines] == [True] + [False] * (len(lines) - 1)
 
 
-@pytest.mark.feature("D-56", "DEP-07")
-async def test_a_permission_that_is_missing_is_told_with_the_remedy(
-    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
-) -> None:
-    kubeconfig = str(webop_cluster.kubeconfig_for("nobody-in-particular"))
-    arguments = ("-n", objects.namespace, workshop.write(HANDLERS))
-    async with workshop.start(*arguments, KUBECONFIG=kubeconfig) as command:
-        await command.wait_for("Grant the verb 'list' on 'widgets'")
-        assert await command.stop() == 0
-    assert "HTTP 403" in command.output
-    assert "Traceback" not in command.output
-
-
 @pytest.mark.feature("SCP-02", "CLI-18")
 async def test_a_pattern_that_matches_no_namespace_is_named_in_a_warning(
     workshop: Workshop, webop_cluster: LocalCluster
@@ -265,28 +251,3 @@ def check(**_): ...
         await command.wait_for("set settings.admission.managed to a name such as")
     (line,) = [line for line in command.output.splitlines() if "Serving webhooks at" in line]
     assert f"[{level:8}]" in line
-
-
-@pytest.mark.feature("PRB-01", "CLI-18")
-async def test_a_port_in_use_is_told_by_its_number(
-    workshop: Workshop, webop_cluster: LocalCluster
-) -> None:
-    kubeconfig = str(webop_cluster.kubeconfig)
-    with take_port() as port:
-        liveness = f"--probes=http://127.0.0.1:{port}/healthz"
-        output = await workshop.fail(
-            "-A", liveness, workshop.write(HANDLERS), KUBECONFIG=kubeconfig
-        )
-        assert str(port) in output
-        assert "in use" in output
-        code = f"""
-import webop
-@webop.on.startup()
-def configure(settings, **_):
-    settings.admission.server = webop.WebhookServer(addr='127.0.0.1', port={port})
-@webop.on.validate('widgets')
-def check(**_): ...
-"""
-        output = await workshop.fail("-A", workshop.write(code), KUBECONFIG=kubeconfig)
-        assert str(port) in output
-        assert "in use" in output

@@ -150,18 +150,3 @@ async def test_logs_can_be_json_with_everything_about_the_object(
         "namespace": objects.namespace,
         "uid": body["metadata"]["uid"],
     }
-
-
-@pytest.mark.feature("LOG-02", "LOG-06", "LOG-07", "CLI-05", "CLI-06")
-async def test_logs_can_be_plain_and_quiet(
-    workshop: Workshop, webop_cluster: LocalCluster, objects: Objects
-) -> None:
-    code = HANDLERS.replace("logger.info(f'created", "logger.warning(f'created")
-    options = ("--log-format=plain", "--no-log-prefix", "--standalone", "-q")
-    arguments = (*options, "-n", objects.namespace)
-    kubeconfig = str(webop_cluster.kubeconfig)
-    async with workshop.start(*arguments, workshop.write(code), KUBECONFIG=kubeconfig) as command:
-        await objects.create("one")
-        await objects.wait_handled("one")
-        assert await command.stop() == 0
-    assert command.output == "created one\n"
