@@ -101,28 +101,3 @@ async def test_operators_in_threads_have_their_own_loops_and_handlers(
     assert [f.exception() for f in futures] == [None, None]
     assert watchers["red"].calls.handlers("blue") == []
     assert watchers["blue"].calls.handlers("red") == []
-
-
-@pytest.mark.feature("EMB-09", "EMB-03", "EMB-04")
-async def test_operators_in_one_loop_can_be_run_as_one(
-    info: ConnectionInfo, objects: Objects
-) -> None:
-    watchers = {name: Watcher(info, objects, name) for name in ("red", "blue")}
-    existing = asyncio.all_tasks()
-    tasks = [
-        task for watcher in watchers.values() for task in await webop.spawn_tasks(**watcher.options)
-    ]
-    stopper = asyncio.create_task(exercise(watchers, objects))
-    await webop.run_tasks(tasks, ignored={*existing, stopper})
-    await stopper
-    assert all(task.done() for task in tasks)
-
-
-async def exercise(watchers: dict[str, Watcher], objects: Objects) -> None:
-    try:
-        for name, watcher in watchers.items():
-            await objects.create(name, labels={"of": name})
-            await watcher.calls.wait(name)
-            await objects.wait_handled(name)
-    finally:
-        watchers["blue"].stop.set()  # the end of one is the end of both

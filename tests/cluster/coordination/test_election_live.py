@@ -110,25 +110,6 @@ async def test_the_lease_is_in_the_only_served_namespace_if_nothing_says_otherwi
         assert (await read_lease(objects))["holderIdentity"] == "me"
 
 
-async def test_a_lease_of_somebody_else_is_waited_for_and_then_taken(
-    objects: Objects, run_operator: RunOperator, log: pytest.LogCaptureFixture
-) -> None:
-    spec = {
-        "holderIdentity": "go-controller_1",
-        "leaseDurationSeconds": 2,
-        "acquireTime": "2026-01-02T03:04:05.000000Z",
-        "renewTime": "2036-01-02T03:04:05.000000Z",  # its clock is wrong, which does not matter
-        "leaseTransitions": 3,
-    }
-    body = {"metadata": {"name": "lead"}, "spec": spec}
-    await objects.client.create(LEASES, objects.namespace, body)
-    async with run_operator(settings=lead(objects), identity="me"):
-        await eventually(lambda: "held by 'go-controller_1' since 2026-01-02" in log.text, "a word")
-        await objects.make("a")
-        lease = await read_lease(objects)
-        assert (lease["holderIdentity"], lease["leaseTransitions"]) == ("me", 4)
-
-
 async def test_an_operator_without_the_right_to_its_lease_is_not_ready_until_it_has_it(
     webop_cluster: LocalCluster, objects: Objects, log: pytest.LogCaptureFixture
 ) -> None:

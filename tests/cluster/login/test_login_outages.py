@@ -40,30 +40,6 @@ def handled(registry: webop.OperatorRegistry) -> list[str]:
     return names
 
 
-@pytest.mark.feature("AUT-17", "AUT-18")
-async def test_a_hosted_operator_goes_on_after_its_only_credentials_were_refused_and_came_back(
-    registry: webop.OperatorRegistry,
-    objects: Objects,
-    handled: list[str],
-    info: ConnectionInfo,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with forward(info) as proxy:
-        only = dataclasses.replace(info, server=proxy.url, ca_data=None)
-        webop.on.login(registry=registry)(lambda **_: only)
-        settings = build_settings(networking={"error_backoffs": [0.1]})
-        app = webop.create_app(registry=registry, settings=settings, namespaces=[objects.namespace])
-        async with app.lifespan():
-            await objects.create("before")
-            await eventually(lambda: "before" in handled)
-            proxy.is_refusing = True
-            proxy.cut()
-            await eventually(lambda: "only admission and probes are served" in caplog.text)
-            proxy.is_refusing = False
-            await objects.create("after")
-            await eventually(lambda: "after" in handled)
-
-
 @pytest.mark.feature("AUT-17")
 async def test_an_operator_outlasts_a_time_in_which_its_only_credentials_are_refused(
     registry: webop.OperatorRegistry, objects: Objects, handled: list[str], info: ConnectionInfo

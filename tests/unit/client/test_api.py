@@ -182,26 +182,6 @@ async def test_the_options_are_read_live() -> None:
     assert len(server.requests) == 3
 
 
-@pytest.mark.feature("CFG-35")
-@pytest.mark.parametrize(
-    ("backoff", "is_enforced", "wish", "expected"),
-    [
-        (1, False, "9999", 60),
-        (10, True, "7", 7),
-    ],
-)
-@in_virtual_time
-async def test_the_server_can_ask_for_a_pause(
-    backoff: float, is_enforced: bool, wish: str, expected: float
-) -> None:
-    server = Recorder(answer_status(503, retry_after=wish)(), {})
-    options = Networking(error_backoffs=[backoff], enforce_retry_after=is_enforced)
-    async with connect(server, options) as client:
-        begin = asyncio.get_running_loop().time()
-        await client.request("GET", "/x")
-        assert asyncio.get_running_loop().time() - begin == pytest.approx(expected, abs=0.5)
-
-
 @pytest.mark.feature("CFG-32", "CFG-33")
 @in_virtual_time
 async def test_the_timeouts_of_requests() -> None:
