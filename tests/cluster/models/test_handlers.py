@@ -63,29 +63,6 @@ async def wait_stored(objects: Objects, name: str) -> Any:
     )
 
 
-async def test_annotated_arguments_are_models(
-    registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
-) -> None:
-    seen: list[Any] = []
-
-    @webop.on.create(Boat, registry=registry)
-    async def create(spec: BoatSpec, boat: Boat, meta: webop.Metadata, **_: Any) -> None:
-        seen.append((spec, boat.metadata.name, boat.spec is not None, meta.namespace))
-
-    @webop.on.update(Boat, registry=registry)
-    async def update(old: BoatSpec, new: BoatSpec, body: Any, **_: Any) -> None:
-        seen.append((old, new, type(body)))
-
-    async with run_operator():
-        await objects.create("one", {"size": 2, "homePort": "Kiel"})
-        await wait_stored(objects, "one")
-        await objects.patch("one", {"spec": {"size": 3}})
-        await eventually(lambda: len(seen) == 2)
-    spec = BoatSpec(size=2, home_port="Kiel")
-    assert seen[0] == (spec, "one", True, objects.namespace)
-    assert seen[1] == (spec, BoatSpec(size=3, home_port="Kiel"), webop.Body)
-
-
 async def test_a_returned_model_becomes_the_status(
     registry: webop.OperatorRegistry, run_operator: RunOperator, objects: Objects
 ) -> None:

@@ -224,20 +224,6 @@ async def test_slow_writes_of_children_limit_how_many_reconcilers_run_at_once(
     assert 1 < most <= 32
 
 
-async def test_own_writes_do_not_call_the_reconciler_again(
-    builder: Builder, objects: Objects, maps: Maps, run_operator: RunOperator
-) -> None:
-    async with run_operator():
-        await objects.pass_fence()
-        for number in range(10):
-            await objects.create(f"site-{number}", {"pages": {"a": "1", "b": "2", "c": "3"}})
-        for number in range(10):
-            await maps.wait(f"site-{number}-c", has("3"))
-        await objects.pass_fence()
-    assert {(because) for _, because in builder.reasons} == {("created",)}
-    assert len(builder.reasons) == 10
-
-
 async def test_nothing_of_others_is_taken_over_or_pruned(
     builder: Builder,
     objects: Objects,
@@ -338,22 +324,6 @@ async def test_mapped_objects_of_other_kinds_call_the_reconciler(
         before = len(calls.reasons)
         await maps.delete("settings")
         await eventually(lambda: len(calls.reasons) > before, "a call for the deletion")
-
-
-async def test_a_copy_of_a_child_is_no_child(
-    builder: Builder, objects: Objects, maps: Maps, run_operator: RunOperator
-) -> None:
-    async with run_operator():
-        await objects.create("site", {"pages": {"home": "Hello"}})
-        home = await maps.wait("site-home", has("Hello"))
-        assert home is not None
-        kept = {key: home["metadata"][key] for key in ("labels", "annotations", "managedFields")}
-        await maps.create("backup", home["data"], **kept)
-        await objects.patch("site", {"spec": {"pages": {"home": "Hi"}}})
-        await maps.wait("site-home", has("Hi"))
-        await objects.pass_fence()
-    assert await maps.find("backup")
-    assert builder.pruned == []
 
 
 async def test_an_object_is_adopted_only_if_the_reconciler_says_so(

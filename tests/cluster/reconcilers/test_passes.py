@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from typing import Annotated, Any
+from typing import Any
 
-import pydantic
 import pytest
 
 import webop
@@ -15,20 +14,6 @@ from tests.kit.operators import Objects, RunOperator, build_settings, is_no_fenc
 from tests.kit.waiting import eventually
 
 Json = dict[str, Any]
-
-
-class WidgetSpec(pydantic.BaseModel):
-    size: Annotated[int, pydantic.Field(ge=1)] = 1
-
-
-class WidgetStatus(pydantic.BaseModel):
-    total: int = 0
-
-
-@webop.resource("tests.webop.dev", "v1", plural="widgets", kind="Widget")
-class Widget(webop.Model):
-    spec: WidgetSpec = pydantic.Field(default_factory=WidgetSpec)
-    status: WidgetStatus | None = None
 
 
 class Seen:
@@ -259,24 +244,6 @@ async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
         await objects.remove("one")
     assert handled[-1] == "delete"
     assert len(seen.calls) == 1
-
-
-async def test_a_reconciler_gets_models_and_returns_a_status(
-    objects: Objects, run_operator: RunOperator
-) -> None:
-    @webop.reconcile(Widget, when=is_no_fence)
-    def build(widget: Widget, spec: WidgetSpec, **_: Any) -> WidgetStatus:
-        assert widget.spec == spec
-        return WidgetStatus(total=spec.size * 2)
-
-    async with run_operator():
-        await objects.create("good", {"size": 3})
-        await objects.wait("good", lambda body: body.get("status") == {"total": 6})
-        await objects.create("bad", {"size": 0})
-        await objects.pass_fence()
-        assert "status" not in await objects.get("bad")
-        await objects.patch("bad", {"spec": {"size": 2}})
-        await objects.wait("bad", lambda body: body.get("status") == {"total": 4})
 
 
 @pytest.mark.parametrize(
