@@ -141,16 +141,22 @@ def pending(spec, **kwargs):
         assert call["reason"] == "update"
 
 
-@pytest.mark.feature("CON-04", "CON-06", "CFG-36")
+@pytest.mark.feature("CON-04", "CON-06", "CFG-36", "ERR-19")
 @pytest.mark.parametrize("swap", SWAPS, ids=str)
-async def test_a_deletion_is_ended_by_the_other(
+async def test_a_deletion_is_ended_by_the_other_whether_or_not_there_is_a_daemon(
     relay: Relay, baton_objects: Objects, swap: Swap
 ) -> None:
     relay.write("""
-@kopf.on.create(KIND)
+@kopf.daemon(KIND, labels={'with': 'daemon'}, cancellation_timeout=1.0)
+async def daemon(stopped, **kwargs):
+    note('daemon', kwargs)
+    await stopped.wait()
+
+@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
 def created(name, **kwargs):
     if name == 'early':
         raise kopf.TemporaryError('not before it is deleted', delay=0.5)
+    note('created', {**kwargs, 'name': name})
 
 @kopf.on.delete(KIND, labels={'relay': kopf.ABSENT})
 def finished(**kwargs):
@@ -163,27 +169,35 @@ def pending(**kwargs):
         raise kopf.TemporaryError('later', delay=0.5)
 """)
     async with relay.run(swap.first) as command:
-        for name in ("begun", "away"):
-            await baton_objects.create(name, {"x": 1})
+        for name in ("begun", "guarded", "away"):
+            labels = {"with": "daemon"} if name == "guarded" else {}
+            await baton_objects.create(name, {"x": 1}, labels=labels)
             body = await baton_objects.wait_handled(name)
             assert body["metadata"]["finalizers"] == [FINALIZER]
+        await relay.wait_for_call("guarded", "daemon", turn=1)
         await baton_objects.create("early", {"x": 1})
         await baton_objects.wait("early", lambda body: has_records(body, created="delayed"))
-        await baton_objects.delete("begun")
+        for name in ("begun", "guarded"):
+            await baton_objects.delete(name)
         await baton_objects.wait(
             "begun", lambda body: has_records(body, finished="success", pending="delayed")
         )
+        for handler in ("finished", "pending"):
+            await relay.wait_for_call("guarded", handler, turn=1)
+        await baton_objects.wait("guarded", lambda body: "pending" in get_records(body))
         await command.stop(swap.stop)
     for name in ("away", "early"):
         await baton_objects.delete(name)
     async with relay.run(swap.second):
-        for name in ("begun", "away", "early"):
+        for name in ("begun", "guarded", "away", "early"):
             await baton_objects.wait_gone(name)
 
-    assert relay.list_handlers("begun", turn=1).count("finished") == 1
-    assert relay.list_handlers("begun", turn=2) == ["pending"]
-    for name in ("away", "early"):
-        assert relay.list_handlers(name) == ["finished", "pending"]
+    for name in ("begun", "guarded"):
+        assert relay.list_handlers(name, turn=2) == ["pending"]
+        assert relay.list_handlers(name).count("created") == 1
+        assert relay.list_handlers(name).count("finished") == 1
+    assert relay.list_handlers("away") == ["created", "finished", "pending"]
+    assert relay.list_handlers("early") == ["finished", "pending"]
 
 
 @pytest.mark.feature("CON-04", "HND-20")
