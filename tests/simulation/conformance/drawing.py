@@ -157,14 +157,6 @@ class Drawing:
         kinds, weights = tuple(self._weighted), tuple(self._weighted.values())
         return self._rng.choices(kinds, weights)[0]()
 
-    def draw_watch(self) -> Drawn:
-        """Return a watch that can be opened without errors."""
-        place, namespace, _ = self._choose()
-        query = {"watch": "true", "sendInitialEvents": "true", "allowWatchBookmarks": "true"}
-        query["resourceVersionMatch"] = "NotOlderThan"
-        path = place.build_path(namespace)
-        return Drawn("GET", path, place.plural, query=query, is_watch=True)
-
     def _choose(self) -> tuple[Place, str, str]:
         place = self._rng.choices(CUSTOM, (5, 6, 2, 1))[0]
         namespace = self._rng.choice(self._namespaces) if place.is_namespaced else ""
