@@ -13,6 +13,7 @@ field away.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import re
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -158,6 +160,7 @@ class ChildStore:
     _named: dict[tuple[str, str | None, str], Parent] = field(default_factory=dict)
     # The newest version that was shown of each child that is being applied; "" for none.
     _applying: dict[Place, str] = field(default_factory=dict)
+    _locks: WeakValueDictionary[Place, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def register(self, parent: Parent, handler: ReconcileHandler) -> None:
         """Call a reconciler of this object when a child of it changes."""
@@ -227,7 +230,8 @@ class ChildStore:
                 return  # it is known
             if event_type is not None and _is_older(child.version, old.version):
                 return
-            child.applied_fields = old.applied_fields
+            if child.digest == old.digest:  # else they are of another apply
+                child.applied_fields = old.applied_fields
         if child.applied_fields is not None:
             child.unchecked = None
         self._put(place, child)
@@ -249,6 +253,10 @@ class ChildStore:
         for place in self._applying:
             if place not in self._children and _is_in(place, kind, namespace):
                 self._note_shown(place, str(version))
+
+    def lock(self, place: Place) -> asyncio.Lock:
+        """Return the lock of a child: it is applied by one call at a time."""
+        return self._locks.setdefault(place, asyncio.Lock())
 
     def begin(self, place: Place) -> None:
         """Let events of a child wait for the response to an own apply."""

@@ -181,30 +181,33 @@ class Children:
         digest = self._mark(content, place, label)
         self._check_sight(handler, resource, content, place)
         self._applied.add(place)
-        known, former = store.find(place), None
-        mine = known if known and (known.owner, known.reconciler) == (self._uid, label) else None
-        if mine is not None and mine.has(digest, content):
-            return False
-        is_changed = mine is not None and mine.digest == digest  # by others
-        if mine is None or is_changed:
-            former = await self._claim(resource, place, label, adopt=adopt)
-        is_forced = mine is not None or former is not None
-        if former is not None:  # refused if another one has taken its place
-            content["metadata"]["uid"] = former["metadata"]["uid"]
-        elif mine is not None and not is_changed:
-            content["metadata"]["uid"] = mine.uid
-        self.has_taken_back |= is_changed
-        store.begin(place)
-        try:
-            if former is not None:
-                notes = former["metadata"].get("annotations") or {}
-                same = content if notes.get(self._names.digest) == digest else None
-                await self._take_over(resource, former, label, same)
-            found = await self._write(content, place, label, is_forced=is_forced)
-            store.note_applied(place, found, self._names, is_read=self._is_read(resource))
-        finally:
-            store.finish(place)
-        return True
+        async with store.lock(place):
+            known, former = store.find(place), None
+            mine = (
+                known if known and (known.owner, known.reconciler) == (self._uid, label) else None
+            )
+            if mine is not None and mine.has(digest, content):
+                return False
+            is_changed = mine is not None and mine.digest == digest  # by others
+            if mine is None or is_changed:
+                former = await self._claim(resource, place, label, adopt=adopt)
+            is_forced = mine is not None or former is not None
+            if former is not None:  # refused if another one has taken its place
+                content["metadata"]["uid"] = former["metadata"]["uid"]
+            elif mine is not None and not is_changed:
+                content["metadata"]["uid"] = mine.uid
+            self.has_taken_back |= is_changed
+            store.begin(place)
+            try:
+                if former is not None:
+                    notes = former["metadata"].get("annotations") or {}
+                    same = content if notes.get(self._names.digest) == digest else None
+                    await self._take_over(resource, former, label, same)
+                found = await self._write(content, place, label, is_forced=is_forced)
+                store.note_applied(place, found, self._names, is_read=self._is_read(resource))
+            finally:
+                store.finish(place)
+            return True
 
     def _locate(
         self, handler: ReconcileHandler, resource: Resource, content: Json, namespace: str | None

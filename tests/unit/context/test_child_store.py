@@ -109,6 +109,26 @@ def test_a_change_of_somebody_else_during_an_apply_is_not_lost(scene: Scene) -> 
     assert not scene.find().has(DIGEST, {"metadata": {"name": "child"}, "data": {"a": "1"}})
 
 
+def test_a_child_that_others_change_during_an_apply_of_other_fields_need_not_be_written_again(
+    scene: Scene,
+) -> None:
+    scene.store.begin(scene.place)
+    scene.store.note_applied(scene.place, build(4), NAMES, is_read=False)
+    scene.store.finish(scene.place)
+    scene.note("ADDED", build(4))
+    digest = f"{DIGEST}2"
+    rest: Json = {
+        "annotations": {NAMES.digest: digest},
+        "fields": {"f:metadata": {}, "f:data": {"f:a": {}}},
+    }
+    scene.store.begin(scene.place)
+    scene.note("MODIFIED", build(5, **rest))
+    scene.note("MODIFIED", build(6, **rest))  # such as the status
+    scene.store.note_applied(scene.place, build(5, **rest), NAMES, is_read=False)
+    scene.store.finish(scene.place)
+    assert scene.find().has(digest, {"metadata": {"name": "child"}, "data": {"a": "1"}})
+
+
 @pytest.mark.parametrize("shown", [[], ["ADDED"], ["ADDED", "MODIFIED"]])
 @pytest.mark.parametrize("is_listed", [False, True])
 def test_a_child_that_is_deleted_before_the_response_to_its_apply_does_not_stay_lost(
