@@ -223,13 +223,18 @@ class ChildStore:
                 self._remove(place, old)
                 self._tell(place, old)
             return
+        # A list can go back in time, as after a restored backup, but not behind an own apply.
+        if (
+            old is not None
+            and (event_type is not None or old.fields is None)
+            and _is_older(child.version, old.version)
+        ):
+            return
         if old is not None and old.uid == child.uid:
             if old.version == child.version:  # perhaps the echo of an own apply
                 if old.fields is None:
                     old.fields = old.applied_fields = child.fields
                 return  # it is known
-            if event_type is not None and _is_older(child.version, old.version):
-                return
             if child.digest == old.digest:  # else they are of another apply
                 child.applied_fields = old.applied_fields
         if child.applied_fields is not None:

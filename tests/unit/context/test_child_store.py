@@ -158,6 +158,22 @@ def test_a_deletion_before_an_apply_that_creates_the_child_again_does_not_hide_i
     assert scene.find().uid == "c2"
 
 
+@pytest.mark.parametrize("uid", ["c0", "c1"])
+@pytest.mark.parametrize("event_type", [None, "MODIFIED"])
+def test_a_list_or_an_event_from_before_an_own_apply_does_not_hide_it(
+    scene: Scene, event_type: str | None, uid: str
+) -> None:
+    scene.note("ADDED", build(4, uid=uid))
+    scene.store.begin(scene.place)
+    scene.store.note_applied(scene.place, build(7), NAMES, is_read=False)
+    scene.store.finish(scene.place)
+    assert scene.note(event_type, build(5, uid=uid)) == 0
+    assert (scene.find().uid, scene.find().version) == ("c1", "7")
+    scene.note("MODIFIED", build(7))
+    scene.note(None, build(5))  # a restored backup
+    assert scene.find().version == "5"
+
+
 def test_only_what_matters_calls_the_parent(scene: Scene) -> None:
     assert scene.note(None, build(5)) == 1
     assert scene.note("MODIFIED", build(6)) == 0  # such as the status
