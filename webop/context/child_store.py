@@ -14,11 +14,12 @@ field away.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -259,13 +260,20 @@ class ChildStore:
             if place not in self._children and _is_in(place, kind, namespace):
                 self._note_shown(place, str(version))
 
-    def lock(self, place: Place) -> asyncio.Lock:
-        """Return the lock of a child: it is applied by one call at a time."""
-        return self._locks.setdefault(place, asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def applying(self, place: Place) -> AsyncIterator[None]:
+        """Let one call at a time apply a child; events of it wait for the response.
 
-    def begin(self, place: Place) -> None:
-        """Let events of a child wait for the response to an own apply."""
-        self._applying[place] = ""
+        At the end, what was not the echo of the apply calls the parent.
+        """
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            self._applying[place] = ""
+            try:
+                yield
+            finally:
+                child = self._children.get(place)
+                if self._applying.pop(place) and child is not None:
+                    self._tell(place, child)
 
     def note_applied(self, place: Place, raw: Json, names: Names, *, is_read: bool) -> None:
         """Accept the response to an own apply, unless what came later has overtaken it."""
@@ -276,16 +284,11 @@ class ChildStore:
         if known is not None and (known.uid, known.version) == (child.uid, child.version):
             known.applied_fields, known.unchecked = known.fields, None
             self._applying[place] = ""  # the event was its echo
-        elif _is_older(child.version, self._applying.get(place, "")):  # perhaps it is deleted
+        elif _is_older(child.version, self._applying[place]):  # perhaps it is deleted
             self._applying[place] = ""
             self._tell(place, child)
         else:
             self._put(place, child)
-
-    def finish(self, place: Place) -> None:
-        """End the wait: an event that was not the echo of the apply matters."""
-        if self._applying.pop(place, "") and (child := self._children.get(place)) is not None:
-            self._tell(place, child)
 
     def _note_shown(self, place: Place, version: str) -> None:
         known = self._applying.get(place)

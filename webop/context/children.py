@@ -183,34 +183,28 @@ class Children:
         if self._applied.setdefault(place, digest) != digest:
             text = "%s applies %s twice in one call: each call writes both, and the last one wins."
             self._logger.warning(text, handler, place)
-        async with store.lock(place):
+        async with store.applying(place):
             known, former = store.find(place), None
-            mine = (
-                known if known and (known.owner, known.reconciler) == (self._uid, label) else None
-            )
+            is_mine = known is not None and (known.owner, known.reconciler) == (self._uid, label)
+            mine = known if is_mine else None
             if mine is not None and mine.has(digest, content):
                 return False
             is_changed = mine is not None and mine.digest == digest  # by others
             if mine is None or is_changed:
                 former = await self._claim(resource, place, label, adopt=adopt)
-            is_forced = mine is not None or former is not None
             if former is not None:  # refused if another one has taken its place
                 content["metadata"]["uid"] = former["metadata"]["uid"]
+                notes = former["metadata"].get("annotations") or {}
+                same = content if notes.get(self._names.digest) == digest else None
+                await self._take_over(resource, former, label, same)
             elif mine is not None and not is_changed:
                 content["metadata"]["uid"] = mine.uid
-            store.begin(place)
-            try:
-                if former is not None:
-                    notes = former["metadata"].get("annotations") or {}
-                    same = content if notes.get(self._names.digest) == digest else None
-                    await self._take_over(resource, former, label, same)
-                found, causes = await self._write(content, label, is_forced=is_forced)
-                if causes or (is_changed and mine and mine.version != _get_version(found)):
-                    self._report_taken_back(place, causes)
-                store.note_applied(place, found, self._names, is_read=self._is_read(resource))
-            finally:
-                store.finish(place)
-            return True
+            is_forced = mine is not None or former is not None
+            found, causes = await self._write(content, label, is_forced=is_forced)
+            if causes or (is_changed and mine and mine.version != _get_version(found)):
+                self._report_taken_back(place, causes)
+            store.note_applied(place, found, self._names, is_read=self._is_read(resource))
+        return True
 
     def _locate(
         self, handler: ReconcileHandler, resource: Resource, content: Json, namespace: str | None
