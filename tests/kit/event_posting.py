@@ -36,12 +36,14 @@ class Recorder:
         stored: the events by their names, as they are in the cluster.
         requests: the methods in order.
         failures: what the next requests fail with.
+        losses: what the next events fail with after they were stored.
     """
 
     def __init__(self) -> None:
         self.stored: dict[str, dict[str, Any]] = {}
         self.requests: list[str] = []
         self.failures: list[BaseException] = []
+        self.losses: list[BaseException] = []
 
     async def create(
         self, resource: Resource, namespace: str, body: dict[str, Any], **options: Any
@@ -52,6 +54,8 @@ class Recorder:
             raise APIConflictError("exists", status=409)
         assert namespace == body["metadata"]["namespace"]
         self.stored[name] = json.loads(json.dumps(body))
+        if self.losses:
+            raise self.losses.pop(0)
         return body
 
     async def patch(

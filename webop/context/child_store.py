@@ -13,13 +13,16 @@ field away.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import hashlib
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -158,6 +161,7 @@ class ChildStore:
     _named: dict[tuple[str, str | None, str], Parent] = field(default_factory=dict)
     # The newest version that was shown of each child that is being applied; "" for none.
     _applying: dict[Place, str] = field(default_factory=dict)
+    _locks: WeakValueDictionary[Place, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     def register(self, parent: Parent, handler: ReconcileHandler) -> None:
         """Call a reconciler of this object when a child of it changes."""
@@ -220,14 +224,20 @@ class ChildStore:
                 self._remove(place, old)
                 self._tell(place, old)
             return
+        # A list can go back in time, as after a restored backup, but not behind an own apply.
+        if (
+            old is not None
+            and (event_type is not None or old.fields is None)
+            and _is_older(child.version, old.version)
+        ):
+            return
         if old is not None and old.uid == child.uid:
             if old.version == child.version:  # perhaps the echo of an own apply
                 if old.fields is None:
                     old.fields = old.applied_fields = child.fields
                 return  # it is known
-            if event_type is not None and _is_older(child.version, old.version):
-                return
-            child.applied_fields = old.applied_fields
+            if child.digest == old.digest:  # else they are of another apply
+                child.applied_fields = old.applied_fields
         if child.applied_fields is not None:
             child.unchecked = None
         self._put(place, child)
@@ -250,9 +260,20 @@ class ChildStore:
             if place not in self._children and _is_in(place, kind, namespace):
                 self._note_shown(place, str(version))
 
-    def begin(self, place: Place) -> None:
-        """Let events of a child wait for the response to an own apply."""
-        self._applying[place] = ""
+    @contextlib.asynccontextmanager
+    async def applying(self, place: Place) -> AsyncIterator[None]:
+        """Let one call at a time apply a child; events of it wait for the response.
+
+        At the end, what was not the echo of the apply calls the parent.
+        """
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            self._applying[place] = ""
+            try:
+                yield
+            finally:
+                child = self._children.get(place)
+                if self._applying.pop(place) and child is not None:
+                    self._tell(place, child)
 
     def note_applied(self, place: Place, raw: Json, names: Names, *, is_read: bool) -> None:
         """Accept the response to an own apply, unless what came later has overtaken it."""
@@ -263,16 +284,11 @@ class ChildStore:
         if known is not None and (known.uid, known.version) == (child.uid, child.version):
             known.applied_fields, known.unchecked = known.fields, None
             self._applying[place] = ""  # the event was its echo
-        elif _is_older(child.version, self._applying.get(place, "")):  # perhaps it is deleted
+        elif _is_older(child.version, self._applying[place]):  # perhaps it is deleted
             self._applying[place] = ""
             self._tell(place, child)
         else:
             self._put(place, child)
-
-    def finish(self, place: Place) -> None:
-        """End the wait: an event that was not the echo of the apply matters."""
-        if self._applying.pop(place, "") and (child := self._children.get(place)) is not None:
-            self._tell(place, child)
 
     def _note_shown(self, place: Place, version: str) -> None:
         known = self._applying.get(place)

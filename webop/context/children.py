@@ -93,7 +93,7 @@ class Children:
         self.has_taken_back = False
         self._logger = logger
         self._given_client = client
-        self._applied: set[Place] = set()
+        self._applied: dict[Place, str] = {}
         self._has_failed = False
         self._writes = 0
 
@@ -180,30 +180,30 @@ class Children:
         place, label = self._locate(handler, resource, content, namespace), build_label(handler.id)
         digest = self._mark(content, place, label)
         self._check_sight(handler, resource, content, place)
-        self._applied.add(place)
-        known, former = store.find(place), None
-        mine = known if known and (known.owner, known.reconciler) == (self._uid, label) else None
-        if mine is not None and mine.has(digest, content):
-            return False
-        is_changed = mine is not None and mine.digest == digest  # by others
-        if mine is None or is_changed:
-            former = await self._claim(resource, place, label, adopt=adopt)
-        is_forced = mine is not None or former is not None
-        if former is not None:  # refused if another one has taken its place
-            content["metadata"]["uid"] = former["metadata"]["uid"]
-        elif mine is not None and not is_changed:
-            content["metadata"]["uid"] = mine.uid
-        self.has_taken_back |= is_changed
-        store.begin(place)
-        try:
-            if former is not None:
+        if self._applied.setdefault(place, digest) != digest:
+            text = "%s applies %s twice in one call: each call writes both, and the last one wins."
+            self._logger.warning(text, handler, place)
+        async with store.applying(place):
+            known, former = store.find(place), None
+            is_mine = known is not None and (known.owner, known.reconciler) == (self._uid, label)
+            mine = known if is_mine else None
+            if mine is not None and mine.has(digest, content):
+                return False
+            is_changed = mine is not None and mine.digest == digest  # by others
+            if mine is None or is_changed:
+                former = await self._claim(resource, place, label, adopt=adopt)
+            if former is not None:  # refused if another one has taken its place
+                content["metadata"]["uid"] = former["metadata"]["uid"]
                 notes = former["metadata"].get("annotations") or {}
                 same = content if notes.get(self._names.digest) == digest else None
                 await self._take_over(resource, former, label, same)
-            found = await self._write(content, place, label, is_forced=is_forced)
+            elif mine is not None and not is_changed:
+                content["metadata"]["uid"] = mine.uid
+            is_forced = mine is not None or former is not None
+            found, causes = await self._write(content, label, is_forced=is_forced)
+            if causes or (is_changed and mine and mine.version != _get_version(found)):
+                self._report_taken_back(place, causes)
             store.note_applied(place, found, self._names, is_read=self._is_read(resource))
-        finally:
-            store.finish(place)
         return True
 
     def _locate(
@@ -277,6 +277,9 @@ class Children:
         owners = {one.get("uid") for one in meta.get("ownerReferences") or ()}
         labels = meta.get("labels") or {}
         owner, reconciler = labels.get(self._names.owner), labels.get(self._names.reconciler)
+        digest = (meta.get("annotations") or {}).get(self._names.digest) or ""
+        if owner and owner != self._uid and not digest.startswith(build_seal(place, owner)):
+            owner = None  # no reconciler has applied it
         if owner == self._uid:  # the reconciler can have had another id
             is_ours = reconciler == label or not self._store.has_parent(owner, reconciler or "?")
         elif owner:  # its parent can be gone
@@ -315,20 +318,29 @@ class Children:
             where = meta.get("namespace")
             await self._client.patch(resource, meta["name"], patch, namespace=where)
 
-    async def _write(self, content: Json, place: Place, label: str, *, is_forced: bool) -> Json:
-        """Apply a child; take the fields of others only if they have changed it."""
+    async def _write(
+        self, content: Json, label: str, *, is_forced: bool
+    ) -> tuple[Json, builtins.list[Json]]:
+        """Apply a child; take the fields of others only if they have changed it.
+
+        Returns:
+            The child, and the conflicts about the fields of others.
+        """
         manager = self._name_manager(label)
         try:
-            return await self._client.apply(content, field_manager=manager)
+            return await self._client.apply(content, field_manager=manager), []
         except APIConflictError as exc:
             causes: Any = exc.details.get("causes") or ()
             if not (is_forced and causes):
                 raise
-            self.has_taken_back = True
-            found = [f"{one.get('field')} ({one.get('message')})" for one in causes]
-            text = "Taking back what was changed in %s: %s."
-            self._logger.info(text, place, join_names(found, _NAMED))
-        return await self._client.apply(content, field_manager=manager, force=True)
+        return await self._client.apply(content, field_manager=manager, force=True), [*causes]
+
+    def _report_taken_back(self, place: Place, causes: Iterable[Json]) -> None:
+        """Note and log that somebody has changed a child: there is no conflict about removals."""
+        self.has_taken_back = True
+        found = [f"{one.get('field')} ({one.get('message')})" for one in causes]
+        fields = f": {join_names(found, _NAMED)}" if found else ""
+        self._logger.info("Taking back what was changed in %s%s.", place, fields)
 
     async def prune(self) -> builtins.list[str]:
         """Delete the children that were not applied in this call; return their names.
@@ -492,6 +504,10 @@ class SyncChildren:
     get = blocking(Children.get)
     list = blocking(Children.list)
     ready = blocking(Children.ready)
+
+
+def _get_version(obj: Json) -> str:
+    return obj["metadata"].get("resourceVersion") or ""
 
 
 def _meets(obj: Json, wish: str) -> bool:

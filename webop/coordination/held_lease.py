@@ -105,9 +105,10 @@ class ObservedLease:
                 raw = renew(before, self.times.duration, now)
             else:
                 raw = claim(self._access.name, before, self._identity, self.times.duration, now)
-            self.claimed = Record.parse(raw)
+            former, self.claimed = self.claimed, Record.parse(raw)
             if await self._write(raw):
                 return True
+            self.claimed = former  # this one was refused: perhaps because of the former one
             await self.refresh()
         return was_own and self.is_own
 

@@ -226,17 +226,22 @@ class Poster:
 
     async def _perform(self, client: Client, counted: CountedEvent) -> None:
         namespace = _get_namespace(counted)
-        if counted.is_posted:
-            update = build_update(counted)
-            if await client.patch(EVENTS, namespace, counted.name, update, **_OPTIONS) is not None:
-                return
-            counted.is_posted = False  # events do not live long in a cluster
-        # The name is chosen here: a request that is repeated makes no second event.
+        # Events do not live long in a cluster. And a request whose response was lost can have made
+        # this one, with an older count: its name is chosen here, so there is no second one.
+        if counted.is_posted and await self._update(client, counted):
+            return
         counted.name = counted.name or f"{self.settings.posting.event_name_prefix}{token_hex(8)}"
-        with contextlib.suppress(APIConflictError):
-            event = build_event(counted, self.settings.posting)
+        event = build_event(counted, self.settings.posting)
+        try:
             await client.create(EVENTS, namespace, event, **_OPTIONS)
+        except APIConflictError:
+            await self._update(client, counted)
         counted.is_posted = True
+
+    async def _update(self, client: Client, counted: CountedEvent) -> bool:
+        """Update an Event in the cluster; return whether it is there."""
+        namespace, update = _get_namespace(counted), build_update(counted)
+        return await client.patch(EVENTS, namespace, counted.name, update, **_OPTIONS) is not None
 
     def _report(self, *, is_last: bool = False) -> None:
         now = time.monotonic()

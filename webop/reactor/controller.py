@@ -177,8 +177,10 @@ class Controller:
             needs_resume = Hold.PAUSED in self.holds or is_old
             obj = self._objects[uid] = WatchedObject(self, uid, raw, needs_resume=needs_resume)
         is_news = self._is_news(obj, event_type, version)
-        obj.confirmed = self.listing
+        was_outdated, obj.confirmed = obj.is_outdated, self.listing
         if not is_news and (obj.is_gone or not has_event_handlers or version != obj.version):
+            if was_outdated:  # what waits for the list can go on with the known state
+                self.enqueue(obj)
             return
         # Handlers that have got an object get its deletion, also after a pause.
         is_wanted = not self.is_stopped or (event_type == "DELETED" and obj.is_shown)
@@ -188,13 +190,7 @@ class Controller:
         obj.is_unshown |= has_event_handlers and is_wanted
         obj.may_have_left = is_leaving
         if is_news:
-            obj.accept(event_type, raw)
-            obj.is_unindexed = self.has_indexes and not obj.is_gone
-            if obj.is_gone:
-                self.note_deletion(obj)
-            elif uid in self._vanished:  # the state can be late: the object is read first
-                self._queue.bodies.drop(obj.text)
-                obj.raw, obj.text = None, b""
+            self._accept(obj, event_type, raw)
         else:  # our own patch comes back as an event
             obj.event_type = event_type
             if obj.raw is None and obj.text is None:
@@ -205,6 +201,16 @@ class Controller:
             self._let_go(obj)
         else:
             self.enqueue(obj)
+
+    def _accept(self, obj: WatchedObject, event_type: RawEventType, raw: dict[str, Any]) -> None:
+        """Accept a newer state of an object."""
+        obj.accept(event_type, raw)
+        obj.is_unindexed = self.has_indexes and not obj.is_gone
+        if obj.is_gone:
+            self.note_deletion(obj)
+        elif obj.uid in self._vanished:  # the state can be late: the object is read first
+            self._queue.bodies.drop(obj.text)
+            obj.raw, obj.text = None, b""
 
     def add_left(self, raw: dict[str, Any]) -> None:
         """Remove the finalizer from an object that left while no operator ran."""

@@ -54,6 +54,7 @@ async def handle_change(
     cycle = work.cycle = work.cycle or Cycle()
     cycle.trace = cycle.trace or find_current_span()
     state, commits = Snapshot(cause.body.raw), _Commits(ctx, obj, cause)
+    needed = controller.needed  # changes with a pause, in which others can have handled the change
     options = CallOptions(
         settings,
         lifecycle=ctx.operator.lifecycle,
@@ -61,7 +62,9 @@ async def handle_change(
         commits=commits,
         counters=ctx.operator.counters,
         status=cycle.call_status,
-        may_continue=lambda: not (controller.is_held or obj.is_gone),
+        may_continue=lambda: (
+            not (controller.is_held or obj.is_gone) and controller.needed == needed
+        ),
     )
     failures = cycle.call_status.failures
     for key in failures.keys() - progress.keys():  # handlers that no longer match

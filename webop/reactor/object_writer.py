@@ -481,7 +481,7 @@ class Writer:
                 raw = newest
                 continue
             if response is not None:
-                obj.accept_own(response)
+                obj.accept_own(response, is_content_own=_has_content(content))
                 return response, ""
             if subresource and await read(ctx, obj) is not None:
                 what = f"{ctx.resource.plural}/{subresource}"
@@ -611,6 +611,15 @@ def _join(patch: Patch, newer: Patch) -> Patch:
     if not (patch and newer):
         return patch or newer
     return Patch(merge_patches(patch, newer), fns=[*patch.fns, *newer.fns])
+
+
+def _has_content(content: Content) -> bool:
+    """Return whether a patch changes more than metadata and status."""
+    if isinstance(content, Mapping):
+        changed = {*content}
+    else:
+        changed = {one["path"].split("/")[1] for one in content}
+    return bool(changed - {"metadata", "status"})
 
 
 def _without_status(raw: dict[str, Any]) -> dict[str, Any]:

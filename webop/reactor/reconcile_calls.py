@@ -86,9 +86,12 @@ class ReconcileStates:
 def find_due(
     ctx: ResourceContext, obj: WatchedObject, cause: ResourceCause
 ) -> list[ReconcileHandler]:
-    """Return the reconcilers that must be called for the newest state, now or later."""
+    """Return the reconcilers that must be called for the newest state, now or later.
+
+    Right after a pause, its state is outdated: the list that follows shows a newer one.
+    """
     found: list[ReconcileHandler] = []
-    if not ctx.handlers.reconcilers or cause.is_deleted:
+    if not ctx.handlers.reconcilers or cause.is_deleted or obj.is_outdated:
         return found
     states = obj.reconciling = obj.reconciling or ReconcileStates()
     for handler in ctx.handlers.reconcilers:
@@ -110,7 +113,9 @@ def find_due(
 async def call_due(
     ctx: ResourceContext, obj: WatchedObject, handlers: Sequence[ReconcileHandler]
 ) -> float | None:
-    """Call the reconcilers that are due.
+    """Call the reconcilers that are due, unless a newer state must be looked at first.
+
+    It can have come during the call of another handler: perhaps the object is being deleted.
 
     Returns:
         The seconds until the next one is due; None if none is.
@@ -118,8 +123,8 @@ async def call_due(
     loop, states = asyncio.get_running_loop(), obj.reconciling or ReconcileStates()
     for handler in handlers:
         moment = states.known[handler.id].get_moment(handler)
-        is_free = not (obj.controller.is_held or obj.is_gone or obj.raw is None)
-        if moment is not None and moment <= loop.time() and is_free:
+        is_known = not (obj.is_dirty or obj.is_outdated or obj.is_gone or obj.raw is None)
+        if moment is not None and moment <= loop.time() and is_known and not obj.controller.is_held:
             await _call(ctx, obj, handler, states)
     moments = (states.known[handler.id].get_moment(handler) for handler in handlers)
     return min((max(0.0, one - loop.time()) for one in moments if one is not None), default=None)

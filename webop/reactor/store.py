@@ -200,14 +200,20 @@ class WatchedObject:
             return apply_merge_patch(raw, writer.sent.of_webop)
         return raw
 
-    def accept_own(self, raw: dict[str, Any]) -> None:
-        """Accept the response to an own request, unless a newer state is already known."""
+    def accept_own(self, raw: dict[str, Any], *, is_content_own: bool = False) -> None:
+        """Accept the response to an own request, unless a newer state is already known.
+
+        Args:
+            raw: the state in the response.
+            is_content_own: whether the request has changed more than metadata and status.
+        """
         if self.is_gone:  # the response was late
             return
         version = parse_version(raw)
         if version > self.version or (not version and raw != self.raw):
             self.accept("MODIFIED", raw)
-            if (cycle := (self.work or NOTHING).cycle) is not None and cycle.content:
+            cycle = (self.work or NOTHING).cycle
+            if is_content_own and cycle is not None and cycle.content:
                 cycle.content = digest_content(raw)  # an own change is no reason to retry
             self.is_unindexed = self.controller.has_indexes
             self.confirmed = max(self.confirmed, self.controller.listing - 0.5)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 import webop
+from tests.kit.http_relay import Relay
 from tests.kit.operators import (
     FINALIZER,
     PREFIX,
@@ -20,6 +23,7 @@ from tests.kit.operators import (
     build_settings,
     do_nothing,
     get_progress,
+    is_handled,
 )
 from tests.kit.peering_objects import Boss, PeeringObject, provide_peerings
 from tests.kit.timeline import Timeline
@@ -173,6 +177,48 @@ async def test_event_handlers_get_a_deletion_of_the_pause_once_if_there_is_an_in
         assert [call["type"] for call in calls.of("one", handler)].count("DELETED") == 1
     assert "DELETED" not in [call["type"] for call in calls.of("two", "event")]
     assert not calls.of("three")  # it was not there before the pause, nor after it
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+async def test_a_handler_that_another_operator_has_called_in_a_short_pause_is_not_called_again(
+    objects: Objects,
+    boss: Boss,
+    calls: Calls,
+    relayed: Relay,
+    run_relayed: RunOperator,
+    *,
+    is_listed: bool,
+) -> None:
+    """The pause begins and ends during the call of the handler before it."""
+    is_free, is_listing = asyncio.Event(), asyncio.Event()
+    is_listing.set()
+    webop.on.create("widgets", id="first")(calls.noting("first", is_free))
+    webop.on.create("widgets", id="second")(calls.noting("second"))
+
+    async def watch(request: httpx.Request) -> AsyncIterator[bytes]:
+        if "widgets" in request.url.path:
+            await is_listing.wait()
+        async for data in relayed.pass_watch_on(request):
+            yield data
+
+    relayed.watch = watch
+    together = webop.lifecycles.all_at_once
+    async with run_relayed(standalone=False, identity="me", lifecycle=together):
+        await objects.create("one", {"size": 1})
+        await calls.wait("one", "first")
+        await boss.pause()
+        handled = json.dumps({"spec": {"size": 1}})
+        done = {f"{PREFIX}/last-handled-configuration": handled}
+        await objects.patch("one", {"metadata": {"annotations": done}})
+        if not is_listed:
+            is_listing.clear()
+        await boss.resume()
+        await asyncio.sleep(_IDLE)
+        is_free.set()
+        await asyncio.sleep(_IDLE)
+        is_listing.set()
+        await objects.wait("one", lambda raw: is_handled(raw) and not get_progress(raw))
+    assert calls.handlers("one") == ["first"]
 
 
 async def test_a_change_that_is_taken_back_in_a_pause_is_handled_by_those_who_have_seen_it(

@@ -82,6 +82,55 @@ async def test_children_that_are_deleted_edited_or_orphaned_by_hand_come_back(
     assert "Taking back what was changed in 'site-two' of configmaps" in caplog.text
 
 
+async def test_a_field_that_somebody_has_removed_is_taken_back_with_a_line_in_the_log(
+    builder: Builder,
+    objects: Objects,
+    maps: Maps,
+    run_operator: RunOperator,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with run_operator():
+        await objects.create("site", {"pages": {"one": "1"}})
+        await maps.wait("site-one", has("1"))
+        await maps.patch("site-one", {"data": {"text": None}})
+        await maps.wait("site-one", has("1"))
+    assert caplog.text.count("Taking back what was changed in 'site-one' of configmaps") == 1
+
+
+async def test_an_object_with_only_the_labels_of_a_child_is_no_child(
+    objects: Objects, maps: Maps, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
+    async def build(children: webop.Children, name: str, **_: Any) -> None:
+        await children.apply(build_map(name, {"text": "own"}))
+
+    labels = {"webop.dev/owner": "somebody", "webop.dev/reconciler": "build"}
+    await maps.create("site", {"text": "foreign"}, labels=labels)
+    async with run_operator():
+        await objects.create("site")
+        await eventually(lambda: "it is nobody's child" in caplog.text)
+    found = await maps.find("site")
+    assert found is not None
+    assert found["data"] == {"text": "foreign"}
+    assert found["metadata"]["labels"] == labels
+
+
+async def test_a_child_that_is_applied_twice_in_one_call_is_told(
+    objects: Objects, maps: Maps, run_operator: RunOperator, caplog: pytest.LogCaptureFixture
+) -> None:
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
+    async def build(children: webop.Children, name: str, **_: Any) -> None:
+        await children.apply(build_map(name, {"text": "one"}))
+        await children.apply(build_map(name, {"text": "two"}))
+
+    async with run_operator():
+        await objects.create("site")
+        await maps.wait("site", has("two"))
+    assert "applies 'site' of configmaps" in caplog.text
+    assert "twice in one call" in caplog.text
+
+
 SERVICES = webop.Resource("", "v1", "services", kind="Service", namespaced=True)
 
 
@@ -222,6 +271,38 @@ async def test_slow_writes_of_children_limit_how_many_reconcilers_run_at_once(
         for name in names:
             await maps.wait(f"{name}-b", bool)
     assert 1 < most <= 32
+
+
+async def test_a_child_that_is_applied_twice_at_once_and_deleted_meanwhile_comes_back(
+    objects: Objects, maps: Maps, relayed: Relay, run_relayed: RunOperator
+) -> None:
+    sent: list[httpx.Request] = []
+    responses = [asyncio.Event(), asyncio.Event()]
+
+    async def delay(request: httpx.Request) -> httpx.Response | None:
+        is_about_child = request.method == "PATCH" and request.url.path.endswith("/child")
+        if not is_about_child or len(sent) == len(responses):
+            return None
+        sent.append(request)
+        is_due, answer = responses[len(sent) - 1], await relayed.pass_on(request)
+        await is_due.wait()
+        return answer
+
+    @webop.reconcile("widgets", owns=["configmaps"], when=is_no_fence)
+    async def build(children: webop.Children, **_: Any) -> None:
+        await asyncio.gather(*(children.apply(build_map("child", {})) for _ in range(2)))
+
+    async with run_relayed(meddle=delay):
+        await objects.pass_fence()
+        await objects.create("one")
+        await maps.wait("child", bool)
+        await asyncio.sleep(0.2)  # for the second request
+        responses[0].set()
+        await asyncio.sleep(0.2)
+        await maps.delete("child")
+        await asyncio.sleep(0.2)
+        responses[1].set()
+        await maps.wait("child", bool)
 
 
 async def test_nothing_of_others_is_taken_over_or_pruned(

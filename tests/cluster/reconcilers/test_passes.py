@@ -220,6 +220,45 @@ async def test_a_change_during_a_call_is_not_taken_for_the_own_one(
     assert calls == [1, 2]
 
 
+@pytest.mark.parametrize("decorate", [webop.on.create, webop.reconcile])
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_what_happens_during_the_call_of_another_handler_can_make_a_call_needless(
+    objects: Objects, run_operator: RunOperator, seen: Seen, *, decorate: Any, is_deleted: bool
+) -> None:
+    order: list[str] = []
+    is_begun, is_free = asyncio.Event(), asyncio.Event()
+
+    async def slow(**_: Any) -> None:
+        is_begun.set()
+        await is_free.wait()
+
+    decorate("widgets", id="slow", when=is_no_fence)(slow)
+    declare(seen, labels={"in-use": "yes"})
+
+    @webop.on.delete("widgets", when=is_no_fence)
+    async def removed(**_: Any) -> None:
+        order.append("delete")
+
+    async with run_operator():
+        await objects.pass_fence()
+        await objects.create("one", labels={"in-use": "yes"})
+        await is_begun.wait()
+        if is_deleted:
+            await objects.delete("one")
+        else:
+            await objects.patch("one", {"metadata": {"labels": {"in-use": "no"}}})
+        await objects.pass_fence()
+        is_free.set()
+        if is_deleted:
+            await objects.wait_gone("one")
+        await objects.pass_fence()
+        assert seen.calls == []
+        if not is_deleted:
+            await objects.patch("one", {"metadata": {"labels": {"in-use": "yes"}}})
+            await seen.until(1)
+    assert order == (["delete"] if is_deleted else [])
+
+
 async def test_handlers_of_changes_and_reconcilers_stand_side_by_side(
     objects: Objects, run_operator: RunOperator, seen: Seen
 ) -> None:

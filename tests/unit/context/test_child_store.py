@@ -77,11 +77,10 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_the_echo_of_an_own_apply_does_not_call_the_parent(scene: Scene) -> None:
+async def test_the_echo_of_an_own_apply_does_not_call_the_parent(scene: Scene) -> None:
     content = {"metadata": {"name": "child"}, "data": {"a": "1"}}
-    scene.store.begin(scene.place)
-    scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
-    scene.store.finish(scene.place)
+    async with scene.store.applying(scene.place):
+        scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
     assert scene.find().has(DIGEST, content)
     assert scene.note("ADDED", build(5)) == 0
     assert scene.find().has(DIGEST, content)
@@ -89,53 +88,82 @@ def test_the_echo_of_an_own_apply_does_not_call_the_parent(scene: Scene) -> None
     assert not scene.find().has(DIGEST, content)
 
 
-def test_an_echo_that_is_faster_than_the_response_does_not_call_the_parent_either(
+async def test_an_echo_that_is_faster_than_the_response_does_not_call_the_parent_either(
     scene: Scene,
 ) -> None:
-    scene.store.begin(scene.place)
-    assert scene.note("ADDED", build(5)) == 0
-    scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
-    scene.store.finish(scene.place)
+    async with scene.store.applying(scene.place):
+        assert scene.note("ADDED", build(5)) == 0
+        scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
     assert scene.parent.calls == []
     assert scene.find().has(DIGEST, {"metadata": {"name": "child"}, "data": {"a": "1"}})
 
 
-def test_a_change_of_somebody_else_during_an_apply_is_not_lost(scene: Scene) -> None:
-    scene.store.begin(scene.place)
-    assert scene.note("MODIFIED", build(7, fields={"f:other": {}})) == 0
-    scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
-    scene.store.finish(scene.place)
+async def test_a_change_of_somebody_else_during_an_apply_is_not_lost(scene: Scene) -> None:
+    async with scene.store.applying(scene.place):
+        assert scene.note("MODIFIED", build(7, fields={"f:other": {}})) == 0
+        scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
     assert scene.parent.calls == ["build configmaps"]
     assert not scene.find().has(DIGEST, {"metadata": {"name": "child"}, "data": {"a": "1"}})
 
 
+async def test_a_child_that_others_change_during_an_apply_of_other_fields_need_not_be_written_again(
+    scene: Scene,
+) -> None:
+    async with scene.store.applying(scene.place):
+        scene.store.note_applied(scene.place, build(4), NAMES, is_read=False)
+    scene.note("ADDED", build(4))
+    digest = f"{DIGEST}2"
+    rest: Json = {
+        "annotations": {NAMES.digest: digest},
+        "fields": {"f:metadata": {}, "f:data": {"f:a": {}}},
+    }
+    async with scene.store.applying(scene.place):
+        scene.note("MODIFIED", build(5, **rest))
+        scene.note("MODIFIED", build(6, **rest))  # such as the status
+        scene.store.note_applied(scene.place, build(5, **rest), NAMES, is_read=False)
+    assert scene.find().has(digest, {"metadata": {"name": "child"}, "data": {"a": "1"}})
+
+
 @pytest.mark.parametrize("shown", [[], ["ADDED"], ["ADDED", "MODIFIED"]])
 @pytest.mark.parametrize("is_listed", [False, True])
-def test_a_child_that_is_deleted_before_the_response_to_its_apply_does_not_stay_lost(
+async def test_a_child_that_is_deleted_before_the_response_to_its_apply_does_not_stay_lost(
     scene: Scene, shown: list[str], is_listed: bool
 ) -> None:
-    scene.store.begin(scene.place)
-    for version, event_type in enumerate(shown, start=5):
-        scene.note(event_type, build(version))
-    if is_listed:
-        scene.store.note_list("configmaps", "ns", set(), 8)
-    else:
-        scene.note("DELETED", build(8))
-    scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
-    scene.store.finish(scene.place)
+    async with scene.store.applying(scene.place):
+        for version, event_type in enumerate(shown, start=5):
+            scene.note(event_type, build(version))
+        if is_listed:
+            scene.store.note_list("configmaps", "ns", set(), 8)
+        else:
+            scene.note("DELETED", build(8))
+        scene.store.note_applied(scene.place, build(5), NAMES, is_read=False)
     assert scene.store.find(scene.place) is None
     assert "build configmaps" in scene.parent.calls
 
 
-def test_a_deletion_before_an_apply_that_creates_the_child_again_does_not_hide_it(
+async def test_a_deletion_before_an_apply_that_creates_the_child_again_does_not_hide_it(
     scene: Scene,
 ) -> None:
     scene.note("ADDED", build(5))
-    scene.store.begin(scene.place)
-    scene.note("DELETED", build(6))
-    scene.store.note_applied(scene.place, build(7, uid="c2"), NAMES, is_read=False)
-    scene.store.finish(scene.place)
+    async with scene.store.applying(scene.place):
+        scene.note("DELETED", build(6))
+        scene.store.note_applied(scene.place, build(7, uid="c2"), NAMES, is_read=False)
     assert scene.find().uid == "c2"
+
+
+@pytest.mark.parametrize("uid", ["c0", "c1"])
+@pytest.mark.parametrize("event_type", [None, "MODIFIED"])
+async def test_a_list_or_an_event_from_before_an_own_apply_does_not_hide_it(
+    scene: Scene, event_type: str | None, uid: str
+) -> None:
+    scene.note("ADDED", build(4, uid=uid))
+    async with scene.store.applying(scene.place):
+        scene.store.note_applied(scene.place, build(7), NAMES, is_read=False)
+    assert scene.note(event_type, build(5, uid=uid)) == 0
+    assert (scene.find().uid, scene.find().version) == ("c1", "7")
+    scene.note("MODIFIED", build(7))
+    scene.note(None, build(5))  # a restored backup
+    assert scene.find().version == "5"
 
 
 def test_only_what_matters_calls_the_parent(scene: Scene) -> None:
@@ -195,12 +223,11 @@ def test_ids_of_reconcilers_become_labels(handler_id: str, label: str | None) ->
         ("ns", set(), 5, False),  # it was applied after the list was made
     ],
 )
-def test_a_child_that_only_an_own_apply_has_shown_goes_with_the_next_list_without_it(
+async def test_a_child_that_only_an_own_apply_has_shown_goes_with_the_next_list_without_it(
     scene: Scene, namespace: str | None, uids: set[str], version: int, is_gone: bool
 ) -> None:
-    scene.store.begin(scene.place)
-    scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
-    scene.store.finish(scene.place)
+    async with scene.store.applying(scene.place):
+        scene.store.note_applied(scene.place, build(6), NAMES, is_read=False)
     scene.store.note_list("configmaps", namespace, uids, version)
     assert (scene.store.find(scene.place) is None) is is_gone
     assert scene.parent.calls == ["build configmaps"] * is_gone

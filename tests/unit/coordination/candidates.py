@@ -62,6 +62,7 @@ class Access:
 
     Attributes:
         is_watched: whether the watch is up.
+        is_mute: whether it seems to be up, but shows nothing.
         is_cut: whether nothing comes through.
         is_forbidden: whether everything is refused.
         delay: how long answers are on the way, in seconds.
@@ -72,7 +73,7 @@ class Access:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.is_watched = True
-        self.is_cut = self.is_forbidden = False
+        self.is_mute = self.is_cut = self.is_forbidden = False
         self.delay = 0.0
 
     def __str__(self) -> str:
@@ -88,7 +89,7 @@ class Access:
 
     async def watch(self, _: WatchOptions) -> AsyncGenerator[WatchItem, None]:
         """Yield the object as it changes, some time later; or, if it is cut, not."""
-        if not self.is_watched:
+        if self.is_mute or not self.is_watched:
             await asyncio.Event().wait()
         feed: asyncio.Queue[WatchItem] = asyncio.Queue()
         yield ListingStarted()

@@ -34,6 +34,17 @@ async def test_without_a_watch_a_free_lease_is_found_by_polling() -> None:
         assert took < 1.3 * candidates[0].times.period
 
 
+@in_virtual_time
+async def test_a_claim_whose_response_was_lost_is_recognized_without_the_watch() -> None:
+    ledger, (candidate,) = build(1)
+    candidate.access.is_mute = True
+    candidate.access.delay = candidate.access.patience
+    async with standing(candidate):
+        await until(lambda: ledger.holder != "")
+        candidate.access.delay = 0.0
+        assert await until(lambda: candidate.is_acting) < 3 * candidate.times.period
+
+
 @pytest.mark.parametrize("pause", [5.0, 5.2, 5.4, 5.6, 5.8, 6.0, 6.2])
 @in_virtual_time
 async def test_the_right_to_act_counts_from_the_request_of_a_renewal(pause: float) -> None:

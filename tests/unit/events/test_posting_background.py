@@ -14,7 +14,6 @@ import webop
 from tests.kit.event_posting import BODY, Recorder, post
 from tests.kit.waiting import eventually
 from webop.errors import (
-    APIConflictError,
     APIConnectionError,
     APIForbiddenError,
     APINotFoundError,
@@ -172,11 +171,22 @@ async def test_an_event_that_was_being_sent_as_the_credentials_were_lost_is_sent
 
 @pytest.mark.feature("KEV-09")
 async def test_an_event_whose_answer_was_lost_is_not_posted_twice(posted: Recorder) -> None:
-    posted.failures = [APIConflictError("exists", status=409)]
+    posted.losses = [APIConnectionError("boo")]
     webop.info(BODY, reason="R1")
     webop.info(BODY, reason="R2")
-    await posted.wait()
-    assert posted.requests == ["POST"] * 2
+    await posted.wait(2)
+    assert [(event["reason"], event["count"]) for event in posted.events] == [("R1", 1), ("R2", 1)]
+    assert posted.requests == ["POST", "POST", "PATCH", "POST"]
+
+
+async def test_repetitions_of_an_event_whose_answer_was_lost_are_counted(posted: Recorder) -> None:
+    posted.losses = [APIConnectionError("boo")]
+    webop.info(BODY, reason="R1")
+    await eventually(lambda: posted.requests)
+    for reason in ("R1", "R2", "R1"):
+        webop.info(BODY, reason=reason)
+    await posted.wait(2)
+    assert [(event["reason"], event["count"]) for event in posted.events] == [("R1", 3), ("R2", 1)]
 
 
 @pytest.mark.feature("KEV-09", "ASY-03", "D-60")

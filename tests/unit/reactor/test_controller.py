@@ -17,10 +17,12 @@ from tests.kit.waiting import eventually
 from webop.calls.threads import NO_POOL, call_in_thread
 from webop.client.watch_events import parse_version
 from webop.errors import APIError
+from webop.handlers.stopping import DaemonStoppingReason
 from webop.reactor.controller import Controller, Hold
 from webop.reactor.decision import Decision
 from webop.reactor.object_writer import open_writer
 from webop.reactor.queue import SharedSlots, WorkQueue
+from webop.reactor.reconcile_calls import ReconcileStates
 from webop.reactor.store import WatchedObject
 
 
@@ -324,6 +326,33 @@ async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_wa
     await settle()
     assert reconciler.versions("restored") == [50, 5]
     assert reconciler.versions("patched") == [50, 51, 60]
+
+
+async def test_an_object_that_a_response_has_shown_does_not_wait_for_ever_after_a_pause(
+    controller: Controller, reconciler: Reconciler
+) -> None:
+    """The list is behind the response, so it shows nothing new: but the wait is over."""
+    waited: list[bool] = []
+
+    async def work(obj: WatchedObject) -> None:
+        waited.append(obj.is_outdated)
+        obj.reconciling = ReconcileStates()  # keeps the body
+        if obj.version == 50:
+            controller.set_paused(DaemonStoppingReason.OPERATOR_PAUSING)
+            controller.set_paused(None)
+            controller.begin_listing()
+            obj.accept_own(build("a", 60))
+
+    reconciler.work = work
+    controller.begin_listing()
+    controller.apply_event(None, build("a", 50))
+    controller.finish_listing()
+    await settle()
+    assert waited == [False, True]
+    controller.apply_event(None, build("a", 51))
+    await settle()
+    assert waited == [False, True, False]
+    assert reconciler.versions("a") == [50, 60, 60]
 
 
 async def test_an_object_that_a_restored_backup_does_not_have_is_gone(

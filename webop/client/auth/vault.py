@@ -307,15 +307,13 @@ class Vault:
         """
         if error is not None:
             self._explain(error, "The API server refuses them.")
+        # A late report about replaced credentials says nothing: their files can have new contents.
         entry = next((entry for entry in self._current.values() if entry.info is info), None)
-        fingerprint = _compute_fingerprint(info) if entry is None else entry.fingerprint
-        # A late report about replaced credentials does not concern the new content of their file.
-        known = (entry.fingerprint for entry in self._current.values())
-        if entry is not None or fingerprint not in known:
-            if fingerprint not in self._refused:
-                self._refused.append(fingerprint)
+        if entry is not None:
+            if entry.fingerprint not in self._refused:
+                self._refused.append(entry.fingerprint)
                 self.refusals += 1
-            self._drop(lambda entry: entry.fingerprint == fingerprint)
+            self._drop(lambda each: each.fingerprint == entry.fingerprint)
         try:
             return await self.get()
         except LoginError as exc:

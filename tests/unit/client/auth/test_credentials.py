@@ -141,6 +141,31 @@ async def test_another_content_of_the_same_files_makes_other_credentials(tmp_pat
     assert await vault.get() is new
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_rotated_certificate_is_used_although_several_requests_with_the_former_one_failed(
+    tmp_path: Path, *, is_late: bool
+) -> None:
+    path = tmp_path / "both"
+
+    def log_in() -> ConnectionInfo:
+        return ConnectionInfo(SERVER, certificate_path=path, private_key_path=path)
+
+    path.write_text("first")
+    vault = Vault({"x": log_in()})
+    first = await vault.get()
+    path.write_text("second")
+    waiting = [asyncio.create_task(vault.invalidate(first)) for _ in range(1 if is_late else 2)]
+    await vault.wait_for_emptiness()
+    await asyncio.sleep(0)
+    await vault.populate({"x": log_in()})
+    assert await waiting[-1] is await vault.get()
+    path.write_text("third")
+    if is_late:
+        await vault.invalidate(first)
+    assert vault.is_usable(log_in())
+    assert vault.refusals == 1
+
+
 async def test_credentials_can_name_files_that_are_not_there_yet(tmp_path: Path) -> None:
     info = ConnectionInfo(SERVER, ca_path=tmp_path / "gone")
     assert Vault({"x": info}).is_usable(info)
