@@ -58,7 +58,6 @@ from webop.handlers.options import (
     spell_out,
 )
 from webop.handlers.registry import OperatorRegistry, get_default_registry
-from webop.handlers.retries import Backoff
 from webop.handlers.validation import (
     check_converter,
     check_metadata_only,
@@ -417,7 +416,6 @@ def reconcile(*resource: ResourcePart, **options: Unpack[ReconcileOptions]) -> C
     for one in (*owns, *watches):
         if not one.is_specific:
             raise TypeError(f"owns= and watches= take single kinds, got {one}.")
-    parsed.setdefault("backoff", Backoff())
 
     def decorator(fn: F) -> F:
         check_signature(fn, ReconcileHandler)

@@ -52,6 +52,7 @@ from webop.errors import (
     APINotFoundError,
     APITimeoutError,
     LoginError,
+    MisfitError,
 )
 from webop.models.fitting import dump, dump_set, fit
 from webop.objects.resources import Resource, Selector, select_objects
@@ -680,9 +681,18 @@ class SyncClient:
 
 
 def _fit(kind: object, obj: Obj) -> Any:
-    """Return an object as its model, if it was asked for by a model."""
-    is_model = isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
-    return fit(kind, obj) if is_model else obj
+    """Return an object as its model, if it was asked for by a model.
+
+    Raises:
+        MisfitError: it does not fit; the message names the object and the fields.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)):
+        return obj
+    try:
+        return fit(kind, obj)
+    except MisfitError as exc:
+        place = "/".join(filter(None, (_get(obj, "namespace"), _get(obj, "name"))))
+        raise MisfitError(f"{kind.__name__} {place}: {exc}", exc.causes) from exc
 
 
 def _select(body: Mapping[str, Any]) -> Selector:

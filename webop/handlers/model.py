@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import pydantic
 
 from webop.errors import ConfigurationError
-from webop.handlers.retries import Pauses
+from webop.handlers.retries import Backoff, Pauses
 from webop.models.arguments import Argument
 from webop.objects.fields import FieldPath
 from webop.objects.resources import Selector
@@ -260,6 +260,7 @@ class ReconcileHandler(ResourceHandler):
 
     title = "Reconciler"
 
+    backoff: Pauses | None = Backoff()  # noqa: RUF009  it is frozen
     fields: tuple[FieldPath, ...] = ()
     owns: tuple[Selector, ...] = ()
     reads: tuple[Selector, ...] = ()

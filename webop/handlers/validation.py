@@ -194,6 +194,8 @@ def _find_problems(handler: Handler, indexes: set[str]) -> Iterator[str]:
         if is_by_name and item.default is item.empty and not is_known:
             nearest = difflib.get_close_matches(item.name, given, n=1)
             advice = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(given)}."
+            if item.name == "children" and family is ChangeHandler:
+                advice = "children needs a function with @webop.reconcile for the same kind."
             kind = getattr(handler, "activity", None) or getattr(handler, "reason", None)
             label = kind.value if kind else handler.family
             yield (

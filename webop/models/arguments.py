@@ -18,7 +18,7 @@ import pydantic
 from webop.errors import ConfigurationError, MisfitError
 from webop.models.annotations import build, is_alias, iterate_classes
 from webop.models.fitting import build_adapter, fit
-from webop.models.model import is_model, split_optional
+from webop.models.model import find_definition, is_model, split_optional
 
 SOURCES: Final = ("body", "spec", "status", "meta", "old", "new")
 
@@ -72,7 +72,8 @@ def parse_arguments(
         has_field: whether ``old`` and ``new`` are values of a field.
 
     Raises:
-        TypeError: an annotation cannot be evaluated, although the handler names a class.
+        TypeError: an annotation cannot be evaluated, although the handler names a class; or a part
+            of the object has the class of the kind.
         ConfigurationError: a class has a field that pydantic has no validator for.
     """
     function = _find_function(fn)
@@ -95,6 +96,7 @@ def parse_arguments(
         kind = _strip(plain)
         if name in SOURCES:
             part = ""
+            _check_part(name, kind, model, function)
             if name in ("old", "new") and not has_field and not is_model(kind):
                 if kind not in parts:
                     text = f"{name}: {getattr(kind, '__name__', kind)} of {_describe(function)}"
@@ -109,6 +111,28 @@ def parse_arguments(
     for argument in found:
         _build(argument, function)
     return tuple(found)
+
+
+def _check_part(
+    name: str, kind: Any, model: type[pydantic.BaseModel] | None, function: Any
+) -> None:
+    """Check that a part of an object does not have the class of a kind: no object would fit.
+
+    Raises:
+        TypeError: it has; the message names the class of the part.
+    """
+    is_whole = is_model(kind) and (kind is model or find_definition(kind) is not None)
+    if not is_whole or name not in ("spec", "status", "meta"):
+        return
+    right = "webop.Metadata" if name == "meta" else ""
+    for part, source in _list_parts(kind).items():
+        if source == name:
+            right = getattr(part, "__name__", "")
+    advice = f"{name}: {right}" if right else f"{name} without a class"
+    raise TypeError(
+        f"{name}: {kind.__name__} of {_describe(function)} is the class of the whole object. "
+        f"Write {advice}; or body: {kind.__name__}, to get the object."
+    )
 
 
 def _build(argument: Argument, function: Any) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast
 
 RawEventType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"] | None
 """The type of an event of a watch; None for an object of the first list."""
@@ -116,6 +116,7 @@ class View(Mapping[str, Any]):
     __slots__ = ("_cell",)
 
     _cell: list[Mapping[str, Any]]
+    _patch = "patch"  # what handlers write to instead
 
     def _read(self) -> Mapping[str, Any]:
         return self._cell[0]
@@ -127,6 +128,20 @@ class View(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         return self._read()[key]
+
+    if not TYPE_CHECKING:  # type checkers refuse an assignment to a Mapping
+
+        def __setitem__(self, key: str, value: object) -> None:
+            raise TypeError(
+                f"{type(self).__name__!r} object does not support item assignment. "
+                f"Write {self._patch}[{key!r}] = … instead."
+            )
+
+        def __delitem__(self, key: str) -> None:
+            raise TypeError(
+                f"{type(self).__name__!r} object does not support item deletion. "
+                f"Write {self._patch}[{key!r}] = None instead."
+            )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._read())
@@ -191,6 +206,7 @@ class Spec(_Stanza):
     __slots__ = ()
 
     _key = "spec"
+    _patch = "patch.spec"
 
 
 class Status(_Stanza):
@@ -199,12 +215,14 @@ class Status(_Stanza):
     __slots__ = ()
 
     _key = "status"
+    _patch = "patch.status"
 
 
 class _LabelsView(_Stanza):
     __slots__ = ()
 
     _key = "labels"
+    _patch = "patch.metadata.labels"
 
     def __init__(self, meta: Meta) -> None:
         self._cell = meta._cell  # noqa: SLF001  a view too
@@ -217,6 +235,7 @@ class _AnnotationsView(_LabelsView):
     __slots__ = ()
 
     _key = "annotations"
+    _patch = "patch.metadata.annotations"
 
 
 class Meta(_Stanza):
@@ -225,6 +244,7 @@ class Meta(_Stanza):
     __slots__ = ()
 
     _key = "metadata"
+    _patch = "patch.metadata"
 
     @property
     def name(self) -> str | None:

@@ -31,7 +31,8 @@ def is_protected(group: str) -> bool:
     return f".{group}".endswith((".k8s.io", ".kubernetes.io"))
 
 
-_NAMING = {"any_name", "version", "group"}
+_ONE_KIND = {"any_name", "plural", "kind", "singular", "shortcut"}  # names that decorators take
+_NAMING = _ONE_KIND | {"version", "group"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -223,7 +224,8 @@ class Selector:
         return f"{type(self).__name__}({', '.join(texts)})"
 
     def __str__(self) -> str:
-        name, shown = self.any_name, {"any_name"}
+        name = self.any_name or self.plural or self.kind or self.singular or self.shortcut
+        shown = _ONE_KIND
         if isinstance(name, str):  # as decorators take it
             name, shown = ".".join(filter(None, (name, self.version, self.group))), _NAMING
         pairs = ((key, getattr(self, key)) for key in reversed(self.__dataclass_fields__))

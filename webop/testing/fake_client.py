@@ -80,7 +80,8 @@ class FakeClient(AsyncClient):
         given: what exists at the start, as for ``LocalCluster.apply``: classes with
             ``@webop.resource`` (their kinds), objects as models or mappings, and paths of files
             with YAML. Objects keep their status. Their namespaces are created.
-        namespace: the namespace of given objects that name none.
+        namespace: the namespace of objects that name none: given ones, and parents of reconcilers.
+            It exists from the start. Requests must name theirs, as on a cluster.
 
     Raises:
         ConfigurationError: a given object is invalid, or its kind is unknown.
@@ -97,7 +98,12 @@ class FakeClient(AsyncClient):
         self._namespace = namespace
         self._settings, self._memos = OperatorSettings(), Memos(Memo())
         super().__init__(self._build_requests())
-        bodies = [body for each in given for body in read_manifest(each)]
+        bodies: list[Mapping[str, Any]] = []
+        for body in (body for each in given for body in read_manifest(each)):
+            # Each version of a kind has the definition of all versions.
+            if body["kind"] != _CRD or body not in bodies:
+                bodies.append(body)
+        self._add_namespace(namespace)
         for body in sorted(bodies, key=lambda body: _ORDER.get(body["kind"], 2)):
             self._add(orjson.loads(orjson.dumps(body)), namespace)
 
@@ -283,8 +289,7 @@ class FakeClient(AsyncClient):
         path = f"/apis/{body['apiVersion']}" if group else f"/api/{version}"
         if found[0].namespaced:
             place = metadata.setdefault("namespace", namespace)
-            if place not in self._server.get_objects("namespaces"):
-                self._server.add_namespace(place)
+            self._add_namespace(place)
             path = f"{path}/namespaces/{place}"
         path = f"{path}/{found[0].plural}"
         metadata.pop("resourceVersion", None)
@@ -292,6 +297,10 @@ class FakeClient(AsyncClient):
         if "status" in body and found[0].has_status:
             whole = {**stored, "status": body["status"]}
             self._request("PUT", f"{path}/{stored['metadata']['name']}/status", whole)
+
+    def _add_namespace(self, name: str) -> None:
+        if name not in self._server.get_objects("namespaces"):
+            self._server.add_namespace(name)
 
     def _request(self, method: str, path: str, body: Json) -> Json:
         headers = {"content-type": "application/json"}
@@ -318,7 +327,11 @@ def _find_reconciler(
     for one in known.select_resource_handlers():
         if isinstance(one, ReconcileHandler) and one.fn is function:
             return one
-    raise TypeError(f"{function!r} is no function with @webop.reconcile.")
+    name = getattr(function, "__qualname__", repr(function))
+    where = "the default registry. Pass registry= if it is in another one"
+    if registry is not None:
+        where = "the given registry"
+    raise TypeError(f"{name}() is no function with @webop.reconcile in {where}.")
 
 
 @dataclass

@@ -30,7 +30,7 @@ def build_lease(**spec: Any) -> dict[str, Any]:
     [
         (hold("pod-1"), {"pod-1", "pod-2"}, "ok", "pod-1 holds it"),
         (hold("pod-1"), set(), "ok", "pod-1 holds it"),
-        (hold("foreign"), {"pod-1"}, "warning", "the holder foreign is not one of"),
+        (hold("foreign"), {"pod-1"}, "warning", "the holder foreign has no record at the webhooks"),
         (hold("pod-1", age=300), {"pod-1"}, "failure", "has not renewed it for 5 min"),
         (hold(""), set(), "warning", "it has no holder"),
         ({}, set(), "warning", "it does not exist"),

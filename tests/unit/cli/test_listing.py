@@ -68,6 +68,9 @@ def fill(**_): ...
 @webop.reconcile('crontabs', owns=['configmaps', 'deployments.apps'], backoff=[1, 5])
 def keep(**_): ...
 
+@webop.reconcile('nodes')
+def follow_nodes(**_): ...
+
 webop.rule('crontabs.example.com', id='small', cel='object.spec.size < 9', message='Too large.')
 """
 # kind, resource, id, filters and options
@@ -105,6 +108,7 @@ LISTED = [
         *("reconcile, owns", "deployments.apps", "keep/deployments.apps"),
         "metadata_only=True, parent=keep",
     ),
+    ("reconcile", "nodes", "follow_nodes", ""),
     (
         *("webop.rule", "crontabs.example.com", "small"),
         "cel='object.spec.size < 9', message='Too large.', operations=CREATE|UPDATE",

@@ -182,6 +182,18 @@ def test_a_parameter_that_no_call_has_is_told_with_the_nearest_one(decorator: De
     assert f"({__file__}, line {fn.__code__.co_firstlineno})" in text
 
 
+def test_children_of_a_kind_without_a_reconciler_are_told_with_their_condition() -> None:
+    registry = webop.OperatorRegistry()
+
+    @webop.on.create("kex", registry=registry)
+    def fn(children: Any, **_: Any) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"needs a function with @webop\.reconcile"):
+        check_registry(registry)
+    webop.reconcile("kex", id="build", registry=registry)(lambda **_: None)
+    check_registry(registry)
+
+
 def test_parameters_can_be_indexes_of_any_module() -> None:
     registry = webop.OperatorRegistry()
 

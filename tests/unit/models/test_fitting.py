@@ -117,6 +117,28 @@ def test_a_former_state_of_an_unknown_class_is_an_error_at_import(model: Any) ->
     assert len(parse_arguments(update, model, has_field=True)) == 1
 
 
+@pytest.mark.parametrize("model", [None, Pump])
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("spec", "spec: PumpSpec"),
+        ("status", "status: PumpStatus"),
+        ("meta", "meta: webop.Metadata"),
+    ],
+)
+def test_the_class_of_the_kind_as_spec_is_an_error_at_import(
+    model: Any, name: str, advice: str
+) -> None:
+    async def build(spec: Any, status: Any, meta: Any, **_: Any) -> None: ...
+
+    build.__annotations__[name] = Pump
+    with pytest.raises(
+        TypeError,
+        match=rf"{name}: Pump of .*build\(\) is the class of the whole object. Write {advice};",
+    ):
+        parse_arguments(build, model)
+
+
 def test_a_rule_of_one_class_of_a_union_is_not_for_the_others() -> None:
     @webop.CEL("self.size > 1")
     class Disk(pydantic.BaseModel):

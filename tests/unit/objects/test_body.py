@@ -115,3 +115,22 @@ def test_a_body_goes_without_the_garbage_collector() -> None:
         assert seen() is None
     finally:
         gc.enable()
+
+
+def test_an_assignment_to_a_view_is_told_with_the_patch() -> None:
+    body = Body({"metadata": {"labels": {}}, "spec": {}})
+    views: dict[str, Any] = {
+        "patch": body,
+        "patch.spec": body.spec,
+        "patch.status": body.status,
+        "patch.metadata": body.meta,
+        "patch.metadata.labels": body.meta.labels,
+        "patch.metadata.annotations": body.meta.annotations,
+    }
+    for place, view in views.items():
+        with pytest.raises(TypeError, match="does not support item assignment") as caught:
+            view["a"] = "b"
+        assert str(caught.value).endswith(f"Write {place}['a'] = … instead.")
+        with pytest.raises(TypeError, match="does not support item deletion") as caught:
+            del view["a"]
+        assert str(caught.value).endswith(f"Write {place}['a'] = None instead.")

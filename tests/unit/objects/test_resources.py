@@ -104,6 +104,19 @@ def test_selectors_take_the_resources_that_are_meant(args: Any, names: Any, sele
     assert set(parse_selector(*args, **names).select(CLUSTER)) == selected
 
 
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ({"group": "shop.dev", "version": "v1", "plural": "webshops"}, "webshops.v1.shop.dev"),
+        ({"group": "", "version": "v1", "kind": "Pod"}, "Pod.v1"),
+        ({"shortcut": "kex"}, "kex"),
+        ({"group": "apps", "category": "all"}, "category=all, group=apps"),
+    ],
+)
+def test_messages_name_a_kind_as_people_write_it(names: Any, text: str) -> None:
+    assert str(parse_selector(**names)) == text
+
+
 @pytest.mark.feature("RES-23")
 @pytest.mark.parametrize(
     ("args", "names", "message"),

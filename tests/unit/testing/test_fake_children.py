@@ -84,6 +84,16 @@ async def test_other_functions_have_no_children() -> None:
         await FakeClient(PARENT).children(PARENT, print, registry=webop.OperatorRegistry())
 
 
+async def test_a_reconciler_of_another_registry_is_told_with_where_it_was_searched() -> None:
+    def build(**_: Any) -> None: ...
+
+    declare(webop.OperatorRegistry(), build)
+    with pytest.raises(
+        TypeError, match=r"build\(\) is no .* in the default registry. Pass registry="
+    ):
+        await FakeClient(PARENT).reconcile(build, PARENT)
+
+
 class LampSpec(webop.Struct):
     watts: int = 5
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 import webop
@@ -123,3 +124,32 @@ async def test_a_dry_client_stores_nothing() -> None:
 def test_what_cannot_exist_at_the_start_is_refused(given: list[Any], message: str) -> None:
     with pytest.raises(webop.ConfigurationError, match=message):
         FakeClient(*given)
+
+
+async def test_the_namespace_of_given_objects_exists_without_any() -> None:
+    client = FakeClient(namespace="team")
+    assert await client.create({**MAP, "metadata": {"name": "two"}}, namespace="team")
+
+
+async def test_two_versions_of_one_kind_are_accepted() -> None:
+    @webop.resource("disks.webop.dev", "v1", kind="Disk", stored=False)
+    class DiskV1(webop.Model):
+        spec: PumpSpec
+
+    @webop.resource("disks.webop.dev", "v2", kind="Disk")
+    class DiskV2(webop.Model):
+        spec: PumpSpec
+
+    disk = DiskV2(metadata=webop.Metadata(name="one"), spec=PumpSpec())
+    client = FakeClient(DiskV1, DiskV2, disk)
+    assert (await client.get(DiskV2, "one", namespace="default")).spec.size == 1
+
+
+async def test_an_object_that_does_not_fit_is_named() -> None:
+    class Settings(pydantic.BaseModel):
+        apiVersion: str = "v1"  # noqa: N815
+        kind: str = "ConfigMap"
+        data: dict[str, int]
+
+    with pytest.raises(webop.MisfitError, match=r"^Settings team/one: data.a: .*integer"):
+        await FakeClient(MAP).get(Settings, "one", namespace="team")

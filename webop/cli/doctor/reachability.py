@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 from webop.aio.concurrency import run_concurrently
 from webop.cli.doctor.check_context import Context, Json
 from webop.cli.doctor.findings import Finding, Level, approve, describe_seconds, fail, note, warn
-from webop.cli.doctor.records import has_required
+from webop.cli.doctor.records import TAKE_OVER, has_required
 from webop.client.http.requests import JSON, MERGE_PATCH, Call, encode_body
 from webop.errors import APIError, APIForbiddenError
 from webop.handlers.model import WebhookType
@@ -92,7 +92,7 @@ _CAUSES = (
     (r"gave HTTP response to HTTPS|not look like a TLS", "the server there does not use TLS",
      "Point the Service at the port of the webhook server."),
     (r"connection refused", "no server listens there",
-     "Start the operator. If it runs, compare its port with the targetPort or the URL."),
+     f"Start the operator. {TAKE_OVER} If it runs, compare its port with the URL or targetPort."),
     (r"no endpoints available", "no pod behind the Service is ready",
      "Check the pods (kubectl get pods, kubectl logs) and the selector of the Service."),
     (r"no service port", "the Service has no such port",
@@ -195,7 +195,7 @@ async def _check_address(context: Context, url: str, service: Json, bundle: str)
         if isinstance(exc, socket.gaierror | ValueError):  # a bad bundle has its own finding
             remedy = "If the API server cannot call it either (see below), set host= of the server."
             return [note("address", text, remedy)]
-        remedy = "Start the operator. If it runs, check its port, firewalls and NetworkPolicies."
+        remedy = f"Start the operator. {TAKE_OVER} Else check its port, firewalls, NetworkPolicies."
         return [warn("address", text, remedy)]
     serial = read_certificate(shown).serial
     what = f"the one for {name}, serial number {serial},"
@@ -250,7 +250,11 @@ def parse_error(what: str, error: APIError) -> DryRun:
 
 
 def judge(
-    webhook: Webhook, own: DryRun | str, everything: Iterable[DryRun], username: str | None
+    webhook: Webhook,
+    own: DryRun | str,
+    everything: Iterable[DryRun],
+    username: str | None,
+    names: Collection[str] = (),
 ) -> Finding:
     """Return whether the API server can call a webhook; the error of any dry run can name it.
 
@@ -259,6 +263,7 @@ def judge(
         own: the outcome of its dry run, or the reason why there was none.
         everything: the outcomes of all dry runs.
         username: the name of this account, None if unknown.
+        names: of all webhooks that are judged; nobody else reports the failure of another one.
     """
     reason, body = webhook
     name = str(body["name"])
@@ -272,8 +277,10 @@ def judge(
         return note(name, f"not called: {own}")
     what = own.what
     if own.culprit and own.reason:
-        text = f"unknown: {what} failed at another webhook, {own.culprit}"
-        return warn(name, text, "Fix that one first, and run the doctor again.")
+        meaning, remedy = explain(own.reason)
+        text = f"unknown: {what} failed at another webhook, {own.culprit}: {meaning}"
+        level = Level.WARNING if own.culprit in names else Level.FAILURE
+        return Finding(level, name, text, f"Fix that one first. {remedy}")
     if own.culprit:
         return note(name, f"not called: {own.culprit} denied {what}")
     # The schema is checked between the mutating and the validating webhooks.
@@ -377,7 +384,8 @@ async def probe(context: Context, webhooks: Collection[Webhook]) -> list[Finding
     sent = await run_concurrently(send(*one) for one in unique)
     outcomes = dict(zip(unique, sent, strict=True))
     own = [one if isinstance(one, str) else outcomes[one] for one in attempts]
-    return [judge(*one, sent, context.username) for one in zip(webhooks, own, strict=True)]
+    names = {body["name"] for _, body in webhooks}
+    return [judge(*one, sent, context.username, names) for one in zip(webhooks, own, strict=True)]
 
 
 async def _prepare(context: Context, webhook: Json) -> Attempt | str:

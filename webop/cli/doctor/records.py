@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from webop.admission.configurations.building import KINDS, build_configuration
 from webop.admission.configurations.replica_agreement import ReplicaRecord, build_digest
@@ -36,6 +37,11 @@ from webop.handlers.model import WebhookType
 from webop.objects.names import join_names
 
 _TOO_LONG = dt.timedelta(seconds=60)  # a deletion is stuck after that; handlers need some time
+
+TAKE_OVER = (
+    "If the replica that served them was killed, another one serves them after 180 s; or start one "
+    "with --take-over."
+)
 
 _UNMANAGED = "Set settings.admission.managed. If you wrote them yourself, use --managed NAME."
 
@@ -99,6 +105,12 @@ def describe_replicas(records: Iterable[ReplicaRecord], now: dt.datetime) -> str
     )
 
 
+def _is_silent(record: ReplicaRecord, now: dt.datetime) -> bool:
+    """Return whether a replica has missed a renewal of its record: one comes at least a minute."""
+    two_renewals = min(record.lifetime * 2 / 3, 120.0)
+    return not record.is_retired and not replace(record, lifetime=two_renewals).is_fresh(now)
+
+
 def check_replicas(
     found: Mapping[WebhookType, Configuration], command: str, now: dt.datetime
 ) -> Iterator[Finding]:
@@ -127,7 +139,12 @@ def check_replicas(
     digests = {record.digest for record in live if not record.is_retired}
     is_changing = len(digests) > 1
     how = ", with different handlers: a rollout is in progress" if is_changing else ""
-    yield (note if is_changing else approve)(subject, f"{describe_replicas(live, now)}{how}")
+    text = f"{describe_replicas(live, now)}{how}"
+    if silent := [one.identity for one in live if _is_silent(one, now)]:
+        text = f"{text}; probably killed: {join_names(sorted(silent))}"
+        yield warn(subject, text, TAKE_OVER)
+    else:
+        yield (note if is_changing else approve)(subject, text)
     places = sorted({record.place for record in live if not record.is_retired})
     if len(places) > 1:
         text = f"replicas at several addresses, API servers call the newest: {'; '.join(places)}"
@@ -181,7 +198,7 @@ def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[
         subject: the subject of the finding.
         raw: the Lease; empty if it does not exist.
         now: the current time of the API server.
-        replicas: the live replicas; empty if unknown.
+        replicas: those with a live record at the webhooks; empty if unknown.
     """
     record = lease_content.Record.parse(raw)
     if not record.holder:
@@ -201,8 +218,11 @@ def judge_lease(subject: str, raw: Json, now: dt.datetime, replicas: Collection[
         return fail(subject, f"{record.holder} {since}: no replica leads", remedy)
     if replicas and record.holder not in replicas:
         known = join_names(sorted(replicas))
-        text = f"the holder {record.holder} is not one of the live replicas: {known}"
-        remedy = "Give each operator its own Lease: settings.leadership.lease_name."
+        text = f"the holder {record.holder} has no record at the webhooks, as these have: {known}"
+        remedy = (
+            "If these were killed, it serves the webhooks after 180 s. If it is another operator, "
+            "give each operator its own Lease: settings.leadership.lease_name."
+        )
         return warn(subject, text, remedy)
     return approve(subject, f"{record.holder} holds it")
 

@@ -23,6 +23,7 @@ Json = dict[str, Any]
 _HANDLED: Final = "The objects that the handlers handle."
 _OWN: Final = "For what the handlers do themselves, from the file of --rbac."
 _DECLARED: Final = "For what handlers do themselves, from settings.networking.rights and --rbac."
+_OWNING: Final = "To make these objects owners of children: some clusters (OpenShift) check it."
 _CONVERSION: Final = "To write where API servers have objects converted between versions."
 _WHY: Final = {  # by the name of the resource with its group
     "customresourcedefinitions.apiextensions.k8s.io": "To find kinds, also those created later.",
@@ -147,6 +148,7 @@ def _build_rules(needs: Iterable[Need], handled: Collection[tuple[str, str]]) ->
             ordered = tuple(verb for verb in VERBS if verb in verbs)
             is_handled = (group, resource) in handled and not names
             why = _HANDLED if is_handled else _WHY.get(f"{resource}.{group}".rstrip("."), _HANDLED)
+            why = _OWNING if resource.endswith("/finalizers") else why
             why = _CONVERSION if resource == CRDS.plural and names else why
             why = _DECLARED if is_declared else why
             rules.setdefault((why, group, names, ordered), []).append(resource)

@@ -137,7 +137,7 @@ EXEMPTION = {"name": "x", "expression": 'request.userInfo.username != "operator"
 )
 def test_a_webhook_is_judged(webhook: Webhook, own: DryRun | str, level: str, text: str) -> None:
     answers = [own] if isinstance(own, DryRun) else []
-    finding = judge(webhook, own, answers, "admin")
+    finding = judge(webhook, own, answers, "admin", {"other"})
     assert finding.level == level
     assert text in finding.text
     assert bool(finding.remedy) is (level in ("warning", "failure"))
@@ -148,6 +148,14 @@ def test_the_answer_to_another_request_counts_if_it_names_the_webhook() -> None:
     denied = DryRun("an UPDATE", "check.auto")
     assert judge(build_webhook(), ALLOWED, [ALLOWED, failed], None).level == "failure"
     assert judge(build_webhook(), "nothing", [denied], None).level == "ok"
+
+
+def test_a_dead_webhook_of_another_operator_is_a_failure_for_the_kind() -> None:
+    own = DryRun("a CREATE", "other", "dial tcp [::1]:443: connect: connection refused")
+    finding = judge(build_webhook(), own, [own], "admin", {"check.auto"})
+    assert finding.level == "failure"
+    assert "at another webhook, other: no server listens" in finding.text
+    assert "--take-over" in finding.remedy
 
 
 def test_the_one_who_is_exempted_learns_nothing() -> None:

@@ -46,6 +46,8 @@ def age_record(webhooks: list[Json], age: float = 0.0, **fields: Any) -> Replica
         ([ONE], [age_record([ONE], renewed="x")], ["failure"]),
         ([LENIENT], [], ["warning"]),
         ([], [age_record([], age=999)], ["note"]),
+        ([ONE], [age_record([ONE], age=61)], ["ok"]),
+        ([ONE], [age_record([ONE]), age_record([ONE], age=61, address={})], ["ok"]),
         ([ONE], [age_record([ONE]), age_record([ONE, TWO])], ["note"]),
         ([ONE, TWO], [age_record([ONE])], ["ok", "warning"]),
         ([ONE], [age_record([ONE]), age_record([ONE], address=THERE)], ["ok", "warning"]),
@@ -63,3 +65,18 @@ def test_records_are_judged(
     assert [finding.level for finding in findings] == levels
     for finding in findings:
         assert finding.remedy or finding.level in ("ok", "note")
+
+
+def test_a_replica_that_was_probably_killed_is_told_with_what_helps() -> None:
+    webhooks = [ONE]
+    killed = age_record(webhooks, age=130, identity="vm/1352")
+    stopped = age_record(webhooks, age=130, identity="vm/1", address={})
+    texts = {f"{PREFIX}{n}": one.encode() for n, one in enumerate((killed, stopped))}
+    found = {
+        WebhookType.VALIDATING: Configuration("1", webhooks, texts),
+        WebhookType.MUTATING: Configuration(),
+    }
+    finding, *_ = check_replicas(found, "webop webhooks remove it", NOW)
+    assert finding.level == "warning"
+    assert finding.text.endswith("probably killed: vm/1352")
+    assert "--take-over" in finding.remedy
