@@ -370,9 +370,9 @@ class ConfigurationManager:
         else:
             return ""
         return (
-            f"Not serving the webhooks {self._name!r}: {reason} Use another name in "
-            "settings.admission.managed, or take them over with --take-over or "
-            "settings.admission.take_over."
+            f"Not serving the webhooks {self._name!r}: {reason} Take them over with --take-over or "
+            "settings.admission.take_over; or, if that is another operator, use another name in "
+            "settings.admission.managed."
         )
 
     def _build_offer(self, config: WebhookClientConfig) -> Offer:
