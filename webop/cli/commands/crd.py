@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -98,20 +98,26 @@ def print_(
 @click.option(
     "--force", is_flag=True, help="Apply them even if that breaks stored objects or clients."
 )
+@click.option(
+    "--force-conflicts",
+    is_flag=True,
+    help="Take over fields that others have applied, such as 'kubectl apply --server-side'.",
+)
 def apply(
     paths: tuple[str, ...],
     modules: tuple[str, ...],
     max_description: int | None,
     *,
     force: bool,
+    force_conflicts: bool,
 ) -> None:
     """Apply the CustomResourceDefinitions of the models in PATHS, and wait until they are served.
 
-    If a definition would break stored objects or clients, or the API server refuses it, none is
-    applied.
+    The command first names what would break stored objects or clients. If there is anything, or if
+    the API server refuses a definition, none is applied.
     """
     definitions, converted = _load(paths, modules, max_description)
-    asyncio.run(_apply(definitions, converted, is_forced=force))
+    asyncio.run(_apply(definitions, converted, is_breaking=force, is_taking_over=force_conflicts))
 
 
 def _load(
@@ -155,28 +161,34 @@ async def _check(definitions: Sequence[dict[str, Any]]) -> bool:
 
 
 async def _apply(
-    definitions: Sequence[dict[str, Any]], converted: set[str], *, is_forced: bool
+    definitions: Sequence[dict[str, Any]],
+    converted: set[str],
+    *,
+    is_breaking: bool,
+    is_taking_over: bool,
 ) -> None:
     async with connect_command() as client:
-        for wanted in definitions:  # the API server must accept all of them first
-            await _send(client, wanted, is_dry=True, is_forced=is_forced)
         problems, found = [], dict[str, dict[str, Any] | None]()
         for wanted in definitions:
             name = wanted["metadata"]["name"]
             present = found[name] = await _read(client, wanted)
             if present is not None:
                 problems += [f"{name}: {problem}" for problem in compare(present, wanted)]
-        if problems and not is_forced:
-            listed = "\n".join(problems)
+        if problems:
+            title = "These changes break stored objects or clients:"
+            click.echo("\n".join((title, *problems)), err=True)
+        for wanted in definitions:  # the API server must accept all of them first
+            await _send(client, wanted, is_dry=True, is_forced=is_taking_over)
+        if problems and not is_breaking:
             raise click.ClickException(
-                f"Nothing was applied, because this would break:\n{listed}\nIf that is all right, "
-                "repeat the command with --force."
+                "Nothing was applied. If these changes are all right, repeat the command with "
+                "--force."
             )
         for wanted in definitions:
             name = wanted["metadata"]["name"]
             if name in converted:
                 await _prepare_conversion(client, wanted, found[name])
-            await _send(client, wanted, is_dry=False, is_forced=is_forced)
+            await _send(client, wanted, is_dry=False, is_forced=is_taking_over)
             click.echo(f"{name}: applied")
         for wanted in definitions:
             await _wait_served(client, wanted)
@@ -222,12 +234,17 @@ async def _send(
     try:
         found: dict[str, Any] = await client.perform(call)
     except APIStatusError as exc:
-        if exc.status not in (409, 422):
+        causes = cast("Sequence[dict[str, str]]", exc.details.get("causes") or ())
+        conflicts = [one for one in causes if one.get("reason") == "FieldManagerConflict"]
+        if conflicts:
+            fields = "; ".join(f"{one['message']}: {one['field']}" for one in conflicts)
+            raise click.ClickException(
+                f"The API server refuses {wanted['metadata']['name']}: {fields}. To take over "
+                "these fields, repeat the command with --force-conflicts."
+            ) from exc
+        if exc.status != 422:
             raise
-        hint = ""
-        if exc.status == 409:
-            hint = " Somebody else has applied these fields: --force takes them over."
-        raise click.ClickException(f"The API server refuses the definition: {exc}{hint}") from exc
+        raise click.ClickException(f"The API server refuses the definition: {exc}") from exc
     return found
 
 
