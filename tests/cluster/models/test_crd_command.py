@@ -200,3 +200,11 @@ async def test_no_field_is_dropped_between_the_definition_and_the_start_of_the_o
     )
     assert definition
     assert definition["spec"]["conversion"]["strategy"] == "Webhook"
+
+
+async def test_a_definition_with_converters_is_changed_without_a_conflict(folder: Folder) -> None:
+    folder.write(model=VERSIONS)
+    await folder.run("apply", "models.py")
+    folder.write(model=VERSIONS.replace("count: int = 1\n", "count: int = 1; color: str = ''\n"))
+    code, out, err = await folder.run("apply", "models.py")
+    assert (code, out) == (0, f"crates.{folder.group}: applied\n"), err

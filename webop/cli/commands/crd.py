@@ -25,6 +25,7 @@ from webop.models.crds import CRDS, build_crds
 from webop.models.versions import collect_versions
 
 _MANAGER = "webop-crd"
+_CONVERSION_MANAGER = "webop-crd-conversion"
 _NOWHERE = "https://no-operator-yet.invalid/convert"
 _PATIENCE = 30.0  # seconds until a new kind is served
 
@@ -201,15 +202,18 @@ async def _prepare_conversion(
 
     Otherwise, the API server would only change ``apiVersion``, and drop the fields that the other
     version does not have.
+
+    Two managers apply the conversion, so that it stays when the definition is applied without it.
+    None of them must be an updater: it would own all fields, and each later change be a conflict.
     """
-    conversion = build_conversion({"url": _NOWHERE}, is_patch=False)
+    if ((present or wanted)["spec"].get("conversion") or {}).get("strategy") == "Webhook":
+        return
+    spec = {"conversion": build_conversion({"url": _NOWHERE}, is_patch=False)}
     if present is None:
-        body = {**wanted, "spec": {**wanted["spec"], "conversion": conversion}}
-        await client.create(CRDS, None, body)
-    elif (present["spec"].get("conversion") or {}).get("strategy") != "Webhook":
-        await client.patch(
-            CRDS, None, wanted["metadata"]["name"], {"spec": {"conversion": conversion}}
-        )
+        whole = {**wanted, "spec": {**wanted["spec"], **spec}}
+        await _send(client, whole, is_dry=False, is_forced=False)
+    part = {**wanted, "metadata": {"name": wanted["metadata"]["name"]}, "spec": spec}
+    await _send(client, part, is_dry=False, is_forced=True, manager=_CONVERSION_MANAGER)
 
 
 async def _read(client: Client, wanted: dict[str, Any]) -> dict[str, Any] | None:
@@ -220,14 +224,19 @@ async def _read(client: Client, wanted: dict[str, Any]) -> dict[str, Any] | None
 
 
 async def _send(
-    client: Client, wanted: dict[str, Any], *, is_dry: bool, is_forced: bool
+    client: Client,
+    wanted: dict[str, Any],
+    *,
+    is_dry: bool,
+    is_forced: bool,
+    manager: str = _MANAGER,
 ) -> dict[str, Any]:
     """Apply a definition on the server.
 
     Raises:
         click.ClickException: the API server refuses it; the message has its reason.
     """
-    params = {"fieldManager": _MANAGER, "force": "true" if is_forced else "false"}
+    params = {"fieldManager": manager, "force": "true" if is_forced else "false"}
     params |= {"dryRun": "All"} if is_dry else {}
     path = CRDS.get_url(name=wanted["metadata"]["name"])
     call = Call("PATCH", path, params, encode_yaml(wanted), APPLY_PATCH)
