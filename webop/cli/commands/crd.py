@@ -126,7 +126,8 @@ def _load(
 ) -> tuple[list[dict[str, Any]], set[str]]:
     """Return the definitions, and the names of those that have converters."""
     if not paths and not modules:
-        raise click.UsageError("Name the files or modules with the models: webop crd models.py")
+        command = click.get_current_context().command_path
+        raise click.UsageError(f"Name the files or modules with the models: {command} models.py")
     registry, _ = load_quietly(paths, modules)
     models = find_models(registry)
     if not models:
