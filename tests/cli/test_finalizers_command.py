@@ -67,7 +67,10 @@ async def test_objects_with_the_finalizer_are_listed_and_those_being_deleted_com
     assert "being deleted for" in rows[0]
     assert OTHER in result.output
     result = await run("list", held.kind.plural, "-n", held.namespace, "--finalizer", "no/body")
-    assert result.output == "No object has the finalizer no/body.\n"
+    assert result.output == (
+        "No object has the finalizer no/body. To search for another finalizer, use "
+        "--finalizer NAME.\n"
+    )
     variables = {"WEBOP_PERSISTENCE__FINALIZER": OTHER}
     result = await run("list", "-n", held.namespace, **variables)
     assert [line.split()[1] for line in result.output.splitlines()[1:]] == [f"{held.namespace}/two"]

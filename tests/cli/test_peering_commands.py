@@ -71,7 +71,7 @@ async def test_an_operator_is_frozen_and_says_by_whom_until_when_and_why(
         who = detect_own_identity()
         assert f"priorities up to 100, by {who}. Paused operators: me (5)." in result.output
         assert "The pause ends at" in result.output
-        assert f"webop resume -n '{objects.namespace}' --peering mine --id {who}" in result.output
+        assert f"webop unpause -n '{objects.namespace}' --peering mine --id {who}" in result.output
         text = f"Pausing in favour of {who} (priority 100, valid until "
         await eventually(lambda: text in caplog.text and ": backup is running" in caplog.text)
         assert set(await shared.read()) == {"me", who}

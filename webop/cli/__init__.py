@@ -28,8 +28,8 @@ To get started:
 """
 
 
-_ALIASES = {"new": "init", "pause": "freeze", "unpause": "resume"}
-_MODULES = {"resume": "freeze", "image": "manifests"}  # the others have the names of the commands
+_ALIASES = {"new": "init", "freeze": "pause", "resume": "unpause"}
+_MODULES = {"unpause": "pause", "image": "manifests"}  # the others have the names of the commands
 
 
 def _load(name: str) -> Any:
@@ -43,8 +43,8 @@ def _load(name: str) -> Any:
         "Operators": {
             "init": "Create an operator that runs, with its tests.",
             "run": "Run an operator.",
-            "freeze": "Pause operators.",
-            "resume": "End a pause.",
+            "pause": "Pause operators.",
+            "unpause": "End a pause.",
         },
         "Inspection": {
             "handlers": "List the handlers of files and modules.",

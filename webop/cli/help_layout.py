@@ -70,7 +70,8 @@ class SectionGroup(click.Group):
 
     Args:
         sections: the names of the commands and their lines in the help, by heading.
-        aliases: commands by other names, which the help does not list.
+        aliases: commands by other names, which the help does not list. The name that is used is in
+            the help of the command and in its variables.
         load: returns the command of a name.
     """
 
@@ -124,8 +125,7 @@ class SectionGroup(click.Group):
             elif nearest := difflib.get_close_matches(name, known, n=1):
                 guess = f"Did you mean {nearest[0]!r}?"
             ctx.fail(f"There is no command {name!r}. {guess}")
-        found, command, rest = super().resolve_command(ctx, args)
-        return found and self._aliases.get(found, found), command, rest  # names the variables
+        return super().resolve_command(ctx, args)
 
 
 def _write_sections(formatter: click.HelpFormatter, sections: Mapping[str, Iterable[_Row]]) -> None:

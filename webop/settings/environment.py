@@ -33,6 +33,8 @@ _ALIASES = {"queueing": "batching"}
 _LOGGING = ("VERBOSE", "DEBUG", "QUIET", "LOG_FORMAT", "LOG_PREFIX", "LOG_REFKEY")
 _SCOPE = ("ALL_NAMESPACES", "CLUSTERWIDE", "NAMESPACE", "NAMESPACES", "PEERING", "PEERING_NAME")
 _RECORD = ("ID", "IDENTITY")
+_UNPAUSE = (*_LOGGING, *_SCOPE, *_RECORD)
+_PAUSE = (*_UNPAUSE, "DEV", "PRIORITY", "LIFETIME", "MESSAGE")
 _OPTIONS = {
     "": ("MODULES", "ALL_NAMESPACES", "NAMESPACES", "ALIASED"),  # for webop.app
     "RUN_": (
@@ -40,18 +42,21 @@ _OPTIONS = {
         *("PROBES", "LIVENESS", "LIVENESS_ENDPOINT", "METRICS", "METRICS_ENDPOINT", "STATUS"),
         *("STATUS_ENDPOINT", "LEASE", "LEASE_NAME", "ALIASED", "RELOAD", "TAKE_OVER"),
     ),
-    "FREEZE_": (*_LOGGING, *_SCOPE, *_RECORD, "DEV", "PRIORITY", "LIFETIME", "MESSAGE"),
-    "RESUME_": (*_LOGGING, *_SCOPE, *_RECORD),
+    "PAUSE_": _PAUSE,
+    "FREEZE_": _PAUSE,
+    "UNPAUSE_": _UNPAUSE,
+    "RESUME_": _UNPAUSE,
 }
 OPTION_NAMES = [f"{PREFIX}{command}{name}" for command, names in _OPTIONS.items() for name in names]
 
+_TOOLS = "BENCH|CLUSTER|COMPLETION|CRD|DOCTOR|FINALIZERS|HANDLERS|IMAGE|INIT|MANIFESTS|NEW|WEBHOOKS"
 # Variables that are valid but should not be suggested: local clusters, webop's own development, the
 # options of tools, and those that Kubernetes sets in all containers for a Service whose name begins
 # with "webop" (Kubernetes documentation: "Service", environment variables).
 _OTHERS = re.compile(
-    r"""WEBOP_(
+    rf"""WEBOP_(
         CACHE | ENVTEST_INDEX | KUBERNETES(_RELEASES)? | SERVICE | PEER_PYTHON | VERSION
-        | (BENCH|CLUSTER|COMPLETION|CRD|DOCTOR|FINALIZERS|HANDLERS|IMAGE|INIT|MANIFESTS|WEBHOOKS)_.+
+        | ({_TOOLS})_.+
         | (\w+_)?SERVICE_(HOST|PORT(_\w+)?)
         | (\w+_)?PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?
     )""",

@@ -50,6 +50,23 @@ def test_a_second_start_leaves_the_running_cluster_as_it_is(standin_assets: Path
     assert first.stdout.split()[-1] == second.stdout.split()[-1]
 
 
+def test_a_second_start_with_options_that_the_running_cluster_does_not_have_is_refused(
+    standin_assets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _run("start", "--name", "one", "--apiserver-flag=--v=4")
+    version = LocalCluster.attach("one").version
+    again = _run("start", "--name", "one", "--apiserver-flag=--v=4", "--version", version)
+    assert "is already running" in again.stdout
+    refused = _run("start", "--name", "one", "--version", "1.33", "--apiserver-flag=--v=5")
+    assert refused.exit_code == 1
+    assert refused.stderr == (
+        f"Error: Cluster one is already running, but has Kubernetes {version}, not 1.33 and runs "
+        "without --v=5. Stop it first: webop cluster stop --name one\n"
+    )
+    monkeypatch.setenv("WEBOP_KUBERNETES", "1.33")
+    assert f"has Kubernetes {version}, not 1.33." in _run("start", "--name", "one").stderr
+
+
 def test_several_clusters_are_listed_and_stopped_together(standin_assets: Path) -> None:
     _run("start", "--name", "one")
     _run("start", "--name", "two")

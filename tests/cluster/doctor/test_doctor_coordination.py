@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kit.cli_runner import invoke
 from tests.kit.doctor_runs import Doctor
 from tests.kit.managed_webhooks import Site
 from tests.kit.peering_objects import PeeringObject, build_record, define_peerings
 from webop.cli.doctor.records import judge_lease, judge_peers
 from webop.coordination.timed_requests import LEASES
+
+if TYPE_CHECKING:
+    from webop.controlplane.cluster import LocalCluster
 
 NOW = dt.datetime.now(dt.UTC)
 
@@ -71,7 +76,7 @@ def build_peer(priority: int, age: float = 0.0, **more: Any) -> dict[str, Any]:
 def test_a_peering_is_judged_by_the_priorities_of_those_who_are_alive(
     status: dict[str, Any], levels: list[str], text: str
 ) -> None:
-    found = list(judge_peers("peering", {"status": status}, 0, NOW, "webop resume"))
+    found = list(judge_peers("peering", {"status": status}, 0, NOW, "webop unpause"))
     assert [finding.level for finding in found] == levels
     assert text in found[0].text
 
@@ -108,11 +113,11 @@ async def test_leases_and_peerings_that_keep_an_operator_from_acting_are_named(
     )
     line = paused.find(f"peering {place}")
     assert (line.level, line.text.startswith("paused by boss")) == ("warning", True)
-    assert line.remedy.endswith(f"webop resume -n {place} --peering {place} --id boss")
+    assert line.remedy.endswith(f"webop unpause -n {place} --peering {place} --id boss")
 
 
-async def test_deletions_that_wait_for_a_handler_that_is_gone_are_named(
-    site: Site, doctor: Doctor
+async def test_deletions_that_wait_for_a_handler_that_is_gone_are_named_with_what_releases_them(
+    site: Site, doctor: Doctor, webop_cluster: LocalCluster
 ) -> None:
     finalizer = "tests.webop.dev/finalizer"
     variables = {"WEBOP_PERSISTENCE__FINALIZER": finalizer}
@@ -127,11 +132,15 @@ async def test_deletions_that_wait_for_a_handler_that_is_gone_are_named(
     line = gone.find(f"patients.{group}")
     assert line.level == "warning"
     assert f"held by {finalizer}: {place}/held; these files have no handler" in line.text
-    assert f"webop finalizers release -n {place} patients.{group}" in line.remedy
+    command = line.remedy.partition(": webop ")[2].split()
+    env = {"KUBECONFIG": str(webop_cluster.kubeconfig)}
+    released = await asyncio.to_thread(invoke, *command, "--dry-run", env=env)
+    assert f"patients.{group} {place}/held: released (dry run)" in released.output
     # Handlers need some time, and may come back.
     path = doctor.workshop.write(code.format(site.names))
     busy = await doctor.examine(*options, path, **variables)
-    assert busy.find("finalizers").text == "no deletion waits for this operator"
+    text = f"no deletion has waited for {finalizer} for more than a minute"
+    assert busy.find("finalizers").text == text
     for name in ("held", "stays"):
         await site.objects.patch(name, {"metadata": {"finalizers": None}})
 

@@ -88,8 +88,32 @@ async def test_what_breaks_stored_objects_is_named_and_not_applied(folder: Folde
     assert "spec.count is removed" in err
     code, out, err = await folder.run("apply", "--force", "models.py")
     assert code == 0, err
+    assert "spec.count is removed" in err
     code, out, _ = await folder.run("--check", "models.py")
     assert (code, out) == (0, f"crates.{folder.group}: is the same\n")
+
+
+async def test_a_conflict_of_owners_does_not_hide_what_breaks_and_has_its_own_option(
+    folder: Folder, webop_cluster: LocalCluster
+) -> None:
+    _, printed, _ = await folder.run("models.py")
+    webop_cluster.apply(yaml.safe_load(printed))  # under another name, as kubectl does
+    folder.write("")
+    for force in ([], ["--force"]):
+        code, out, err = await folder.run("apply", *force, "models.py")
+        assert (code, out) == (1, "")
+        assert "spec.count is removed" in err
+        assert ": .spec.versions. To take over these fields" in err
+        assert "--force-conflicts" in err
+        assert "force=True" not in err
+        assert "patch()" not in err
+    code, out, err = await folder.run("apply", "--force-conflicts", "models.py")
+    assert (code, out) == (1, "")
+    assert "spec.count is removed" in err
+    assert "Nothing was applied" in err
+    code, _, err = await folder.run("apply", "--force", "--force-conflicts", "models.py")
+    assert code == 0, err
+    assert "spec.count is removed" in err
 
 
 async def test_a_compatible_change_is_said_and_applied(folder: Folder) -> None:
@@ -176,3 +200,11 @@ async def test_no_field_is_dropped_between_the_definition_and_the_start_of_the_o
     )
     assert definition
     assert definition["spec"]["conversion"]["strategy"] == "Webhook"
+
+
+async def test_a_definition_with_converters_is_changed_without_a_conflict(folder: Folder) -> None:
+    folder.write(model=VERSIONS)
+    await folder.run("apply", "models.py")
+    folder.write(model=VERSIONS.replace("count: int = 1\n", "count: int = 1; color: str = ''\n"))
+    code, out, err = await folder.run("apply", "models.py")
+    assert (code, out) == (0, f"crates.{folder.group}: applied\n"), err

@@ -83,6 +83,13 @@ def test_a_command_that_is_misspelt_is_told_with_the_nearest(name: str, expected
     assert f"There is no command {name!r}. {expected}" in result.output
 
 
+@pytest.mark.parametrize("command", ["webop crd apply", "webop crd print", "webop handlers"])
+def test_a_command_without_files_names_itself(command: str) -> None:
+    result = invoke(*command.split()[1:])
+    assert result.exit_code == 2
+    assert f": {command} " in result.output
+
+
 def test_the_reason_of_the_end_is_json_if_the_log_is(tmp_path: Path) -> None:
     result = invoke("run", "-A", "--log-format=json", str(tmp_path / "nowhere.py"))
     assert result.exit_code == 1

@@ -218,7 +218,8 @@ def test_the_environment_sets_settings(variable: str, text: str, path: str, valu
 MEANINGFUL = [
     *("WEBOP_MODULES", "WEBOP_ALL_NAMESPACES", "WEBOP_NAMESPACES", "WEBOP_ALIASED"),
     *("WEBOP_RUN_NAMESPACES", "WEBOP_RUN_NAMESPACE", "WEBOP_RUN_LOG_FORMAT", "WEBOP_RUN_LEASE"),
-    *("WEBOP_FREEZE_LIFETIME", "WEBOP_RESUME_PEERING", "WEBOP_CLUSTER_START_NAME"),
+    *("WEBOP_PAUSE_LIFETIME", "WEBOP_FREEZE_LIFETIME", "WEBOP_NEW_KIND"),
+    *("WEBOP_UNPAUSE_PEERING", "WEBOP_RESUME_PEERING", "WEBOP_CLUSTER_START_NAME"),
     *(
         "WEBOP_CACHE",
         "WEBOP_KUBERNETES",
@@ -283,8 +284,13 @@ def test_the_variables_of_the_commands_are_known() -> None:
     """They are listed where no command is imported: the list is compared with the commands."""
     context = click.Context(main, info_name="webop", auto_envvar_prefix="WEBOP")
     there = set(list_envvars(main, context))
+    others = ("new", "freeze", "resume")
+    for name in others:
+        command = main.get_command(context, name)
+        assert command is not None
+        there |= set(list_envvars(command, click.Context(command, context, info_name=name)))
     assert [name for name in there if not is_option(name)] == []
-    commands = main.list_commands(context)
+    commands = (*main.list_commands(context), *others)
     listed = [name for name in OPTION_NAMES if name.split("_")[1].lower() in commands]
     assert [name for name in listed if name not in there] == []
 

@@ -5,17 +5,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 from webop.cli.tables import build_table
+from webop.controlplane.binaries import APISERVER, CONTROLLER_MANAGER, VERSION_VARIABLE
 from webop.controlplane.cluster import LocalCluster
 from webop.controlplane.state import ClusterState, end_cluster, load_all_states, load_state
+from webop.controlplane.versions import is_met_by, parse_wanted
 from webop.errors import ClusterError
 
 _DEFAULT_NAME = "default"
@@ -77,7 +80,8 @@ def start(
 ) -> None:
     """Start a cluster and wait until it is ready.
 
-    It runs until "webop cluster stop". A cluster of that name that already runs is not changed.
+    It runs until "webop cluster stop". If a cluster of that name already runs, only the controller
+    manager is added. It is an error if its version or its flags are not those that you ask for.
     """
     begun = time.monotonic()
     running = _find_running(name)
@@ -87,9 +91,12 @@ def start(
         verb = f"is ready after {time.monotonic() - begun:.1f} s"
     else:
         verb = "is already running"
+        _check_running(name, version or os.environ.get(VERSION_VARIABLE), apiserver_flags)
+    what = f"Kubernetes {running.version}"
     if controller_manager:
         running.start_controller_manager()
-    click.echo(f"Cluster {name} {verb}: Kubernetes {running.version} at {running.server}")
+        what += f" with {CONTROLLER_MANAGER}"
+    click.echo(f"Cluster {name} {verb}: {what} at {running.server}")
     click.echo(f"Binaries: {running.source}", err=True)
     click.echo(
         f'To use it in this shell: eval "$(webop cluster env{_format_name(name)})"', err=True
@@ -201,6 +208,26 @@ def _find_running(name: str) -> LocalCluster | None:
         return LocalCluster.attach(name)
     except ClusterError:
         return None
+
+
+def _check_running(name: str, version: str | None, flags: Sequence[str]) -> None:
+    """Refuse what a running cluster does not have.
+
+    Raises:
+        click.ClickException: it has another version, or lacks flags.
+    """
+    state = load_state(name)
+    server = state.get_process(APISERVER) if state is not None else None
+    if state is None or server is None:  # it was stopped meanwhile
+        return
+    differences = [f"runs without {flag}" for flag in flags if flag not in server.argv]
+    if version and not is_met_by(parse_wanted(version), state.version.removeprefix("v")):
+        differences.insert(0, f"has Kubernetes {state.version}, not {version}")
+    if differences:
+        raise click.ClickException(
+            f"Cluster {name} is already running, but {' and '.join(differences)}. Stop it first: "
+            f"webop cluster stop{_format_name(name)}"
+        )
 
 
 def _detect_condition(state: ClusterState) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -25,6 +25,7 @@ from webop.models.crds import CRDS, build_crds
 from webop.models.versions import collect_versions
 
 _MANAGER = "webop-crd"
+_CONVERSION_MANAGER = "webop-crd-conversion"
 _NOWHERE = "https://no-operator-yet.invalid/convert"
 _PATIENCE = 30.0  # seconds until a new kind is served
 
@@ -98,20 +99,26 @@ def print_(
 @click.option(
     "--force", is_flag=True, help="Apply them even if that breaks stored objects or clients."
 )
+@click.option(
+    "--force-conflicts",
+    is_flag=True,
+    help="Take over fields that others have applied, such as 'kubectl apply --server-side'.",
+)
 def apply(
     paths: tuple[str, ...],
     modules: tuple[str, ...],
     max_description: int | None,
     *,
     force: bool,
+    force_conflicts: bool,
 ) -> None:
     """Apply the CustomResourceDefinitions of the models in PATHS, and wait until they are served.
 
-    If a definition would break stored objects or clients, or the API server refuses it, none is
-    applied.
+    The command first names what would break stored objects or clients. If there is anything, or if
+    the API server refuses a definition, none is applied.
     """
     definitions, converted = _load(paths, modules, max_description)
-    asyncio.run(_apply(definitions, converted, is_forced=force))
+    asyncio.run(_apply(definitions, converted, is_breaking=force, is_taking_over=force_conflicts))
 
 
 def _load(
@@ -119,7 +126,8 @@ def _load(
 ) -> tuple[list[dict[str, Any]], set[str]]:
     """Return the definitions, and the names of those that have converters."""
     if not paths and not modules:
-        raise click.UsageError("Name the files or modules with the models: webop crd models.py")
+        command = click.get_current_context().command_path
+        raise click.UsageError(f"Name the files or modules with the models: {command} models.py")
     registry, _ = load_quietly(paths, modules)
     models = find_models(registry)
     if not models:
@@ -155,28 +163,34 @@ async def _check(definitions: Sequence[dict[str, Any]]) -> bool:
 
 
 async def _apply(
-    definitions: Sequence[dict[str, Any]], converted: set[str], *, is_forced: bool
+    definitions: Sequence[dict[str, Any]],
+    converted: set[str],
+    *,
+    is_breaking: bool,
+    is_taking_over: bool,
 ) -> None:
     async with connect_command() as client:
-        for wanted in definitions:  # the API server must accept all of them first
-            await _send(client, wanted, is_dry=True, is_forced=is_forced)
         problems, found = [], dict[str, dict[str, Any] | None]()
         for wanted in definitions:
             name = wanted["metadata"]["name"]
             present = found[name] = await _read(client, wanted)
             if present is not None:
                 problems += [f"{name}: {problem}" for problem in compare(present, wanted)]
-        if problems and not is_forced:
-            listed = "\n".join(problems)
+        if problems:
+            title = "These changes break stored objects or clients:"
+            click.echo("\n".join((title, *problems)), err=True)
+        for wanted in definitions:  # the API server must accept all of them first
+            await _send(client, wanted, is_dry=True, is_forced=is_taking_over)
+        if problems and not is_breaking:
             raise click.ClickException(
-                f"Nothing was applied, because this would break:\n{listed}\nIf that is all right, "
-                "repeat the command with --force."
+                "Nothing was applied. If these changes are all right, repeat the command with "
+                "--force."
             )
         for wanted in definitions:
             name = wanted["metadata"]["name"]
             if name in converted:
                 await _prepare_conversion(client, wanted, found[name])
-            await _send(client, wanted, is_dry=False, is_forced=is_forced)
+            await _send(client, wanted, is_dry=False, is_forced=is_taking_over)
             click.echo(f"{name}: applied")
         for wanted in definitions:
             await _wait_served(client, wanted)
@@ -189,15 +203,18 @@ async def _prepare_conversion(
 
     Otherwise, the API server would only change ``apiVersion``, and drop the fields that the other
     version does not have.
+
+    Two managers apply the conversion, so that it stays when the definition is applied without it.
+    None of them must be an updater: it would own all fields, and each later change be a conflict.
     """
-    conversion = build_conversion({"url": _NOWHERE}, is_patch=False)
+    if ((present or wanted)["spec"].get("conversion") or {}).get("strategy") == "Webhook":
+        return
+    spec = {"conversion": build_conversion({"url": _NOWHERE}, is_patch=False)}
     if present is None:
-        body = {**wanted, "spec": {**wanted["spec"], "conversion": conversion}}
-        await client.create(CRDS, None, body)
-    elif (present["spec"].get("conversion") or {}).get("strategy") != "Webhook":
-        await client.patch(
-            CRDS, None, wanted["metadata"]["name"], {"spec": {"conversion": conversion}}
-        )
+        whole = {**wanted, "spec": {**wanted["spec"], **spec}}
+        await _send(client, whole, is_dry=False, is_forced=False)
+    part = {**wanted, "metadata": {"name": wanted["metadata"]["name"]}, "spec": spec}
+    await _send(client, part, is_dry=False, is_forced=True, manager=_CONVERSION_MANAGER)
 
 
 async def _read(client: Client, wanted: dict[str, Any]) -> dict[str, Any] | None:
@@ -208,26 +225,36 @@ async def _read(client: Client, wanted: dict[str, Any]) -> dict[str, Any] | None
 
 
 async def _send(
-    client: Client, wanted: dict[str, Any], *, is_dry: bool, is_forced: bool
+    client: Client,
+    wanted: dict[str, Any],
+    *,
+    is_dry: bool,
+    is_forced: bool,
+    manager: str = _MANAGER,
 ) -> dict[str, Any]:
     """Apply a definition on the server.
 
     Raises:
         click.ClickException: the API server refuses it; the message has its reason.
     """
-    params = {"fieldManager": _MANAGER, "force": "true" if is_forced else "false"}
+    params = {"fieldManager": manager, "force": "true" if is_forced else "false"}
     params |= {"dryRun": "All"} if is_dry else {}
     path = CRDS.get_url(name=wanted["metadata"]["name"])
     call = Call("PATCH", path, params, encode_yaml(wanted), APPLY_PATCH)
     try:
         found: dict[str, Any] = await client.perform(call)
     except APIStatusError as exc:
-        if exc.status not in (409, 422):
+        causes = cast("Sequence[dict[str, str]]", exc.details.get("causes") or ())
+        conflicts = [one for one in causes if one.get("reason") == "FieldManagerConflict"]
+        if conflicts:
+            fields = "; ".join(f"{one['message']}: {one['field']}" for one in conflicts)
+            raise click.ClickException(
+                f"The API server refuses {wanted['metadata']['name']}: {fields}. To take over "
+                "these fields, repeat the command with --force-conflicts."
+            ) from exc
+        if exc.status != 422:
             raise
-        hint = ""
-        if exc.status == 409:
-            hint = " Somebody else has applied these fields: --force takes them over."
-        raise click.ClickException(f"The API server refuses the definition: {exc}{hint}") from exc
+        raise click.ClickException(f"The API server refuses the definition: {exc}") from exc
     return found
 
 

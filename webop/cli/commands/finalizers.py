@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import functools
+import shlex
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -21,6 +22,8 @@ from webop.errors import APIStatusError
 from webop.objects.resources import Resource, parse_selector
 from webop.settings.groups import OperatorSettings
 
+_OTHERS = "To search for another finalizer, use --finalizer NAME."
+
 
 @click.group()
 def finalizers() -> None:
@@ -28,7 +31,8 @@ def finalizers() -> None:
 
     An operator with deletion handlers, daemons or timers adds its finalizer to the objects. It
     removes the finalizer when these handlers have finished with a deleted object. If the operator
-    no longer exists, the deletion never ends.
+    no longer exists, the deletion never ends. If it had settings.persistence.prefix, name its
+    finalizer: --finalizer PREFIX/finalizer.
 
     \b
         webop finalizers list
@@ -90,7 +94,7 @@ async def list_(_: Client, found: Search, finalizer: str) -> None:
     if found.held:
         _print_table(found.held)
     else:
-        click.echo(f"No object has the finalizer {finalizer}.")
+        click.echo(f"No object has the finalizer {finalizer}. {_OTHERS}")
 
 
 @finalizers.command(short_help="Remove the finalizer, so that deletions complete.")
@@ -137,8 +141,9 @@ async def release(
         if (everything or one.deleted_at) and (not names or one.name in names)
     ]
     if not chosen:
-        hint = " Other objects have it: see 'webop finalizers list'." if found.held else ""
-        click.echo(f"Found no objects to release from {finalizer}.{hint}")
+        hint = f"Other objects have it: webop finalizers list --finalizer {shlex.quote(finalizer)}"
+        hint = hint if found.held else _OTHERS
+        click.echo(f"Found no objects to release from {finalizer}. {hint}")
         return
     _print_table(chosen)
     if not (is_sure or dry):

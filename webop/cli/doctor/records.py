@@ -237,7 +237,7 @@ async def check_peering(context: Context) -> list[Finding]:
         paths = [one.get_url(namespace=namespace, name=peering.name) for one in context.peerings]
         found = [raw for path in paths if (raw := await context.read(path))]
         where = f"-n {namespace}" if namespace else "-A"
-        resume = f"webop resume {where} --peering {peering.name}"
+        resume = f"webop unpause {where} --peering {peering.name}"
         for raw in found:
             findings += judge_peers(subject, raw, peering.priority, context.now, resume)
         if peering.mandatory and not found:
@@ -292,9 +292,13 @@ async def check_finalizers(context: Context) -> list[Finding]:
         if held[0].resource not in handled:
             text += "; these files have no handler for this kind"
         where = " ".join(f"-n {name}" for name in context.namespaces) or "-A"
-        remedy = "Start the operator, or read its log. If no operator handles it any more: "
-        findings.append(warn(kind, text, f"{remedy}webop finalizers release {where} {kind}"))
+        remedy = (
+            "Start the operator, or read its log. If no operator handles it any more: "
+            f"webop finalizers release {where} --finalizer {shlex.quote(finalizer)} {kind}"
+        )
+        findings.append(warn(kind, text, remedy))
     if search.problems:
         unknown = join_names(sorted(search.problems))
         findings.append(note("finalizers", f"this account is not allowed to list {unknown}"))
-    return findings or [approve("finalizers", "no deletion waits for this operator")]
+    text = f"no deletion has waited for {finalizer} for more than a minute"
+    return findings or [approve("finalizers", text)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from webop.cli.migration.findings import Finding
@@ -19,6 +21,16 @@ _PIN = re.compile(
     re.VERBOSE,
 )
 _KOPF = re.compile(r"(?<![\w.-])kopf(?![\w.-])")
+# Between words of a command: in a shell, in a list of JSON, in one of YAML, also on the next line.
+_GAP = r"""["']?[\s,\\]++(?:-\s++)?["']?"""
+_COMMAND = re.compile(
+    rf"""(?<![\w.-])kopf{_GAP}(?:run|freeze|resume)(?![\w.:-])
+    | (?:
+        (?<!\w)(?:CMD\s|ENTRYPOINT\s|command:|entrypoint:)\s*+\[?\s*+(?:-\s++)?["']?
+        | [\s,]["']?-m{_GAP}
+    )(?:[\w.-]*+/)*+kopf(?![\w.-])""",
+    re.VERBOSE,
+)
 _IMAGE = re.compile(r"^\s*FROM\s.*\bpython:(\d{1,9})\.(\d{1,9})", re.IGNORECASE)
 _VARIABLE = re.compile(r"\bKOPF_(RUN_\w+)")
 
@@ -29,8 +41,10 @@ def read_pins(path: Path) -> Iterator[Finding]:
     if not is_list and not any(path.match(pattern) for pattern in _RUNNING):
         return
     minimums = _find_minimums()
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-        text = line.partition("#")[0]
+    source = path.read_text(errors="replace")
+    lines = [line.partition("#")[0] for line in source.splitlines()]
+    commands = set[int]() if is_list else _find_commands(lines)
+    for number, text in enumerate(lines, 1):
         if is_list:
             for pin in _PIN.finditer(text):
                 needed = minimums.get(pin["name"].lower(), "0")
@@ -43,11 +57,19 @@ def read_pins(path: Path) -> Iterator[Finding]:
             continue
         if (image := _IMAGE.search(text)) and (int(image[1]), int(image[2])) < _PYTHON:
             yield Finding(path, number, "webop needs Python {}.{} or newer.".format(*_PYTHON))
-        if "kopf run" in text:
-            what = "Replace 'kopf run' by 'webop run'; the options are the same."
-            yield Finding(path, number, what, must_change=False)
+        if number in commands:
+            what = "Replace the command 'kopf' by 'webop'; the options are the same."
+            yield Finding(path, number, what)
         if variable := _VARIABLE.search(text):
             yield Finding(path, number, f"Rename {variable[0]} to WEBOP_{variable[1]}.")
+
+
+def _find_commands(lines: Sequence[str]) -> set[int]:
+    """Return the numbers of the lines in which the command ``kopf`` is run."""
+    ends = [*accumulate(len(line) + 1 for line in lines)]
+    text = "\n".join(lines)
+    found = (text.index("kopf", one.start()) for one in _COMMAND.finditer(text))
+    return {1 + bisect_right(ends, position) for position in found}
 
 
 def _find_minimums() -> dict[str, str]:

@@ -13,6 +13,7 @@ LAST = (
     "Files that import kopf: 1. Write 'import webop as kopf' there, "
     "or run them unchanged: webop run --aliased"
 )
+REPLACE = "must change: Replace the command 'kopf' by 'webop'; the options are the same."
 QUIET = "settings.posting.loggers = False\n"
 
 
@@ -169,12 +170,59 @@ def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
     assert lines == [
         "Dockerfile:1: must change: webop needs Python 3.11 or newer.",
         "Dockerfile:2: must change: Rename KOPF_RUN_NAMESPACE to WEBOP_RUN_NAMESPACE.",
-        "Dockerfile:3: differs: Replace 'kopf run' by 'webop run'; the options are the same.",
+        f"Dockerfile:3: {REPLACE}",
         "requirements.txt:1: differs: Require webop instead of kopf.",
-        "2 of these must change.",
+        "3 of these must change.",
         LAST,
     ]
     assert exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("Dockerfile", 'CMD ["kopf", "run", "-A", "handlers.py"]'),
+        ("Dockerfile", 'CMD ["kopf","run"]'),
+        ("Dockerfile", 'ENTRYPOINT ["kopf"]'),
+        ("Dockerfile", 'ENTRYPOINT ["/usr/local/bin/kopf"]\nCMD ["run"]'),
+        ("Dockerfile", 'CMD ["python", "-m", "kopf", "run"]'),
+        ("Dockerfile", "CMD kopf \\\n  run -A"),
+        ("Dockerfile", "ENTRYPOINT python -m kopf"),
+        ("x.yaml", 'command: ["kopf", "run"]'),
+        ("x.yaml", "command: [kopf, run]"),
+        ("x.yaml", "command:\n- kopf\nargs:\n- run"),
+        ("x.yaml", "command:\n  - tini\n  - kopf  # yes\n  - run"),
+        ("x.yaml", "args:\n  - 'kopf'\n  - 'run'"),
+        ("x.yaml", "command: kopf\nargs: [run]"),
+        ("x.yaml", "command: [python, -m, kopf]"),
+        ("x.yaml", "- entrypoint: kopf run -A"),
+        ("x.sh", "exec kopf freeze"),
+    ],
+)
+def test_the_command_kopf_must_be_replaced_in_a_shell_and_in_lists_of_all_forms(
+    tmp_path: Path, file: str, text: str
+) -> None:
+    (tmp_path / file).write_text(f"\n{text}\n")
+    exit_code, lines = migrate(tmp_path, PLAIN + QUIET)
+    number = 2 + text[: text.index("kopf")].count("\n")
+    assert lines == [f"{file}:{number}: {REPLACE}", "1 of these must change.", LAST]
+    assert exit_code == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "app: kopf\nrun: web",
+        "- name: kopf\n  image: example.com/kopf",
+        "command: [kopf-tool, run]",
+        "# command: kopf",
+        "topics: [kopf]",
+        "- kopf-example run",
+    ],
+)
+def test_other_things_named_kopf_are_not_commands(tmp_path: Path, text: str) -> None:
+    exit_code, lines = migrate(tmp_path, PLAIN + QUIET, x_yaml=text)
+    assert (exit_code, lines) == (0, ["Nothing must change.", LAST])
 
 
 def test_a_folder_without_an_operator_is_not_said_to_fit(tmp_path: Path) -> None:

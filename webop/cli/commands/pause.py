@@ -1,4 +1,4 @@
-"""``webop freeze`` and ``webop resume``: pause operators from the command line.
+"""``webop pause`` and ``webop unpause``: pause operators from the command line.
 
 A freeze is a record with a high priority and a lifetime in the peering object of the operators
 (chapter "Peering"); see :mod:`webop.coordination.peer_records`.
@@ -51,12 +51,12 @@ Exit codes:
     1  The command failed in at least one namespace. The message says why.
     2  The command line is wrong.
 """
-_FREEZE = """\
-    webop freeze -A --peering default --lifetime 600 --message 'backup is running'
-    webop freeze -n prod -n 'team-*' --peering my-operator --lifetime 60"""
-_RESUME = """\
-    webop resume -A --peering default
-    webop resume -A --peering default --id alice@laptop"""
+_PAUSE = """\
+    webop pause -A --peering default --lifetime 600 --message 'backup is running'
+    webop pause -n prod -n 'team-*' --peering my-operator --lifetime 60"""
+_UNPAUSE = """\
+    webop unpause -A --peering default
+    webop unpause -A --peering default --id alice@laptop"""
 
 
 class Request(NamedTuple):
@@ -115,7 +115,7 @@ def _target_options(fn: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="FREEZE", examples=_FREEZE))
+@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="PAUSE", examples=_PAUSE))
 @_target_options
 @_record(
     "-t",
@@ -137,13 +137,13 @@ def _target_options(fn: Callable[..., None]) -> Callable[..., None]:
 @_record("--dev", is_flag=True, help=f"The same as --priority={DEV_PRIORITY}.")
 @_record("-m", "--message", metavar="TEXT", default="", help="The reason, which operators log.")
 @logging_options
-def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: str) -> None:
+def pause(request: Request, lifetime: int, priority: int, dev: bool, message: str) -> None:
     """Pause the operators of a peering without stopping their processes.
 
     The operators finish the calls that run and stop their daemons and timers. They handle no
-    objects until the lifetime is over or you run 'webop resume'. They still serve webhooks.
+    objects until the lifetime is over or you run 'webop unpause'. They still serve webhooks.
 
-    'webop pause' is the same command.
+    'webop freeze' is the same command. Its variables are WEBOP_FREEZE_<OPTION>.
     """
     priority = DEV_PRIORITY if dev else priority
     now = time.time()
@@ -169,18 +169,18 @@ def freeze(request: Request, lifetime: int, priority: int, dev: bool, message: s
     asyncio.run(_do_everywhere(request, write))
     scope = "-A" if request.clusterwide else " ".join(f"-n '{p}'" for p in request.patterns)
     click.echo(
-        f"The pause ends at {format_time(now + lifetime)}. To end it sooner: webop resume {scope} "
+        f"The pause ends at {format_time(now + lifetime)}. To end it sooner: webop unpause {scope} "
         f"--peering {request.peering} --id {request.identity}"
     )
 
 
-@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="RESUME", examples=_RESUME))
+@click.command(cls=SectionCommand, epilog=_EPILOG.format(command="UNPAUSE", examples=_UNPAUSE))
 @_target_options
 @logging_options
-def resume(request: Request) -> None:
-    """Resume the operators of a peering that 'webop freeze' has paused.
+def unpause(request: Request) -> None:
+    """Resume the operators of a peering that 'webop pause' has paused.
 
-    'webop unpause' is the same command.
+    'webop resume' is the same command. Its variables are WEBOP_RESUME_<OPTION>.
     """
 
     async def remove(client: Client, kind: Resource, namespace: str | None) -> bool:
