@@ -21,6 +21,7 @@ _PIN = re.compile(
     re.VERBOSE,
 )
 _KOPF = re.compile(r"(?<![\w.-])kopf(?![\w.-])")
+_INSTALLERS = {"conda", "pip", "pip3", "pipenv", "pipx", "poetry", "uv"}
 # Between words of a command: in a shell, in a list of JSON, in one of YAML, also on the next line.
 _GAP = r"""["']?[\s,\\]++(?:-\s++)?["']?"""
 _COMMAND = re.compile(
@@ -51,9 +52,10 @@ def read_pins(path: Path) -> Iterator[Finding]:
                 if _parse(_find_end(pin)) < _parse(needed):
                     what = f"webop needs {pin['name']}>={needed}, not {pin[0].strip()}."
                     yield Finding(path, number, what)
-            if _KOPF.search(text):
-                what = "Require webop instead of kopf."
-                yield Finding(path, number, what, must_change=False)
+        if _KOPF.search(text) and (is_list or _is_installing(text)):
+            what = "Require webop instead of kopf."
+            yield Finding(path, number, what, must_change=False)
+        if is_list:
             continue
         if (image := _IMAGE.search(text)) and (int(image[1]), int(image[2])) < _PYTHON:
             yield Finding(path, number, "webop needs Python {}.{} or newer.".format(*_PYTHON))
@@ -62,6 +64,11 @@ def read_pins(path: Path) -> Iterator[Finding]:
             yield Finding(path, number, what)
         if variable := _VARIABLE.search(text):
             yield Finding(path, number, f"Rename {variable[0]} to WEBOP_{variable[1]}.")
+
+
+def _is_installing(text: str) -> bool:
+    words = {*text.split()}
+    return bool(words & _INSTALLERS and words & {"add", "install"})
 
 
 def _find_commands(lines: Sequence[str]) -> set[int]:

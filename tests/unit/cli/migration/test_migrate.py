@@ -164,6 +164,9 @@ def test_a_pin_below_what_webop_needs_must_change(tmp_path: Path, pin: str, fits
 
 def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
     image = "FROM python:3.9-slim\nENV KOPF_RUN_NAMESPACE=x\nCMD kopf run -A handlers.py\n"
+    image += (
+        "RUN apt install git && pip install -U httpx 'kopf[full]==1.37'\nRUN helm install kopf\n"
+    )
     exit_code, lines = migrate(
         tmp_path, PLAIN + QUIET, Dockerfile=image, requirements_txt="kopf==1.37\n"
     )
@@ -171,6 +174,7 @@ def test_images_and_commands_are_read_as_well(tmp_path: Path) -> None:
         "Dockerfile:1: must change: webop needs Python 3.11 or newer.",
         "Dockerfile:2: must change: Rename KOPF_RUN_NAMESPACE to WEBOP_RUN_NAMESPACE.",
         f"Dockerfile:3: {REPLACE}",
+        "Dockerfile:4: differs: Require webop instead of kopf.",
         "requirements.txt:1: differs: Require webop instead of kopf.",
         "3 of these must change.",
         LAST,
