@@ -300,7 +300,7 @@ def test_a_decorator_without_parentheses_is_told(registry: webop.OperatorRegistr
     with pytest.raises(TypeError, match=r"@webop.on.create needs a kind in parentheses"):
         webop.on.create(create_fn)  # type: ignore[arg-type]
 
-    webop.on.event(lambda resource, **_: resource.kind == "Pod", registry=registry)(create_fn)
+    webop.on.event(lambda resource, **_: resource.kind == "Pod")(create_fn)
     assert len(registry) == 1
 
 
@@ -324,9 +324,9 @@ def test_a_decorator_of_activities_without_parentheses_is_told(decorator: Decora
     "decorator", [webop.on.event, webop.on.create, webop.on.update, webop.index, webop.timer]
 )
 def test_a_handler_of_the_metadata_asks_for_nothing_else(
-    registry: webop.OperatorRegistry, decorator: Decorator, options: dict[str, Any], message: str
+    decorator: Decorator, options: dict[str, Any], message: str
 ) -> None:
-    decorate = decorator("pods", registry=registry, metadata_only=True, **options)
+    decorate = decorator("pods", metadata_only=True, **options)
     with pytest.raises(TypeError, match=re.escape(message)):
         decorate(lambda name, **_: None)
 
@@ -337,10 +337,10 @@ def test_a_handler_of_the_metadata_has_no_argument_for_the_rest(
 ) -> None:
     with pytest.raises(TypeError, match="takes 'status', which is always empty"):
 
-        @webop.on.create("pods", registry=registry, metadata_only=True)
+        @webop.on.create("pods", metadata_only=True)
         def create(status: Any, **_: Any) -> None: ...
 
-    @webop.on.update("pods", registry=registry, metadata_only=True, field="metadata.labels")
+    @webop.on.update("pods", metadata_only=True, field="metadata.labels")
     def update(meta: Any, body: Any, **_: Any) -> None: ...
 
     (handler,) = registry.select_resource_handlers()
@@ -348,6 +348,6 @@ def test_a_handler_of_the_metadata_has_no_argument_for_the_rest(
 
 
 @pytest.mark.feature("FLT-28")
-def test_webhooks_get_whole_objects(registry: webop.OperatorRegistry) -> None:
+def test_webhooks_get_whole_objects() -> None:
     with pytest.raises(TypeError, match="There is no option 'metadata_only'"):
-        webop.on.validate("pods", registry=registry, metadata_only=True)  # type: ignore[call-arg]
+        webop.on.validate("pods", metadata_only=True)  # type: ignore[call-arg]

@@ -47,21 +47,21 @@ def settings() -> webop.OperatorSettings:
 def handlers(registry: webop.OperatorRegistry, gate: Gate) -> webop.OperatorRegistry:
     """Four handlers: two that hang, two that do not."""
 
-    @webop.on.validate("kopfexamples", id="stuck", registry=registry)
+    @webop.on.validate("kopfexamples", id="stuck")
     def stuck(**_: Any) -> None:
         gate.hold()
 
-    @webop.on.validate("kopfexamples", id="stuck-async", registry=registry)
+    @webop.on.validate("kopfexamples", id="stuck-async")
     async def stuck_async(**_: Any) -> None:
         gate.held += 1
         while not gate.event.is_set():
             await asyncio.sleep(0.01)
 
-    @webop.on.validate("kopfexamples", id="quick", registry=registry)
+    @webop.on.validate("kopfexamples", id="quick")
     def quick(**_: Any) -> None:
         pass
 
-    @webop.on.validate("kopfexamples", id="quick-async", registry=registry)
+    @webop.on.validate("kopfexamples", id="quick-async")
     async def quick_async(**_: Any) -> None:
         pass
 
@@ -145,20 +145,20 @@ async def test_threads_that_are_busy_with_other_work_do_not_hold_up_reviews(
 
 
 async def test_a_review_that_is_refused_has_called_none_of_its_handlers(
-    registry: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+    settings: webop.OperatorSettings, gate: Gate
 ) -> None:
     called: list[str] = []
 
-    @webop.on.validate("kopfexamples", id="first", registry=registry)
+    @webop.on.validate("kopfexamples", id="first")
     async def first(**_: Any) -> None:
         called.append("first")
 
-    @webop.on.validate("kopfexamples", id="stuck", registry=registry)
+    @webop.on.validate("kopfexamples", id="stuck")
     def stuck(**_: Any) -> None:
         gate.hold()
 
     settings.admission.max_calls = 1
-    async with serve(registry=registry, settings=settings) as site:
+    async with serve(settings=settings) as site:
         waiting = await post_many(site, "/stuck", 1)
         await gate.wait_for_held(1)
         refused = await site.post(build_review(), "/")
@@ -172,23 +172,23 @@ async def test_a_review_that_is_refused_has_called_none_of_its_handlers(
 
 
 async def test_reviews_that_fail_in_any_way_make_room_for_others(
-    registry: webop.OperatorRegistry, settings: webop.OperatorSettings
+    settings: webop.OperatorSettings,
 ) -> None:
-    @webop.on.validate("kopfexamples", id="odd", when=lambda **_: 1 / 0, registry=registry)  # type: ignore[arg-type]
-    @webop.on.validate("kopfexamples", id="failing", registry=registry)
+    @webop.on.validate("kopfexamples", id="odd", when=lambda **_: 1 / 0)  # type: ignore[arg-type]
+    @webop.on.validate("kopfexamples", id="failing")
     def fail(**_: Any) -> None:
         raise RuntimeError
 
-    @webop.on.mutate("kopfexamples", id="renaming", registry=registry)
+    @webop.on.mutate("kopfexamples", id="renaming")
     def rename(patch: webop.Patch, **_: Any) -> None:
         patch.metadata["name"] = "other"
 
-    @webop.on.validate("kopfexamples", id="slow", registry=registry)
+    @webop.on.validate("kopfexamples", id="slow")
     async def linger(**_: Any) -> None:
         await asyncio.Event().wait()
 
     settings.admission.max_reviews = settings.admission.max_calls = 1
-    async with serve(registry=registry, settings=settings) as site:
+    async with serve(settings=settings) as site:
         for _ in range(2):
             for path in ("/odd", "/failing", "/renaming"):
                 assert (await site.review(path=path))["allowed"] is False
