@@ -118,9 +118,15 @@ def control(
     )
     made.set_paused(None)
     if not is_resuming:  # nothing was there before
-        made.begin_listing()
-        made.finish_listing()
+        list_objects(made)
     return made
+
+
+def list_objects(controller: Controller, *bodies: dict[str, Any]) -> None:
+    controller.begin_listing()
+    for body in bodies:
+        controller.apply_event(None, body)
+    controller.finish_listing()
 
 
 @pytest.fixture
@@ -247,15 +253,9 @@ async def test_a_change_is_worked_on_before_the_rest_of_a_listing(reconciler: Re
 async def test_what_is_missing_in_a_listing_was_deleted(
     controller: Controller, reconciler: Reconciler
 ) -> None:
-    controller.begin_listing()
-    for uid in "abc":
-        controller.apply_event(None, build(uid, 1))
-    controller.finish_listing()
+    list_objects(controller, build("a"), build("b"), build("c"))
     await settle()
-    controller.begin_listing()
-    controller.apply_event(None, build("b", 1))
-    controller.apply_event(None, build("d", 9))
-    controller.finish_listing()
+    list_objects(controller, build("b"), build("d", 9))
     await settle()
     assert sorted(reconciler.forgotten) == ["a", "c"]
     assert reconciler.versions("b") == [1]
@@ -265,16 +265,10 @@ async def test_what_is_missing_in_a_listing_was_deleted(
 async def test_a_listing_that_was_broken_off_deletes_nothing(
     controller: Controller, reconciler: Reconciler
 ) -> None:
+    list_objects(controller, build("a"), build("b"))
     controller.begin_listing()
-    controller.apply_event(None, build("a", 1))
-    controller.apply_event(None, build("b", 1))
-    controller.finish_listing()
-    controller.begin_listing()
-    controller.apply_event(None, build("a", 1))
-    controller.begin_listing()
-    controller.apply_event(None, build("b", 1))
-    controller.apply_event(None, build("a", 1))
-    controller.finish_listing()
+    controller.apply_event(None, build("a"))
+    list_objects(controller, build("b"), build("a"))
     await settle()
     assert reconciler.forgotten == []
 
@@ -290,9 +284,7 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
     controller.finish_listing()
     controller.apply_event("ADDED", build("added"))
     await settle()
-    controller.begin_listing()
-    controller.apply_event(None, build("listed later"))
-    controller.finish_listing()
+    list_objects(controller, build("listed later"))
     await settle()
     assert reconciler.needs_resume == {
         "listed": True,
@@ -306,10 +298,7 @@ async def test_only_objects_of_the_first_listing_are_older_than_the_operator(
 async def test_a_listing_that_goes_back_in_time_is_believed_unless_the_object_was_patched_since(
     controller: Controller, reconciler: Reconciler
 ) -> None:
-    controller.begin_listing()
-    controller.apply_event(None, build("restored", 50))
-    controller.apply_event(None, build("patched", 50))
-    controller.finish_listing()
+    list_objects(controller, build("restored", 50), build("patched", 50))
     await settle()
     controller.begin_listing()
 
@@ -344,9 +333,7 @@ async def test_an_object_that_a_response_has_shown_does_not_wait_for_ever_after_
             obj.accept_own(build("a", 60))
 
     reconciler.work = work
-    controller.begin_listing()
-    controller.apply_event(None, build("a", 50))
-    controller.finish_listing()
+    list_objects(controller, build("a", 50))
     await settle()
     assert waited == [False, True]
     controller.apply_event(None, build("a", 51))
@@ -511,8 +498,7 @@ async def test_an_object_that_cannot_be_read_is_not_tried_without_a_pause(is_ind
     reconciler.index_work = reconciler.work = lambda obj: released.wait()
 
     break_reads(reconciler, reads)
-    controller.begin_listing()
-    controller.finish_listing()
+    list_objects(controller)
     controller.apply_event("ADDED", build("busy"))
     for number in range(26):  # too much to keep
         controller.apply_event("ADDED", build(f"big{number}", text=secrets.token_hex(1_000_000)))
@@ -574,10 +560,7 @@ async def test_listed_objects_are_indexed_at_once_before_the_handlers_of_any(
     released = asyncio.Event()
     reconciler.index_work = lambda obj: released.wait()
     controller = control(reconciler)
-    controller.begin_listing()
-    for number in range(50):
-        controller.apply_event(None, build(f"u{number}"))
-    controller.finish_listing()
+    list_objects(controller, *(build(f"u{number}") for number in range(50)))
     await eventually(lambda: len(reconciler.indexed) == 50)  # slow indexers do not keep their slots
     assert reconciler.seen == []
     released.set()
