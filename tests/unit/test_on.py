@@ -260,16 +260,16 @@ def test_subhandler_takes_no_registry() -> None:
 
 
 @pytest.mark.feature("HND-03", "HND-01")
-def test_a_static_method_can_be_decorated_where_it_is_declared() -> None:
-    registry = webop.OperatorRegistry()
-
+def test_a_static_method_can_be_decorated_where_it_is_declared(
+    registry: webop.OperatorRegistry,
+) -> None:
     class Reconciler:
         @staticmethod
-        @webop.on.create("kex", registry=registry)
+        @webop.on.create("kex")
         def inside(**_: Any) -> str:
             return "called"
 
-        @webop.on.update("kex", registry=registry, id="outside")
+        @webop.on.update("kex", id="outside")
         @staticmethod
         def outside(**_: Any) -> str:
             return "called"
@@ -281,13 +281,15 @@ def test_a_static_method_can_be_decorated_where_it_is_declared() -> None:
 
 
 @pytest.mark.feature("HND-02")
-def test_a_decorator_can_be_called_on_a_method_of_an_object() -> None:
+def test_a_decorator_can_be_called_on_a_method_of_an_object(
+    registry: webop.OperatorRegistry,
+) -> None:
     class Reconciler:
         def method(self, **_: Any) -> None: ...
 
-    registry, instance = webop.OperatorRegistry(), Reconciler()
-    webop.on.create("kex", registry=registry)(instance.method)
-    webop.on.create("kex", registry=registry, id="other")(Reconciler().method)
+    instance = Reconciler()
+    webop.on.create("kex")(instance.method)
+    webop.on.create("kex", id="other")(Reconciler().method)
     first, second = registry.select_resource_handlers()
     assert first.fn == instance.method
     assert first.id.endswith("Reconciler.method")
