@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import webop
+from tests.kit.operators import build_settings
 from tests.kit.reviews import Lifespan, Site, build_review, connect, serve
 from tests.kit.waiting import eventually
 from webop.errors import ActivityError, ConfigurationError
@@ -164,14 +165,13 @@ async def test_the_end_of_a_webhook_server_is_the_end_of_the_operator_and_is_see
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     calls: list[str] = []
-    settings = webop.OperatorSettings()
     gate = asyncio.Event()
 
     async def serve_briefly(fn: webop.WebhookFn) -> Any:
         yield {"url": "https://somewhere"}
         await gate.wait()
 
-    settings.admission.server = serve_briefly
+    settings = build_settings(admission={"server": serve_briefly})
     webop.on.validate("kopfexamples")(lambda **_: None)
     webop.on.cleanup()(lambda **_: calls.append("cleanup"))
     app = webop.create_app(settings=settings)
@@ -213,9 +213,7 @@ async def yield_http(fn: webop.WebhookFn) -> Any:
 async def test_a_webhook_server_that_yields_something_else_than_a_usable_config_is_told_of(
     server: Any, managed: str | None, message: str
 ) -> None:
-    settings = webop.OperatorSettings()
-    settings.admission.server = server
-    settings.admission.managed = managed
+    settings = build_settings(admission={"server": server, "managed": managed})
     webop.on.validate("kopfexamples")(lambda **_: None)
     lifespan = Lifespan(webop.create_app(settings=settings))
     await lifespan.pass_through("startup")
@@ -262,8 +260,7 @@ async def test_without_an_asgi_server_admission_handlers_need_a_webhook_server()
 async def test_configurations_that_cannot_be_managed_are_told_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    settings = webop.OperatorSettings()
-    settings.admission.managed = "auto.kopf.dev"
+    settings = build_settings(admission={"managed": "auto.kopf.dev"})
     webop.on.validate("kopfexamples")(lambda **_: None)
     async with serve(settings=settings) as site:
         assert (await site.get("/readyz")).status_code == 200

@@ -158,7 +158,7 @@ def test_a_resource_must_be_named_once(decorator: Decorator, args: Any, names: A
         (webop.on.create, "new", "There is no option 'new'"),
         (webop.on.event, "retries", "There is no option 'retries'"),
         (webop.on.event, "errors", "There is no option 'errors'"),
-        (webop.on.validate, "timeout", "There is no option 'timeout'"),
+        (webop.on.validate, "timeout", "no option 'timeout' .* did you mean 'timeout_seconds'"),
         (webop.on.validate, "backoff", "There is no option 'backoff'"),
         (webop.on.mutate, "errors", "There is no option 'errors'"),
         (webop.on.mutate, "retries", "There is no option 'retries'"),

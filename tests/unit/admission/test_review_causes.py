@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 import webop
-from tests.kit.reviews import build_object, serve
+from tests.kit.reviews import build_object, send_review, serve
 from webop.objects.field_errors import render_path
 
 Json = dict[str, Any]
@@ -49,8 +49,7 @@ async def refuse(error: Exception | None, **request: Any) -> Json:
         if error is not None:
             raise error
 
-    async with serve() as site:
-        return await site.review(path="/check", **request)
+    return await send_review(path="/check", **request)
 
 
 @pytest.mark.feature("ADM-03")
@@ -151,8 +150,7 @@ async def test_a_validation_error_is_a_refusal_with_a_cause_for_each_field(
     chosen = check_soon if is_async else check
     decorator("kopfexamples", id="check")(chosen)
     with caplog.at_level(logging.DEBUG):
-        async with serve() as site:
-            response = await site.review(build_object(WRONG), path="/check")
+        response = await send_review(build_object(WRONG), path="/check")
     status = response["status"]
     assert (response["allowed"], status["code"], status["reason"]) == (False, 422, "Invalid")
     causes = status["details"]["causes"]
@@ -178,8 +176,7 @@ async def test_a_validation_error_ranks_with_the_refusals() -> None:
         def check(error: Exception = error, **_: Any) -> None:
             raise error
 
-    async with serve() as site:
-        response = await site.review()
+    response = await send_review()
     assert response["status"]["message"].startswith("items[0].size: ")
 
 
@@ -280,8 +277,7 @@ async def test_notes_that_the_api_server_would_not_take_are_left_out(
         audit_annotations.update(dict.fromkeys(wrong, "x"))
         audit_annotations.update({5: 6, "b": None, "c": "\udc80"})
 
-    async with serve() as site:
-        response = await site.review()
+    response = await send_review()
     assert response["auditAnnotations"] == {"5": "6", "b": "None", "c": "?", "None": "x"}
     lines = [
         record.getMessage()

@@ -10,7 +10,7 @@ import pytest
 
 import webop
 from tests.kit.causes import UnreadableError
-from tests.kit.reviews import build_object, build_review, read_patch, serve
+from tests.kit.reviews import build_object, build_review, read_patch, send_review, serve
 from webop.admission.response import build_response
 from webop.admission.review import parse_review
 from webop.errors import AdmissionError, ReviewError
@@ -236,6 +236,5 @@ async def test_a_denial_is_not_lost_because_other_values_have_no_text(where: str
         audit_annotations.update({unreadable: "value"} if where == "keys" else {})
         raise AdmissionError("No.", 422, reason=unreadable if where == "reason" else None)
 
-    async with serve() as site:
-        response = await site.review()
+    response = await send_review()
     assert (response["allowed"], response["status"]["message"]) == (False, "No.")

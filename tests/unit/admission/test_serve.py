@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.reviews import USER, build_object, build_review, read_patch, serve
+from tests.kit.operators import build_settings
+from tests.kit.reviews import USER, build_object, build_review, read_patch, send_review, serve
 
 Json = dict[str, Any]
 FORM = "application/x-www-form-urlencoded"
@@ -67,8 +68,7 @@ async def test_a_handler_that_raises_refuses_the_request(
         raise error
 
     decorator("kopfexamples", id="x")(check if is_async else check_at_once)
-    async with serve() as site:
-        response = await site.review(path="/x")
+    response = await send_review(path="/x")
     assert not response["allowed"]
     assert response["status"]["code"] == code
     if not (is_async and isinstance(error, StopIteration)):  # a coroutine has words of its own
@@ -110,8 +110,7 @@ async def test_warnings_are_handed_on_with_any_verdict(error: Exception | None) 
         if error:
             raise error
 
-    async with serve() as site:
-        response = await site.review()
+    response = await send_review()
     assert response["warnings"] == ["Careful.", "Very", "careful."]
     assert response["allowed"] is (error is None)
 
@@ -139,8 +138,7 @@ async def test_the_patch_of_a_handler_is_a_json_patch() -> None:
         patch.meta.labels["a/b~c"] = "x"
         patch.fns.append(lambda body: body["spec"].update(more=True))
 
-    async with serve() as site:
-        response = await site.review(build_object({"removed": 1, "same": "same", "numbers": []}))
+    response = await send_review(build_object({"removed": 1, "same": "same", "numbers": []}))
     assert response["allowed"]
     assert sorted(read_patch(response), key=lambda operation: str(operation["path"])) == [
         {"op": "add", "path": "/metadata/labels", "value": {"a/b~c": "x"}},
@@ -173,8 +171,7 @@ async def test_a_patch_that_cannot_be_applied_is_a_refusal_with_the_reason(
     def fill_in(patch: webop.Patch, **_: Any) -> None:
         breaker(patch)
 
-    async with serve() as site:
-        response = await site.review()
+    response = await send_review()
     assert not response["allowed"]
     assert "patch" not in response
     assert response["status"]["code"] == 500
@@ -299,8 +296,7 @@ async def test_the_memo_of_an_object_is_kept_between_reviews_but_not_from_its_cr
 
 
 async def test_memos_of_objects_that_are_only_seen_in_reviews_are_bounded() -> None:
-    settings = webop.OperatorSettings()
-    settings.admission.memo_limit = 2
+    settings = build_settings(admission={"memo_limit": 2})
     counts: list[int] = []
 
     @webop.on.validate("kopfexamples")
@@ -358,8 +354,7 @@ async def test_a_mutation_that_makes_another_object_of_it_is_refused_with_words(
         else:
             patch.fns.append(rename)
 
-    async with serve() as site:
-        response = await site.review(build_object(**({"uid": "u1"} if old else {})), old)
+    response = await send_review(build_object(**({"uid": "u1"} if old else {})), old)
     assert response["allowed"] is False
     expected = (
         f"A mutating handler cannot change metadata.{field}: its patch would set it to 'other'."
@@ -387,8 +382,7 @@ async def test_what_is_to_go_is_not_changed_as_api_servers_fail_otherwise(
     def change(patch: webop.Patch, **_: Any) -> None:
         patch.spec["changed"] = True
 
-    async with serve() as site:
-        response = await site.review(None, build_object())
+    response = await send_review(None, build_object())
     assert response["allowed"] is True
     assert "patch" not in response
     assert "The patch is ignored: a DELETE cannot change the object." in caplog.text

@@ -10,7 +10,7 @@ import pytest
 
 import webop
 from tests.kit.causes import FailedTest, UnreadableError
-from tests.kit.reviews import UID, build_object, build_review, read_patch, serve
+from tests.kit.reviews import UID, build_object, build_review, read_patch, send_review, serve
 
 Json = dict[str, Any]
 POD: Json = {"resource": ("", "v1", "pods"), "kind": "Pod"}
@@ -39,8 +39,7 @@ async def test_the_root_is_for_all_handlers_that_match_in_order(called: Called) 
     webop.on.validate("kopfexamples", id="b")(called.build("b"))
     webop.on.validate("pods", id="c")(called.build("c"))
     webop.on.validate("kopfexamples", id="d", labels={"x": "y"})(called.build("d"))
-    async with serve() as site:
-        await site.review()
+    await send_review()
     assert called == ["a", "b"]
 
 
@@ -56,8 +55,7 @@ async def test_the_root_is_for_all_handlers_that_match_in_order(called: Called) 
 async def test_the_path_names_the_handler(called: Called, handler_id: str, path: str) -> None:
     webop.on.validate("kopfexamples", id=handler_id)(called.build("it"))
     webop.on.validate("kopfexamples", id="other")(called.build("other"))
-    async with serve() as site:
-        await site.review(path=path)
+    await send_review(path=path)
     assert called == ["it"]
 
 
@@ -270,8 +268,7 @@ async def test_a_handler_of_a_field_gets_the_values_of_the_field() -> None:
 
 async def test_a_filter_that_fails_is_a_refusal_with_the_reason(called: Called) -> None:
     webop.on.validate("kopfexamples", when=lambda **kw: kw["no-such"])(called.build("check"))
-    async with serve() as site:
-        response = await site.review()
+    response = await send_review()
     assert not response["allowed"]
     assert response["status"] == {"message": "KeyError: 'no-such'", "code": 500}
 
@@ -290,8 +287,7 @@ async def test_a_filter_or_a_patch_function_with_an_odd_error_is_a_refusal(
 
     when = (lambda **_: True) if is_in_patch else fail
     webop.on.validate("kopfexamples", when=when)(called.build("check"))
-    async with serve() as site:
-        response = await site.review()
+    response = await send_review()
     assert not response["allowed"]
     assert type(exc).__name__ in response["status"]["message"]
 
@@ -301,8 +297,7 @@ async def test_handlers_that_are_registered_by_startup_handlers_are_served(calle
     def declare(**_: Any) -> None:
         webop.on.validate("kopfexamples", id="late")(called.build("late"))
 
-    async with serve() as site:
-        await site.review(path="/late")
+    await send_review(path="/late")
     assert called == ["late"]
 
 
@@ -370,6 +365,5 @@ async def test_a_handler_is_for_what_has_its_labels_before_or_after_the_request(
     called: Called, options: Any, old: Json, new: Json, is_called: bool
 ) -> None:
     webop.on.validate("kopfexamples", **options)(called.build("check"))
-    async with serve() as site:
-        assert (await site.review(build_object(**new), build_object(**old)))["allowed"]
+    assert (await send_review(build_object(**new), build_object(**old)))["allowed"]
     assert called == ["check"] * is_called

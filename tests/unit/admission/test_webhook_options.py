@@ -234,13 +234,6 @@ def test_failures_cannot_be_ignored_and_not_ignored() -> None:
         declare(ignore_failures=True, failure_policy="Fail")
 
 
-@pytest.mark.feature("ADM-18")
-def test_the_option_of_timeouts_is_suggested() -> None:
-    options: Any = {"timeout": 5}
-    with pytest.raises(TypeError, match=r"option 'timeout' .* did you mean 'timeout_seconds'"):
-        declare(**options)
-
-
 def test_the_namespace_of_the_operator_can_be_exempted() -> None:
     exemption = {"key": METADATA_NAME, "operator": "NotIn", "values": ["ns"]}
     plain = build(declare(), Exclusions(namespace="ns"))

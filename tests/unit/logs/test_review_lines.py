@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import webop
-from tests.kit.reviews import UID, build_object, build_review, serve
+from tests.kit.reviews import UID, build_object, build_review, send_review, serve
 from webop import LogFormat
 from webop.errors import ReviewError
 from webop.logs import preserve
@@ -98,8 +98,7 @@ async def test_all_messages_of_a_review_carry_its_request_in_json(read: Read) ->
 @pytest.mark.usefixtures("talkers")
 async def test_texts_begin_with_the_object_and_the_request(read: Read) -> None:
     configure(PLAIN)
-    async with serve() as site:
-        await site.review()
+    await send_review()
     assert read() == [
         "[KopfExample ns/kex] [1ca13837] by the logger of the handler",
         "[1ca13837] by a logger of one's own, in a task",
@@ -123,16 +122,14 @@ async def test_the_request_says_what_there_is_to_know(
     webop.on.validate("kopfexamples", subresource="*", id="talk")(
         lambda logger, **_: logger.info("said")
     )
-    async with serve() as site:
-        await site.review(**request_)
+    await send_review(**request_)
     assert [json.loads(line)["request"] for line in read()] == [REFERENCE | changes]
 
 
 async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> None:
     configure(PLAIN)
     refuse(webop.AdmissionError("Too large.\n\x1b[31mNo way.", code=413))
-    async with serve() as site:
-        await site.review(build_object({"password": "hidden"}), userInfo=BOT, dryRun=True)
+    await send_review(build_object({"password": "hidden"}), userInfo=BOT, dryRun=True)
     (line,) = read()
     assert line == (
         "[KopfExample ns/kex] [1ca13837] Denied (413, dry run): CREATE of kopfexamples.kopf.dev "
@@ -143,8 +140,7 @@ async def test_a_refusal_is_one_line_that_says_who_what_and_why(read: Read) -> N
 async def test_a_handler_that_breaks_shows_its_traceback_once(read: Read) -> None:
     configure(PLAIN)
     refuse(ValueError("a bug"))
-    async with serve() as site:
-        await site.review()
+    await send_review()
     lines = read()
     assert [line for line in lines if line.startswith("Traceback")] == [
         "Traceback (most recent call last):"
