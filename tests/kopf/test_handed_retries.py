@@ -19,11 +19,13 @@ from tests.kopf.relay import (
 
 
 @pytest.mark.feature("CON-01", "CON-03", "CON-04", "ERR-19", "CFG-37", "CFG-68", "D-33")
-@pytest.mark.parametrize("swap", SWAPS, ids=str)
-async def test_only_what_is_pending_is_called_by_the_other_and_not_too_early(
+@pytest.mark.parametrize("swap", ALL_SWAPS, ids=str)
+async def test_only_what_is_pending_or_interrupted_is_called_by_the_other_and_not_too_early(
     relay: Relay, baton_objects: Objects, swap: Swap
 ) -> None:
     relay.write("""
+import asyncio
+
 @kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
 def finished(**kwargs):
     note('finished', kwargs)
@@ -39,44 +41,6 @@ def pending(retry, **kwargs):
     note('pending', {**kwargs, 'retry': retry})
     if TURN == 1:
         raise kopf.TemporaryError('later', delay=3)
-""")
-    async with relay.run(swap.first) as command:
-        await baton_objects.create("one", {"x": 1})
-        body = await baton_objects.wait(
-            "one",
-            lambda body: has_records(
-                body, finished="success", refused="failure", pending="delayed"
-            ),
-        )
-        await command.stop(swap.stop)
-    records = get_records(body)
-    assert records["pending"]["retries"] == 1
-    assert records["pending"]["message"] == "later"
-    assert records["refused"]["message"] == "never"
-
-    async with relay.run(swap.second):
-        body = await baton_objects.wait_handled("one")
-        await relay.pass_fence()
-    due = datetime.fromisoformat(records["pending"]["delayed"]).timestamp()
-    (call,) = relay.read_calls("one", turn=2)
-    assert (call["handler"], call["retry"], call["reason"]) == ("pending", 1, "create")
-    assert call["time"] >= due
-    assert relay.list_handlers("one", turn=1) == ["finished", "pending", "refused"]
-    assert set(get_annotations(body)) == {DIFFBASE}
-    assert body["status"] == {"finished": {"by": 1}}
-
-
-@pytest.mark.feature("CON-04")
-@pytest.mark.parametrize("swap", ALL_SWAPS, ids=str)
-async def test_what_is_interrupted_is_called_again_and_what_has_finished_is_not(
-    relay: Relay, baton_objects: Objects, swap: Swap
-) -> None:
-    relay.write("""
-import asyncio
-
-@kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
-async def finished(**kwargs):
-    note('finished', kwargs)
 
 @kopf.on.create(KIND, labels={'relay': kopf.ABSENT})
 async def interrupted(**kwargs):
@@ -87,17 +51,31 @@ async def interrupted(**kwargs):
     async with relay.run(swap.first) as command:
         await baton_objects.create("one", {"x": 1})
         await relay.wait_for_call("one", "interrupted", turn=1)
-        await baton_objects.wait("one", lambda body: has_records(body, finished="success"))
+        await baton_objects.wait(
+            "one",
+            lambda body: has_records(
+                body, finished="success", refused="failure", pending="delayed"
+            ),
+        )
         await command.stop(swap.stop)
-    body = await baton_objects.get("one")
-    assert not get_records(body).get("interrupted", {}).get("stopped")
+    records = get_records(await baton_objects.get("one"))
+    assert not records.get("interrupted", {}).get("stopped")
+    assert records["pending"]["retries"] == 1
+    assert records["pending"]["message"] == "later"
+    assert records["refused"]["message"] == "never"
+
     async with relay.run(swap.second):
         body = await baton_objects.wait_handled("one")
-
-    assert relay.list_handlers("one", turn=1) == ["finished", "interrupted"]
-    (call,) = relay.read_calls("one", turn=2)
-    assert (call["handler"], call["retry"]) == ("interrupted", 0)
+        await relay.pass_fence()
+    due = datetime.fromisoformat(records["pending"]["delayed"]).timestamp()
+    calls = {call["handler"]: call for call in relay.read_calls("one", turn=2)}
+    assert relay.list_handlers("one", turn=2) == ["interrupted", "pending"]
+    assert (calls["pending"]["retry"], calls["pending"]["reason"]) == (1, "create")
+    assert calls["pending"]["time"] >= due
+    assert calls["interrupted"]["retry"] == 0
+    assert relay.list_handlers("one", turn=1) == ["finished", "interrupted", "pending", "refused"]
     assert set(get_annotations(body)) == {DIFFBASE}
+    assert body["status"] == {"finished": {"by": 1}}
 
 
 @pytest.mark.feature("CON-04", "CON-05", "HND-16")
