@@ -17,16 +17,15 @@ import webop
 from tests.kit.exec_plugins import PluginFolder
 from tests.kit.fake_cluster import Networking
 from tests.kit.httpx_client import answer_by
+from tests.kit.operators import build_settings
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
 from webop.client.api import Client
-from webop.client.auth.vault import ConnectionInfo, Vault
-from webop.context.memos import Memo, Memos
-from webop.context.operator_context import OperatorContext
+from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIUnauthorizedError
-from webop.events.loggers import Poster
 from webop.handlers.model import Activity
 from webop.runtime.authentication import Authenticator
+from webop.runtime.operator import Operator, OperatorOptions
 
 ACTIVITY = "webop.activities.authentication"
 
@@ -36,18 +35,9 @@ def build_info(token: str = "t", **values: Any) -> ConnectionInfo:
 
 
 def build_keeper(**networking: Any) -> Authenticator:
-    settings = webop.OperatorSettings()
-    for name, value in networking.items():
-        setattr(settings.networking, name, value)
-    context = OperatorContext(
-        settings=settings,
-        registry=webop.get_default_registry(),
-        memos=Memos(Memo()),
-        lifecycle=webop.lifecycles.asap,
-        identity="me",
-        poster=Poster(settings),
-    )
-    return Authenticator(context, Vault(), keeps_trying=False)
+    """Return the one of an operator with the handlers of the test."""
+    settings = build_settings(networking=networking)
+    return Operator(OperatorOptions(settings=settings)).login
 
 
 @contextlib.asynccontextmanager
