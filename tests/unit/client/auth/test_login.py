@@ -15,12 +15,10 @@ import pytest
 
 import webop
 from tests.kit.exec_plugins import PluginFolder
-from tests.kit.fake_cluster import Networking
-from tests.kit.httpx_client import answer_by
+from tests.kit.fake_cluster import connect
 from tests.kit.operators import build_settings
 from tests.kit.virtual_time import in_virtual_time
 from tests.kit.waiting import eventually
-from webop.client.api import Client
 from webop.client.auth.vault import ConnectionInfo
 from webop.errors import APIUnauthorizedError
 from webop.handlers.model import Activity
@@ -201,8 +199,7 @@ class Server:
     def __init__(self, keeper: Authenticator, *good: str) -> None:
         self.good = set(good)
         self.refused = 0
-        factory = answer_by(self._answer)
-        self.client = Client(keeper.vault, Networking(), transport_factory=factory)
+        self.client = connect(self._answer, vault=keeper.vault)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         is_good = request.headers["authorization"].removeprefix("Bearer ") in self.good
