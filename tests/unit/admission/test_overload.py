@@ -44,7 +44,7 @@ def settings() -> webop.OperatorSettings:
 
 
 @pytest.fixture
-def handlers(registry: webop.OperatorRegistry, gate: Gate) -> webop.OperatorRegistry:
+def handlers(gate: Gate) -> None:
     """Four handlers: two that hang, two that do not."""
 
     @webop.on.validate("kopfexamples", id="stuck")
@@ -65,8 +65,6 @@ def handlers(registry: webop.OperatorRegistry, gate: Gate) -> webop.OperatorRegi
     async def quick_async(**_: Any) -> None:
         pass
 
-    return registry
-
 
 async def post_many(site: Site, path: str, count: int) -> list[asyncio.Task[httpx.Response]]:
     return [asyncio.create_task(site.post(build_review(), path)) for _ in range(count)]
@@ -86,16 +84,12 @@ async def is_allowed(site: Site, path: str) -> bool:
         ("max_reviews", "/stuck-async", "/quick"),
     ],
 )
+@pytest.mark.usefixtures("handlers")
 async def test_what_hangs_is_refused_quickly_and_leaves_the_others_alone(
-    handlers: webop.OperatorRegistry,
-    settings: webop.OperatorSettings,
-    gate: Gate,
-    limit: str,
-    path: str,
-    refused_path: str,
+    settings: webop.OperatorSettings, gate: Gate, limit: str, path: str, refused_path: str
 ) -> None:
     setattr(settings.admission, limit, 3)
-    async with serve(registry=handlers, settings=settings) as site:
+    async with serve(settings=settings) as site:
         waiting = await post_many(site, path, 3)
         await gate.wait_for_held(3)
         async with asyncio.timeout(1):
@@ -113,11 +107,12 @@ async def test_what_hangs_is_refused_quickly_and_leaves_the_others_alone(
         assert await is_allowed(site, path)
 
 
+@pytest.mark.usefixtures("handlers")
 async def test_threads_of_reviews_that_were_given_up_count_until_they_end(
-    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+    settings: webop.OperatorSettings, gate: Gate
 ) -> None:
     settings.admission.max_calls = 2
-    async with serve(registry=handlers, settings=settings) as site:
+    async with serve(settings=settings) as site:
         for count in (1, 2):
             given_up = await site.post(build_review(), "/stuck?timeout=200ms")
             assert given_up.status_code == 504
@@ -131,15 +126,16 @@ async def test_threads_of_reviews_that_were_given_up_count_until_they_end(
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.usefixtures("handlers")
 async def test_threads_that_are_busy_with_other_work_do_not_hold_up_reviews(
-    handlers: webop.OperatorRegistry, settings: webop.OperatorSettings, gate: Gate
+    settings: webop.OperatorSettings, gate: Gate
 ) -> None:
     settings.execution.max_workers = 2
     settings.background.max_workers = 2
     for pool in (settings.execution, settings.background):
         for _ in range(4):
             pool.executor.submit(gate.hold)
-    async with serve(registry=handlers, settings=settings) as site:
+    async with serve(settings=settings) as site:
         await gate.wait_for_held(4)
         assert await is_allowed(site, "/quick")
 
